@@ -31,11 +31,11 @@ else:
     from .costs.plan import plan as plan
     from .create import *
     from .dynamic_slice import *
-    from .mesh.assignment import (
+    from .layout.assignment import (
         Mappings as Mappings,
         ResourceMapping as ResourceMapping,
     )
-    from .mesh.context import *
+    from .layout.context import *
     from .nn.stack.one_f_one_b import pipeline_value_and_grad as pipeline_value_and_grad
     from .ops import (
         image as image,

@@ -20,7 +20,7 @@ from .costs.plan import plan
 from .costs.targets import TARGETS
 from .errors import AxonymError, ShardingError
 from .kinds import Tree, type_text
-from .mesh.assignment import Mappings, ResourceMapping
+from .layout.assignment import Mappings, ResourceMapping
 from .report.check import check
 from .report.target import place_of
 

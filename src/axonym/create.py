@@ -32,7 +32,7 @@ from .engine.batched import batched
 from .engine.operands import integers, payload
 from .errors import AxisClashError, AxisError, OperandError, message
 from .kinds import type_text
-from .mesh import constraints, explicit
+from .layout import constraints, explicit
 
 __all__ = [
     "arange",

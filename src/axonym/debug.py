@@ -23,7 +23,7 @@ from .engine.audits import Report, checking
 from .engine.operands import own_names
 from .errors import ArgumentError, AxisSizeError, describe, message
 from .kinds import Payload, Tree, has_type
-from .mesh.assignment import path_text
+from .layout.assignment import path_text
 from .partitioning.shard import is_optimiser_state, static_axes
 from .report.table import Printed
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from .array import NamedArray
 from .axis import (
@@ -25,7 +25,7 @@ from .core import Core, Operand, axes_of, facts, shape_of
 from .engine import checks, kernels
 from .errors import AxisNotFoundError, OperandError, message, suggestion
 from .kinds import Payload, type_text
-from .mesh import constraints, context, explicit
+from .layout import constraints, context, explicit, modes
 from .names import plans
 from .names.plans import Names
 
@@ -97,7 +97,7 @@ def _outside_of_jit(key: jax.Array) -> bool:
     if context.current_mapping() is None or mesh is None or isinstance(key, Tracer):
         return False
     try:
-        return not jax.sharding.get_mesh().empty and AxisType.Manual not in mesh.axis_types
+        return not jax.sharding.get_mesh().empty and not modes.has_manual(mesh)
     except ValueError:  # while tracing
         return False
 

@@ -25,7 +25,7 @@ from .errors import (
     suggestion,
 )
 from .kinds import Payload, Tree
-from .mesh.assignment import looked_up, matches, with_bases
+from .layout.assignment import looked_up, matches, with_bases
 from .names import plans
 from .names.plans import Names
 from .nn.settings import integer

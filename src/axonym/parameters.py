@@ -19,7 +19,7 @@ from .core import payload_of, shape_of, sizes_of
 from .engine.operands import own_names
 from .errors import ArgumentError, OperandError, message
 from .kinds import Payload, Tree, has_type, type_text
-from .mesh.assignment import Mappings, MeshLike, ResourceMapping, matches, path_text
+from .layout.assignment import Mappings, MeshLike, ResourceMapping, matches, path_text
 from .names import plans
 from .names.plans import Names
 from .nn.settings import integer

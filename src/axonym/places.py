@@ -16,8 +16,8 @@ NAMES: dict[str, dict[str, str]] = {
             "hanning kaiser linspace logspace one_hot ones ones_like rfftfreq tri zeros zeros_like"
         ),
         "axonym.dynamic_slice": "dblock ds dslice",
-        "axonym.mesh.assignment": "Mappings ResourceMapping",
-        "axonym.mesh.context": "axis_mapping current_mapping pipelined",
+        "axonym.layout.assignment": "Mappings ResourceMapping",
+        "axonym.layout.context": "axis_mapping current_mapping pipelined",
         "axonym.nn.stack.one_f_one_b": "pipeline_value_and_grad",
         "axonym.ops": "image linalg",
         "axonym.ops.bits": "packbits unpackbits",
@@ -162,7 +162,7 @@ NAMES: dict[str, dict[str, str]] = {
         "axonym.costs.planned": "Plan",
         "axonym.costs.report": "Cost",
         "axonym.costs.targets": "Link TARGETS Target",
-        "axonym.mesh.reshards": "limit_reshards",
+        "axonym.layout.reshards": "limit_reshards",
         "axonym.partitioning.fsdp": "fsdp_mapping",
         "axonym.report.check": "check",
         "axonym.report.schedule": "schedule",
@@ -173,8 +173,8 @@ NAMES: dict[str, dict[str, str]] = {
 BELOW: dict[str, str] = {
     "axonym": (
         "array axis callers core costs create debug draw dtypes dynamic_slice engine errors "
-        "foreign kinds lazy mesh mup names nn ops parameters partitioning phrases places printing "
-        "quant random ref report shape state_dict transform tree typing"
+        "foreign kinds layout lazy mup names nn ops parameters partitioning phrases places "
+        "printing quant random ref report shape state_dict transform tree typing"
     ),
     "axonym.nn": (
         "activation attention batch_norm conv dropout embedding generation group_norm initializer "

@@ -17,7 +17,7 @@ from .core import Core, Operand, facts
 from .draw import Key, alone, axis_of, draw, one_key
 from .engine import batched
 from .errors import ArgumentError, OperandError, message
-from .mesh import auto, constraints, explicit
+from .layout import auto, constraints, explicit
 
 __all__ = [
     "ball",

@@ -13,7 +13,7 @@ from .array import NamedArray, is_named_array
 from .axis import Axis, AxisSelector, selector
 from .errors import AxisNotFoundError, AxisSizeError, message, suggestion
 from .kinds import Payload, Tree
-from .mesh.assignment import with_bases
+from .layout.assignment import with_bases
 from .nn.stack.rounds import mapped
 from .nn.stack.stacked import Stacked
 from .ops.index import index

@@ -6,7 +6,7 @@ import pytest
 
 import axonym as axn
 from axonym.costs.arguments import arguments_of, by_kind, names_known, rows_of
-from axonym.mesh import context
+from axonym.layout import context
 from tests.costs.programs import MAPPINGS, abstract, step
 
 X = axn.ones(axn.make_axes(batch=8, embed=16))

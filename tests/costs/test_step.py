@@ -5,7 +5,7 @@ import pytest
 import axonym as axn
 from axonym.costs.step import Step, piped_axes, state_patterns
 from axonym.errors import OperandError
-from axonym.mesh import context
+from axonym.layout import context
 from tests.costs.programs import MESH, Layers, abstract, step
 
 BOTH = {"policy": [True, "nested"], "parts": (1, 2)}

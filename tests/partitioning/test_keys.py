@@ -10,7 +10,7 @@ from jax.sharding import AbstractMesh, AxisType
 
 import axonym as axn
 from axonym.errors import ShardingError
-from axonym.mesh import context
+from axonym.layout import context
 from axonym.partitioning.keys import check_keys
 
 MESH = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)

@@ -10,7 +10,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as
 
 import axonym as axn
 from axonym.errors import LostAxisError, OperandError, ShardingError
-from axonym.mesh import context
+from axonym.layout import context
 from axonym.partitioning.shard import static_axes
 from tests.partitioning.meshes import KINDS, draw, make_mesh, values
 

@@ -13,7 +13,7 @@ from jax.sharding import AxisType, Mesh
 
 import axonym as axn
 from axonym.errors import OperandError, ShardingError
-from axonym.mesh import context
+from axonym.layout import context
 
 SIZES = {"data": 4, "model": 2}
 A, B = axn.make_axes(a=16, b=8)

@@ -1,6 +1,6 @@
 """JAX 0.10 cannot fetch what a program returns without elements, if another dimension is split.
 
-`axonym.mesh.explicit.unsplit_if_empty` can go when every supported version passes the first test without the error.
+`axonym.layout.explicit.unsplit_if_empty` can go when every supported version passes the first test without the error.
 """
 
 import jax

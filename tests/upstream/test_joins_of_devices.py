@@ -2,7 +2,7 @@
 
 Each test holds while JAX has the fault. Where one begins to fail, the workaround can go: `engine/extremum.py` and
 `_with_nan` in `partitioning/collectives.py` for the first (not before NCCL keeps NaN too), `widened_on_cpus` in
-`mesh/tracing.py` for the second.
+`layout/tracing.py` for the second.
 """
 
 import os

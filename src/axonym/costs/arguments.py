@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, NamedSharding
 
 from ..array import is_named_array
 from ..core import payload_of
 from ..kinds import Payload, Tree
-from ..mesh import assignment, context
-from ..mesh.assignment import AxisMapping, Entry, Mappings, ResourceMapping
+from ..layout import assignment, context
+from ..layout.assignment import AxisMapping, Entry, Mappings, MeshLike, ResourceMapping
 from ..partitioning.arguments import by_parameter, identifiers, labels
 from ..partitioning.jit import NamedJit, remapped
 from ..partitioning.shard import is_optimiser_state, lay_out_tree, no_mapping, several_of
@@ -52,7 +52,7 @@ class Arguments(NamedTuple):
 def arguments_of(
     fn: Tree,
     mapping: ResourceMapping | Mappings | None,
-    mesh: Mesh,
+    mesh: MeshLike,
     args: tuple[Tree, ...],
     kwargs: dict[str, Tree],
 ) -> Arguments:
@@ -127,7 +127,7 @@ def _abstract(leaf: Payload) -> Any:
     return refilled(leaf, abstract_array(payload))
 
 
-def _as_it_is(leaf: Payload, placed: Payload, mesh: Mesh) -> Any:
+def _as_it_is(leaf: Payload, placed: Payload, mesh: MeshLike) -> Any:
     """Keep the layout of an array that lies on an equal mesh already."""
     sharding = getattr(payload_of(leaf), "sharding", None)
     if not isinstance(sharding, NamedSharding) or dict(sharding.mesh.shape) != dict(mesh.shape):

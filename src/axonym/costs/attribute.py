@@ -5,8 +5,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
-from ..mesh import assignment
-from ..mesh.assignment import Entry
+from ..layout import assignment
+from ..layout.assignment import Entry
 from ..names.plans import Names
 from ..partitioning.arguments import identifiers
 from ..report.show import ArrayLayout

@@ -8,8 +8,8 @@ from jax.sharding import AbstractMesh
 
 from ..errors import OperandError, message
 from ..kinds import Tree
-from ..mesh import context
-from ..mesh.assignment import Mappings, ResourceMapping
+from ..layout import context
+from ..layout.assignment import Mappings, ResourceMapping
 from ..partitioning.jit import NamedJit
 from ..partitioning.shard import set_mesh
 from ..report.show import ArrayLayout

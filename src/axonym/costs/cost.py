@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ..errors import ArgumentError, OperandError, message
 from ..kinds import Tree, type_text
-from ..mesh.assignment import Mappings, MeshLike, ResourceMapping
+from ..layout.assignment import Mappings, MeshLike, ResourceMapping
 from .targets import Target
 
 if TYPE_CHECKING:

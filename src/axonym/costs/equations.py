@@ -4,10 +4,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from jax.sharding import AxisType
-
-from ..mesh.assignment import Entry
-from ..mesh.partition import entries_from_spec, only, without
+from ..layout import modes
+from ..layout.assignment import Entry
+from ..layout.partition import entries_from_spec, only, without
 from .compilers import Compiler
 from .sliding import Sliding, meetings
 
@@ -102,8 +101,7 @@ def settled(variable: Variable, guess: Sequence[Entry] = ()) -> Value:
     free: list[str] | None = None
     partial: Entry = ()
     if sharding is not None and not sharding.mesh.empty:
-        kinds = dict(zip(sharding.mesh.axis_names, sharding.mesh.axis_types, strict=True))
-        free = [axis for axis, kind in kinds.items() if kind == AxisType.Auto]
+        free = list(only(sharding.mesh.axis_names, modes.find_auto_axes(sharding.mesh)))
         typed = entries_from_spec(sharding.spec)
         typed += [()] * (len(shape) - len(typed))
         partial = tuple(getattr(sharding.spec, "unreduced", ()))

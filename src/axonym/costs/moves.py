@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ..mesh.assignment import Entry
-from ..mesh.partition import only, without
+from ..layout.assignment import Entry
+from ..layout.partition import only, without
 from .compilers import ACCELERATOR, Compiler
 from .equations import Value, block, ways
 from .propagate import Sum

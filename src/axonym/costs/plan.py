@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..axis import AxisSelector
 from ..errors import ArgumentError, AxonymError, OperandError, message, suggestion
 from ..kinds import Tree, type_text
-from ..mesh.assignment import Mappings, MeshLike, ResourceMapping, normalized
+from ..layout.assignment import Mappings, MeshLike, ResourceMapping, normalized
 from .meshes import INNER, finer, meshes_of
 from .targets import Target
 

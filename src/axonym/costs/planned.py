@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..kinds import Tree
-from ..mesh.assignment import AxisMapping, Mappings
+from ..layout.assignment import AxisMapping, Mappings
 from ..report.table import Cell, Printed, Table, byte_text
 from .report import Cost
 from .units import mesh_text, time_text

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Mapping, Sequence
 
-from ..mesh.assignment import Entry
+from ..layout.assignment import Entry
 from .attribute import Named
 from .moves import Move
 

@@ -8,8 +8,8 @@ from typing import Any, Literal
 from ..axis import AxisSelector, axis_name
 from ..errors import AxonymError, OperandError, message
 from ..kinds import Tree
-from ..mesh.assignment import Mappings, MeshLike
-from ..mesh.context import pipelined
+from ..layout.assignment import Mappings, MeshLike
+from ..layout.context import pipelined
 from .cost import cost
 from .report import Cost
 from .targets import Target

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import AbstractMesh
 
 from ..errors import ShardingError, message
 from ..kinds import Tree
-from ..mesh import context
-from ..mesh.assignment import Mappings, ResourceMapping
+from ..layout import context, modes
+from ..layout.assignment import Mappings, ResourceMapping
 from ..partitioning.jit import NamedJit
 from ..partitioning.shard import set_mesh
 from ..report.show import ArrayLayout
@@ -40,7 +40,8 @@ def traced_cost(
 ) -> Cost:
     """Trace a function for a mesh that needs no devices, and count; see `axn.cost`."""
     call = unwrapped(fn, args, kwargs)
-    explicit = _with_types(abstract, AxisType.Explicit)
+    explicit = modes.make_mesh(dict(abstract.shape), "Explicit")
+    auto = modes.make_mesh(dict(abstract.shape), "Auto")
     given = arguments_of(fn, mapping, explicit, args, kwargs)
     ledger = context.Ledger()
     ledger.is_alone = True
@@ -48,9 +49,9 @@ def traced_cost(
     try:
         traced = _trace(given, explicit, ledger)
     except Exception as error:
-        given = arguments_of(fn, mapping, _with_types(abstract, AxisType.Auto), args, kwargs)
+        given = arguments_of(fn, mapping, auto, args, kwargs)
         # What fails there, too, is a mistake of another kind.
-        _trace(given, _with_types(abstract, AxisType.Auto), context.Ledger())
+        _trace(given, auto, context.Ledger())
         raise _needs_auto(call.name, error) from error
 
     rows = rows_of(given)
@@ -115,11 +116,6 @@ def _notes(walk: Walk, places: "Places") -> tuple[str, ...]:
     for text, source in walk.unknown:
         found.setdefault(text, {})[places.of(source).layer or OUTSIDE] = None
     return tuple(f"{text}: {', '.join(layers)}" for text, layers in found.items())
-
-
-def _with_types(mesh: AbstractMesh, kind: AxisType) -> Any:
-    sizes = tuple(mesh.shape.values())
-    return AbstractMesh(sizes, mesh.axis_names, axis_types=(kind,) * len(sizes))
 
 
 def _trace(given: Arguments, mesh: AbstractMesh, ledger: context.Ledger) -> Any:

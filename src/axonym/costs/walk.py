@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from jax.sharding import PartitionSpec
 
-from ..mesh.assignment import Entry
-from ..mesh.partition import entries_from_spec, without
+from ..layout.assignment import Entry
+from ..layout.partition import entries_from_spec, without
 from .additions import Additions
 from .compilers import Compiler
 from .equations import (

@@ -9,10 +9,10 @@ from ..axis import AxisKey, Pairs, names_in, selection, selector, selectors, sho
 from ..core import facts, shape_of, wrap
 from ..dtypes import limits
 from ..kinds import Payload, Tree
-from ..mesh.assignment import AxisMapping, MeshLike
-from ..mesh.auto import whole
-from ..mesh.context import context_mesh, resolve_mapping
-from ..mesh.tracing import transforming
+from ..layout.assignment import AxisMapping, MeshLike
+from ..layout.auto import whole
+from ..layout.context import context_mesh, resolve_mapping
+from ..layout.tracing import transforming
 from .pointwise import nary
 from .steps import selectors_of
 

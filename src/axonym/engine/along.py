@@ -11,8 +11,8 @@ from jax import lax
 from ..axis import AxisSelection, AxisSelector, names_in, selector
 from ..core import Core, shape_of, wrap
 from ..errors import AxisError
-from ..mesh import explicit
-from ..mesh.auto import moved, whole
+from ..layout import explicit
+from ..layout.auto import moved, whole
 from ..names import plans
 from ..names.plans import Names
 from .checks import Function, check_given, keyed, planned, selected_pairs, title, unnamed

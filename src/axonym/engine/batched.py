@@ -17,9 +17,9 @@ from ..axis import AxisSelection, Pairs, names_in, selection, selectors
 from ..core import shape_of, wrap
 from ..errors import AxisNotFoundError, OperandError, message, suggestion
 from ..kinds import Payload
-from ..mesh import auto, explicit
-from ..mesh.assignment import Entry
-from ..mesh.partition import without
+from ..layout import auto, explicit
+from ..layout.assignment import Entry
+from ..layout.partition import without
 from ..names import plans
 from ..names.plans import Names
 from . import checks, kernels, pointwise

@@ -9,9 +9,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType
 
-from ..mesh import context, explicit, partition
+from ..layout import context, explicit, modes
 
 
 def highest(array: jax.Array, axis: Iterable[int] | None = None, **options: object) -> jax.Array:
@@ -60,7 +59,4 @@ def may_be_lost(array: jax.Array, axis: Iterable[int]) -> bool:
         mesh = context.context_mesh()
     if mesh is None:
         return False
-    return any(
-        kind is AxisType.Auto and mesh.shape[name] > 1
-        for name, kind in partition.mesh_types(mesh).items()
-    )
+    return any(mesh.shape[axis] > 1 for axis in modes.find_auto_axes(mesh))

@@ -12,7 +12,7 @@ from jax import lax
 
 from ..errors import OperandError, message
 from ..kinds import Payload, type_text
-from ..mesh import constraints, explicit, tracing
+from ..layout import constraints, explicit, tracing
 from ..names import plans
 from ..names.plans import Names
 from .checks import NUMBERS, Function, anonymous_shape, title

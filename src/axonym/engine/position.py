@@ -19,7 +19,7 @@ from ..core import Core, shape_of, sizes_of
 from ..dtypes import widened
 from ..errors import ArgumentError, AxisSizeError, OperandError, describe, message
 from ..kinds import Payload
-from ..mesh import explicit
+from ..layout import explicit
 from ..names import plans
 from ..names.plans import Names
 from . import checks, kernels, uneven

@@ -11,10 +11,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import AxisType
 
-from ..mesh import constraints, context, explicit, partition
-from ..mesh.assignment import Entry
+from ..layout import constraints, context, explicit, modes, partition
+from ..layout.assignment import Entry
 
 Arrays = Sequence[jax.Array]
 Combine = Callable[[Arrays, Arrays], Arrays]
@@ -30,7 +29,7 @@ def parts_along(array: jax.Array, at: int, name: str) -> tuple[Entry, int]:
     mesh = context.context_mesh() or explicit.mesh_of_type(array)
     if mesh.empty or context.current().audit is not None or not isinstance(size, int):
         return (), 1
-    free = partition.axes_of_type(mesh, AxisType.Auto) - set(context.taken_axes())
+    free = modes.find_auto_axes(mesh) - set(context.taken_axes())
     entry = partition.only(context.mapped((name,)).get(name, ()), free)
     if explicit.has_explicit_axes(array):
         entry = (*explicit.entries_from_type(array)[at], *entry)

@@ -9,11 +9,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.export import is_symbolic_dim
-from jax.sharding import AxisType
 
 from ..dtypes import widened
 from ..kinds import Payload
-from ..mesh import auto, context, explicit, partition
+from ..layout import auto, context, explicit, modes, partition
 from ..names import plans
 from ..names.plans import Names
 from .merging import fitted, like, settled_gradient, unshared
@@ -24,9 +23,9 @@ def sliced(array: jax.Array, at: int, start: object, length: int) -> jax.Array:
     known = length == array.shape[at] or isinstance(start, int)
     if known and _stays_split(array, at, length):
         return _cut(array, at, start, length)
-    kinds = jax.typeof(array).sharding.mesh.axis_types
+    mesh = explicit.mesh_of_type(array)
     # Beside Manual axes JAX has no gradient of a gather within `auto.local`.
-    typed = AxisType.Explicit in kinds and AxisType.Manual not in kinds
+    typed = modes.has_explicit(mesh) and not modes.has_manual(mesh)
     if length == 1 and typed and explicit.entries_from_type(array)[at]:
         return _one_of_split(array, at, start)
     return at_start(_cut, array, at, start, length)

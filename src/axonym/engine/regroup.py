@@ -20,7 +20,7 @@ from ..errors import (
     explained,
     suggestion,
 )
-from ..mesh import assignment, context, explicit, partition
+from ..layout import assignment, context, explicit, partition
 from ..names import pattern, plans
 from ..names.pattern import DOTS, UNBOUND, Bindings, Bound, Expression, Span, Term, flaw, name_for
 from ..names.plans import Names

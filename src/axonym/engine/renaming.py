@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, cast
 from ..axis import Axis
 from ..errors import AxonymError
 from ..kinds import Payload
-from ..mesh import context
+from ..layout import context
 from ..names import plans
 from ..names.plans import Names
 from .checks import Function

@@ -11,13 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import AxisType
 
 from ..core import Core, shape_of, sizes_of, wrap
 from ..errors import AxisSizeError, BroadcastError, OperandError, describe, message, suggestion
 from ..kinds import Payload
-from ..mesh import auto, context, explicit
-from ..mesh.tracing import varying_like
+from ..layout import auto, context, explicit, modes
+from ..layout.tracing import varying_like
 from ..names import plans
 from ..names.plans import Names
 from . import checks, kernels, uneven
@@ -35,11 +34,7 @@ if TYPE_CHECKING:
 def on_mesh(array: jax.Array) -> jax.Array:
     """Lay out an array that was made outside a mesh with Explicit axes like the blocks written to it."""
     mesh = context.context_mesh()
-    if (
-        mesh is None
-        or AxisType.Explicit not in mesh.axis_types
-        or explicit.has_explicit_axes(array)
-    ):
+    if mesh is None or not modes.has_explicit(mesh) or explicit.has_explicit_axes(array):
         return array
     placed: jax.Array = jax.reshard(array, explicit.sharding_from(array, [()] * array.ndim))
     return placed

@@ -14,10 +14,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import AxisType
 
 from ..dtypes import widened
-from ..mesh import context, partition
+from ..layout import context, modes, partition
 from .merging import unshared
 
 At = tuple[Any, ...]
@@ -44,7 +43,7 @@ def _ways(array: jax.Array) -> int:
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         mesh = jax.typeof(array).sharding.mesh
-    free = tuple(partition.axes_of_type(mesh, AxisType.Auto))
+    free = tuple(modes.find_auto_axes(mesh))
     mapping = context.current_mapping()
     if mapping is None:
         return partition.ways_on(mesh, free)

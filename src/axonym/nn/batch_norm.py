@@ -13,7 +13,7 @@ from ..create import ones, zeros
 from ..dtypes import widen, widened_to
 from ..engine import checks
 from ..errors import AxisClashError, AxisError, AxisSizeError, OperandError, message
-from ..mesh import context
+from ..layout import context
 from ..names import plans
 from ..ops.elementwise import rsqrt, square, stop_gradient
 from ..partitioning.collectives import axis_size, pmean

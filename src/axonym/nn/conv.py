@@ -19,8 +19,8 @@ from ..engine import checks, kernels
 from ..engine.merging import unshared
 from ..engine.renaming import up_to_renaming
 from ..errors import ArgumentError, AxisSizeError, message
-from ..mesh import assignment, auto, context, explicit, partition, tracing
-from ..mesh.blocks import (
+from ..layout import assignment, auto, context, explicit, partition, tracing
+from ..layout.blocks import (
     Slide,
     blocks_of,
     entries_from_type_and_mapping,

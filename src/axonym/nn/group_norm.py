@@ -14,7 +14,7 @@ from ..dtypes import at_least_float32
 from ..engine import checks, kernels
 from ..engine.renaming import up_to_renaming
 from ..errors import ArgumentError, message
-from ..mesh import auto, explicit
+from ..layout import auto, explicit
 from ..names import plans
 from ..names.plans import Names
 from .inputs import check_input, with_sizes

@@ -15,7 +15,7 @@ from ..errors import (
     message,
 )
 from ..kinds import type_text
-from ..mesh.context import current_scope
+from ..layout.context import current_scope
 
 
 def check_input(

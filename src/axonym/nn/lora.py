@@ -13,7 +13,7 @@ from ..create import zeros
 from ..dtypes import at_least_float32
 from ..errors import ArgumentError, AxisClashError, OperandError, message
 from ..kinds import type_text
-from ..mesh.assignment import path_text
+from ..layout.assignment import path_text
 from ..ops.contract import dot
 from ..transform.vmap import vmap
 from .dropout import Dropout

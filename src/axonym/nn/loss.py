@@ -17,8 +17,8 @@ from ..engine import checks, kernels, pointwise, primitives
 from ..engine.audits import expect
 from ..engine.renaming import up_to_renaming
 from ..errors import ArgumentError, OperandError, message
-from ..mesh import explicit
-from ..mesh.context import mapped
+from ..layout import explicit
+from ..layout.context import mapped
 from ..names import plans
 from ..names.plans import Names
 from ..ops import elementwise, logical, reduce

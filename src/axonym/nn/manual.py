@@ -16,14 +16,14 @@ from typing import NamedTuple
 
 import jax
 from jax import lax
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from ..array import NamedArray
 from ..core import wrap
 from ..errors import ShardingError
-from ..mesh import constraints, context, tracing
-from ..mesh.assignment import AxisMapping, Entry, MeshLike
-from ..mesh.partition import entries_from_spec, partition_spec, spec_from_entries, ways_on
+from ..layout import constraints, context, modes, tracing
+from ..layout.assignment import AxisMapping, Entry, MeshLike
+from ..layout.partition import entries_from_spec, partition_spec, spec_from_entries, ways_on
 from ..names.plans import Names
 from ..partitioning.shard import auto_sharded, lay_out_tree
 
@@ -74,10 +74,10 @@ def division(x: NamedArray, weight: NamedArray, summed: Names) -> Division | Non
     # A check is to see whole arrays.
     if not now.manual or mapping is None or mesh is None or now.audit is not None or now.taken:
         return None
-    stored, kinds = context.stored_mapping(weight.names), set(mesh.axis_types)
+    stored = context.stored_mapping(weight.names)
     if stored is None or mapping.uneven or stored.uneven or not tracing.tracing():
         return None
-    if len(kinds) > 1 or AxisType.Manual in kinds:
+    if not modes.is_one_mode(mesh):
         return None
     if x.array.ndim != len(x.names) or weight.array.ndim != len(weight.names):
         return None
@@ -96,7 +96,7 @@ def division(x: NamedArray, weight: NamedArray, summed: Names) -> Division | Non
     if not over or not over <= batch or batch & others or ways_on(mesh, tuple(over)) == 1:
         return None
     further = others.union(*lying.values()) - batch
-    if further and AxisType.Explicit in kinds:
+    if further and modes.has_explicit(mesh):
         # jax 0.10 would gather over them what is outside of the shard_map
         return None
     return Division(mesh, mapping, stored, split, whole, parts, further)
@@ -127,7 +127,7 @@ def divided(
 
     The backward pass gathers the weight again.
     """
-    if AxisType.Explicit in shares.mesh.axis_types:
+    if modes.has_explicit(shares.mesh):
         # A shard_map takes only what its type says to be split so.
         x = lay_out_tree(x, shares.mapping, shares.mesh)
 

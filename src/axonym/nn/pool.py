@@ -20,8 +20,8 @@ from ..engine import along, checks, kernels
 from ..engine.merging import unshared
 from ..engine.padded import summed
 from ..errors import AxisSizeError, message
-from ..mesh import assignment, auto, context, explicit, partition
-from ..mesh.blocks import (
+from ..layout import assignment, auto, context, explicit, partition
+from ..layout.blocks import (
     Slide,
     blocks_of,
     entries_from_type_and_mapping,

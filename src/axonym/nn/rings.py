@@ -10,13 +10,12 @@ import functools
 from collections.abc import Callable, Sequence
 
 from jax import lax
-from jax.sharding import AxisType
 
 from ..array import NamedArray
 from ..errors import ShardingError
-from ..mesh import context, tracing
-from ..mesh.assignment import AxisMapping, MeshLike
-from ..mesh.partition import entries_from_spec, partition_spec, ways_on
+from ..layout import context, modes, tracing
+from ..layout.assignment import AxisMapping, MeshLike
+from ..layout.partition import entries_from_spec, partition_spec, ways_on
 from ..ops.contract import dot
 from ..ops.elementwise import tanh
 from ..partitioning.collectives import axis_size, pcast, ppermute
@@ -53,8 +52,7 @@ def ring_of(
     # A check is to see whole arrays.
     if now.audit is not None or now.taken or now.scope is not None:
         return None
-    kinds = set(mesh.axis_types)
-    if len(kinds) > 1 or AxisType.Manual in kinds or not _is_pointwise(between):
+    if not modes.is_one_mode(mesh) or not _is_pointwise(between):
         return None
     if not all(map(_is_plain, (*first, last))) or not _fit(x, first, last):
         return None

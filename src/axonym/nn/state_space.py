@@ -16,7 +16,7 @@ from ..core import Core, facts
 from ..dtypes import widen, widened_to
 from ..engine import pointwise, prefixes
 from ..errors import ArgumentError, AxisClashError, message
-from ..mesh import auto, explicit
+from ..layout import auto, explicit
 from ..ops.elementwise import exp, imag, log, log1p, real
 from ..ops.join import stack
 from ..ops.where import where

@@ -14,10 +14,10 @@ from ..array import NamedArray
 from ..axis import Axis, AxisSpec, axis_name
 from ..dtypes import widened_to
 from ..engine import primitives
-from ..mesh import tracing
-from ..mesh.assignment import AxisMapping
-from ..mesh.context import context_mesh, current_mapping, stored_mapping
-from ..mesh.partition import entries_from_spec, ways_on
+from ..layout import tracing
+from ..layout.assignment import AxisMapping
+from ..layout.context import context_mesh, current_mapping, stored_mapping
+from ..layout.partition import entries_from_spec, ways_on
 from ..ops.contract import dot
 from ..ops.index import take
 from ..partitioning.shard import auto_sharded, lay_out_tree, pspec_for

@@ -25,7 +25,7 @@ from ..errors import (
     message,
     suggestion,
 )
-from ..mesh import assignment, auto, constraints, explicit
+from ..layout import assignment, auto, constraints, explicit
 from ..names import pattern, plans, subscripts
 from ..names.pattern import Bindings
 from ..names.plans import Names

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike, DTypeLike
 from ..core import Core, Operand, wrap
 from ..engine.checks import NUMBERS
 from ..engine.pointwise import between, binary, nary, unary, unary_with
-from ..mesh.tracing import varying_like
+from ..layout.tracing import varying_like
 
 if TYPE_CHECKING:
     from ..array import NamedArray

@@ -29,7 +29,7 @@ from ..engine.batched import batched
 from ..engine.operands import one_of
 from ..errors import ArgumentError, AxisError, AxisSizeError, OperandError, message
 from ..kinds import type_text
-from ..mesh import auto
+from ..layout import auto
 from ..phrases import given_with_size
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from ..core import shape_of, wrap
 from ..engine import checks, kernels
 from ..engine.renaming import up_to_renaming
 from ..errors import ArgumentError, message, suggestion
-from ..mesh import auto
+from ..layout import auto
 from ..names import plans
 from ..names.plans import Names
 

@@ -20,7 +20,7 @@ from ..engine.operands import listed, own_names, payload, position_of
 from ..engine.renaming import up_to_renaming
 from ..errors import AxisClashError, AxisSizeError, OperandError, describe, message
 from ..kinds import type_text
-from ..mesh import auto, context, explicit
+from ..layout import auto, context, explicit
 from ..names import plans
 from ..names.plans import Names
 

@@ -16,7 +16,7 @@ from ..engine.operands import payload, static_count
 from ..engine.renaming import up_to_renaming
 from ..errors import ArgumentError, AxisSizeError, OperandError, describe, message
 from ..kinds import type_text
-from ..mesh import auto
+from ..layout import auto
 from ..names import plans
 from ..names.plans import Names
 

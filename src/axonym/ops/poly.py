@@ -22,8 +22,8 @@ from ..engine.batched import batched
 from ..engine.operands import one_of, own_names, position_of
 from ..errors import ArgumentError, AxisError, OperandError, message
 from ..kinds import type_text
-from ..mesh import auto
-from ..mesh.slide import slide_whole
+from ..layout import auto
+from ..layout.slide import slide_whole
 from ..names import plans
 from ..names.plans import Names
 

@@ -19,8 +19,8 @@ from ..dtypes import at_least_float32, inexact_dtype
 from ..engine import batched, checks, reduction
 from ..engine.operands import own_names
 from ..errors import ArgumentError, AxisClashError, AxisSizeError, message, suggestion
-from ..mesh import auto, explicit
-from ..mesh.constraints import keep_together
+from ..layout import auto, explicit
+from ..layout.constraints import keep_together
 from ..names import plans
 from ..names.plans import Names
 

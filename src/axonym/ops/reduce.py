@@ -21,7 +21,7 @@ from ..engine.extremum import highest, lowest, with_nan
 from ..engine.root import root
 from ..errors import ArgumentError, OperandError, message
 from ..kinds import type_text
-from ..mesh import auto, explicit
+from ..layout import auto, explicit
 
 if TYPE_CHECKING:
     from ..array import NamedArray

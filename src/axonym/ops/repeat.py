@@ -18,7 +18,7 @@ from ..engine.operands import listed, payload, static_count
 from ..engine.renaming import up_to_renaming
 from ..errors import ArgumentError, AxisSizeError, OperandError, message
 from ..kinds import type_text
-from ..mesh import auto
+from ..layout import auto
 from ..names import plans
 from ..names.plans import Names
 from ..phrases import given_with_size

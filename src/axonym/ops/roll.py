@@ -16,7 +16,7 @@ from ..engine import checks, reduction
 from ..engine.batched import batched, hashable
 from ..engine.kernels import with_options
 from ..errors import ArgumentError, OperandError, message
-from ..mesh import auto, explicit
+from ..layout import auto, explicit
 from .cumulative import Positions
 
 if TYPE_CHECKING:

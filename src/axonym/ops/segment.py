@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.lax import PrecisionLike
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
 from ..axis import (
@@ -30,7 +30,7 @@ from ..engine.extremum import may_be_lost
 from ..engine.operands import integers, names_of
 from ..engine.position import reaching
 from ..errors import OperandError, message
-from ..mesh import explicit
+from ..layout import explicit, modes
 from ..names import plans
 
 if TYPE_CHECKING:
@@ -362,7 +362,7 @@ def _ragged_dot(
 
     product: checks.Function = multiply
     # Even if no array is on the mesh yet.
-    if AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types:
+    if modes.has_explicit(jax.sharding.get_abstract_mesh()):
         product = jax.sharding.auto_axes(multiply, out_sharding=PartitionSpec())
     result: jax.Array = product(x, w, sizes)
     back = np.argsort([*shared, *rows]).tolist()

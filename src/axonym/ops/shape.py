@@ -30,7 +30,7 @@ from ..engine import checks, kernels, regroup
 from ..engine.renaming import up_to_renaming
 from ..errors import AxisError, AxisNotFoundError, AxisSizeError, OperandError, describe, message
 from ..kinds import type_text
-from ..mesh import context, explicit
+from ..layout import context, explicit
 from ..names import plans
 from ..names.plans import Names
 from ..phrases import given_with_size

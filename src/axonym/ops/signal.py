@@ -23,7 +23,7 @@ from ..engine import along, checks
 from ..engine.batched import batched
 from ..engine.operands import own_names
 from ..errors import ArgumentError, AxisSizeError, message
-from ..mesh.slide import slide_whole
+from ..layout.slide import slide_whole
 from ..names import plans
 from . import elementwise
 

@@ -14,8 +14,8 @@ from ..engine import along, checks
 from ..engine.batched import batched
 from ..engine.operands import integers, only_axis, own_names, static_int
 from ..errors import ArgumentError, AxisSizeError, OperandError, message
-from ..mesh.constraints import keep_together
-from ..mesh.tracing import varying_like
+from ..layout.constraints import keep_together
+from ..layout.tracing import varying_like
 from ..names import plans
 from ..names.plans import Names
 

@@ -34,7 +34,7 @@ from ..errors import (
     suggestion,
 )
 from ..kinds import type_text
-from ..mesh import auto, explicit
+from ..layout import auto, explicit
 from ..names import plans
 from ..names.plans import Names
 

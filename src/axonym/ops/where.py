@@ -19,7 +19,7 @@ from ..engine.batched import batched, hashable
 from ..engine.operands import integers, names_of
 from ..errors import ArgumentError, AxisNotFoundError, AxisSizeError, OperandError, message
 from ..kinds import type_text
-from ..mesh import auto
+from ..layout import auto
 
 if TYPE_CHECKING:
     from ..array import NamedArray

@@ -15,7 +15,7 @@ else:
         Link as Link,
         Target as Target,
     )
-    from ..mesh.reshards import limit_reshards as limit_reshards
+    from ..layout.reshards import limit_reshards as limit_reshards
     from ..report.check import check as check
     from ..report.schedule import schedule as schedule
     from ..report.show import (

@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import jax
 from jax import lax
-from jax.sharding import AxisType
 
 from ..axis import AxisSelection, selection
 from ..errors import AxisNotFoundError, AxisSizeError, ShardingError, describe, message, suggestion
-from ..mesh import assignment, context, explicit, partition
-from ..mesh.assignment import AxisMapping, Entry
+from ..layout import assignment, context, explicit, modes, partition
+from ..layout.assignment import AxisMapping, Entry
 from ..names.plans import Names
 from ..phrases import given_with_size, missing_axis
 
@@ -147,7 +146,7 @@ def _require_known(function: str, name: str) -> None:
     """Raise for a name that is unknown here, as far as names are known."""
     mesh, scope = context.context_mesh(), context.current_scope()
     if mesh is not None and name in mesh.axis_names:
-        kind = partition.mesh_types(mesh)[name].name
+        kind = modes.list_modes(mesh)[name]
         problem = (
             f"mesh axis {name!r} is {kind}, but collectives need a Manual axis, inside of shard_map"
         )
@@ -167,7 +166,7 @@ def manual_axes() -> Entry:
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return ()
-    free = partition.axes_of_type(mesh, AxisType.Manual) - set(context.taken_axes())
+    free = modes.find_manual_axes(mesh) - set(context.taken_axes())
     return partition.only(mesh.axis_names, free)
 
 

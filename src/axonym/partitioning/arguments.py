@@ -16,8 +16,8 @@ from jax.core import Tracer
 
 from ..array import NamedArray, is_named_array
 from ..errors import ArgumentError, OperandError, message, suggestion
-from ..mesh import constraints
-from ..mesh.assignment import MeshLike
+from ..layout import constraints
+from ..layout.assignment import MeshLike
 from ..names.plans import Names
 
 _DECIDED = (

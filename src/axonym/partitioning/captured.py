@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from ..mesh import explicit
+from ..layout import explicit
 
 
 def typed_variables(fn: object) -> dict[str, Any]:

@@ -23,14 +23,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
-from jax.sharding import AxisType
 
 from ..array import NamedArray, is_named_array
 from ..axis import AxisSelection, AxisSelector, selection, selector
 from ..core import shape_of
 from ..errors import ArgumentError, BroadcastError, OperandError, ShardingError, describe, message
-from ..mesh import assignment, context, explicit, partition, tracing
-from ..mesh.assignment import Entry
+from ..layout import assignment, context, explicit, modes, partition, tracing
+from ..layout.assignment import Entry
 from ..names.plans import Names
 from .addresses import (
     count_of,
@@ -84,7 +83,7 @@ def psum(x: T, axis: AxisSelection) -> T:
     Examples:
         >>> def norm(x):
         ...     return axn.sqrt(axn.psum((x * x).sum("embed"), "embed"))
-        >>> mesh = jax.make_mesh((4,), ("model",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> mesh = jax.make_mesh((4,), ("model",))
         >>> axn.shard_map(norm, {"embed": "model"}, mesh)(axn.ones(axn.Axis("embed", 16))).item()
         4.0
     """
@@ -566,6 +565,6 @@ def _without_types(collective: Callable[..., Any], array: jax.Array) -> Any:
     JAX 0.12.0.1 cannot lower a `psum_scatter`, or the gradient of an `all_gather`, beside Explicit axes.
     """
     sharding = jax.typeof(array).sharding
-    if AxisType.Explicit not in sharding.mesh.axis_types:
+    if not modes.has_explicit(sharding.mesh):
         return collective(array)
     return explicit.untyped(collective, sharding.mesh, sharding)(array)

@@ -9,8 +9,8 @@ import jax
 from ..array import NamedArray, is_named_array
 from ..core import axes_of
 from ..errors import ArgumentError, OperandError, ShardingError, message, suggestion
-from ..mesh import assignment, context, partition
-from ..mesh.assignment import Mappings, MeshAxes, MeshLike, ResourceMapping
+from ..layout import assignment, context, partition
+from ..layout.assignment import Mappings, MeshAxes, MeshLike, ResourceMapping
 from .arguments import check_options
 from .jit import NamedJit, called, named_jit
 from .shard import names_held
@@ -116,7 +116,7 @@ def fsdp_mapping(
     Examples:
         >>> Embed, Mlp = axn.make_axes(embed=512, mlp=2048)
         >>> mlp = jax.eval_shape(lambda key: axn.nn.MLP.init(Embed, Embed, Mlp, 1, key=key), jax.random.key(0))
-        >>> mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> mesh = jax.make_mesh((8,), ("data",))
         >>> axn.partitioning.fsdp_mapping(mlp, "data", mesh)
         {'mlp': 'data'}
     """

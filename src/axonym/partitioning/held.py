@@ -7,7 +7,7 @@ import jax
 from jax.sharding import PartitionSpec
 
 from ..array import NamedArray
-from ..mesh import explicit, partition
+from ..layout import explicit, partition
 from ..names.plans import Names
 
 

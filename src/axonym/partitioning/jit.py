@@ -11,8 +11,8 @@ import equinox as eqx
 import jax
 
 from ..errors import ArgumentError, OperandError, message, suggestion
-from ..mesh import assignment, context
-from ..mesh.assignment import AxisMapping, Mappings, ResourceMapping
+from ..layout import assignment, context
+from ..layout.assignment import AxisMapping, Mappings, ResourceMapping
 from .arguments import (
     as_module,
     by_parameter,
@@ -119,7 +119,7 @@ def named_jit(
 
     Examples:
         >>> Batch, Embed = axn.make_axes(batch=8, embed=4)
-        >>> mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> mesh = jax.make_mesh((8,), ("data",))
         >>> with axn.set_mesh(mesh):
         ...     x = axn.named_jit(lambda: axn.ones((Batch, Embed)), {"batch": "data", "embed": None})()
         >>> x.sharding.spec[0]

@@ -3,9 +3,9 @@
 from collections.abc import Set
 
 from ..errors import ShardingError, message, suggestion
-from ..mesh.assignment import AxisMapping, Mappings, MeshLike, matches, with_bases
-from ..mesh.context import Ledger
-from ..mesh.partition import no_mesh_axis
+from ..layout.assignment import AxisMapping, Mappings, MeshLike, matches, with_bases
+from ..layout.context import Ledger
+from ..layout.partition import no_mesh_axis
 from .arguments import first_few
 
 # What to do about a key that no array has; not all functions have an option for it.

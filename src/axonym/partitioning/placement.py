@@ -18,8 +18,8 @@ from ..axis import AxisSpec, names_and_sizes, spec
 from ..core import facts, shape_of, wrap
 from ..errors import AxisSizeError, OperandError, ShardingError, describe, message
 from ..kinds import type_text
-from ..mesh import context, partition
-from ..mesh.assignment import AxisMapping, MeshLike, ResourceMapping
+from ..layout import context, partition
+from ..layout.assignment import AxisMapping, MeshLike, ResourceMapping
 from ..names.plans import Names
 from .buffers import copied
 from .keys import check_keys_of_data
@@ -59,7 +59,7 @@ def from_local(
         OperandError: if an array has no data on this host, such as inside jit; if no array has names.
 
     Examples:
-        >>> mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> mesh = jax.make_mesh((8,), ("data",))
         >>> rows = axn.NamedArray(np.ones((16, 4)), ("batch", "embed"))
         >>> x = axn.from_local(rows, {"batch": "data"}, mesh)
         >>> x.shape, x.sharding.spec
@@ -151,7 +151,7 @@ def local_slices(
             an axis on this process are not one range.
 
     Examples:
-        >>> mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> mesh = jax.make_mesh((8,), ("data",))
         >>> axn.local_slices(axn.make_axes(batch=16, embed=4), {"batch": "data"}, mesh)
         {'batch': slice(0, 16, None), 'embed': slice(0, 4, None)}
     """
@@ -203,7 +203,7 @@ def from_callback(
         AxisSizeError: if a block does not have the requested shape.
 
     Examples:
-        >>> mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> mesh = jax.make_mesh((8,), ("data",))
         >>> file = np.arange(64).reshape(16, 4)  # or np.load("weight.npy", mmap_mode="r")
         >>> Rows, Embed = axn.make_axes(rows=16, embed=4)
         >>> x = axn.from_callback((Rows, Embed), lambda at: file[at["rows"], at["embed"]], {"rows": "data"}, mesh)

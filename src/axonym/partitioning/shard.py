@@ -17,9 +17,9 @@ from ..axis import Axis, sized
 from ..core import shape_of, wrap
 from ..errors import OperandError, ShardingError, explained, message
 from ..kinds import in_tuple, type_text
-from ..mesh import assignment, constraints, context, partition, tracing
-from ..mesh.assignment import AxisMapping, Mappings, MeshLike, ResourceMapping
-from ..mesh.entered import Blocks, Entered
+from ..layout import assignment, constraints, context, partition, tracing
+from ..layout.assignment import AxisMapping, Mappings, MeshLike, ResourceMapping
+from ..layout.entered import Blocks, Entered
 from ..names.plans import Names
 from .keys import check_keys
 from .processes import check_equal, is_of_one_process

@@ -10,15 +10,15 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from ..array import NamedArray, is_named_array
 from ..core import shape_of
 from ..errors import OperandError, ShardingError, describe, message, suggestion
 from ..kinds import type_text
-from ..mesh import assignment, context, explicit, partition, tracing
-from ..mesh.assignment import Entry, Mappings, MeshLike, ResourceMapping
-from ..mesh.context import Scope
+from ..layout import assignment, context, explicit, modes, partition, tracing
+from ..layout.assignment import Entry, Mappings, MeshLike, ResourceMapping
+from ..layout.context import Scope
 from . import captured
 from .addresses import spelled
 from .arguments import as_module, check_mesh
@@ -99,7 +99,7 @@ def shard_map(
 
     Examples:
         >>> Batch = axn.Axis("batch", 8)
-        >>> mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> mesh = jax.make_mesh((4,), ("data",))
         >>> total = axn.shard_map(lambda x: axn.psum(x.sum("batch"), "batch"), {"batch": "data"}, mesh)
         >>> total(axn.arange(Batch)).item()
         28
@@ -270,7 +270,7 @@ def _mesh(given: MeshLike | None, mappings: Mappings) -> tuple[MeshLike, bool]:
         hint = "leave the mesh out, or call outside of axn.set_mesh and of other shard_maps"
         problem = "the given mesh is not the current one"
         raise ShardingError(message("shard_map", problem, *facts, hint=hint))
-    is_nested = AxisType.Manual in current.axis_types
+    is_nested = modes.has_manual(current)
     if given is None or is_nested:
         return current, is_nested
     return given, is_nested
@@ -280,8 +280,8 @@ def _is_same_mesh(given: MeshLike, current: MeshLike) -> bool:
     """Compare two meshes; axes that are Manual in the current one may be of any type in the other."""
     if dict(given.shape) != dict(current.shape):
         return False
-    types, asked = partition.mesh_types(current), partition.mesh_types(given)
-    return all(kind in (asked[axis], AxisType.Manual) for axis, kind in types.items())
+    own, asked = modes.list_modes(current), modes.list_modes(given)
+    return all(mode in (asked[axis], "Manual") for axis, mode in own.items())
 
 
 def _mesh_text(mesh: MeshLike) -> str:
@@ -298,14 +298,14 @@ def _manual_axes(mesh: MeshLike, asked: Entry | None) -> Entry:
             raise ShardingError(
                 message("shard_map", problem, facts, hint=suggestion(axis, mesh.axis_names))
             )
-    unavailable = partition.axes_of_type(mesh, AxisType.Manual) | set(context.taken_axes())
+    unavailable = modes.find_manual_axes(mesh) | set(context.taken_axes())
     if asked is None:
         asked = mesh.axis_names
     return partition.without(asked, unavailable)
 
 
 def _taken_auto(mesh: MeshLike) -> Entry:
-    return partition.only(context.taken_axes(), partition.axes_of_type(mesh, AxisType.Auto))
+    return partition.only(context.taken_axes(), modes.find_auto_axes(mesh))
 
 
 def _spread(what: str, specs: object, tree: Any) -> list[PartitionSpec | None]:
@@ -444,7 +444,7 @@ class _Blocks:
 
     def _moved(self, array: jax.Array, spec: PartitionSpec) -> jax.Array:
         """Move an argument by type where mesh axes are Explicit; JAX does so for Auto ones."""
-        free = partition.axes_of_type(self.mesh, AxisType.Explicit)
+        free = modes.find_explicit_axes(self.mesh)
         if not free:
             return array
         free -= set(context.taken_axes())

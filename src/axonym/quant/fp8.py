@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 
 from ..engine import kernels
 from ..errors import ArgumentError, message
-from ..mesh.tracing import INLINE
+from ..layout.tracing import INLINE
 from ..nn.layer import Made
 from .overwrite import OverwriteWithGradient
 from .product import (

@@ -12,7 +12,7 @@ from jax import lax
 from jax.lax import PrecisionLike
 from jax.typing import DTypeLike
 
-from ..mesh.tracing import INLINE
+from ..layout.tracing import INLINE
 from .product import (
     DimensionNumbers,
     Dtypes,

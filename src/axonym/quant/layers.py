@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from ..errors import ArgumentError, OperandError, message, suggestion
 from ..kinds import type_text
-from ..mesh.assignment import path_text
+from ..layout.assignment import path_text
 from ..nn.linear import Linear
 from .fp8 import Fp8DotGeneral
 

@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 
 from ..dtypes import at_least_float32
 from ..errors import ArgumentError, OperandError, message
-from ..mesh.tracing import varying
+from ..layout.tracing import varying
 
 Pair: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 DimensionNumbers: TypeAlias = tuple[Pair, Pair]

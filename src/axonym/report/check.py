@@ -7,14 +7,14 @@ from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
 import jax
-from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from ..array import NamedArray, is_named_array
 from ..core import payload_of
 from ..errors import ShardingError, describe, message, suggestion
 from ..kinds import Payload, Tree
-from ..mesh import assignment, constraints, context, partition
-from ..mesh.assignment import AxisMapping, Mappings, MeshLike, ResourceMapping
+from ..layout import assignment, constraints, context, modes, partition
+from ..layout.assignment import AxisMapping, Mappings, MeshLike, ResourceMapping
 from ..names.plans import Names
 from ..partitioning.shard import mapping_for, names_held, names_of, no_mapping, paths_of, several_of
 from ..transform.leaves import refilled
@@ -390,7 +390,7 @@ class _Run:
         if not is_array(payload):
             return None
         array = abstract_array(payload)
-        if AxisType.Explicit not in self._mesh.axis_types:
+        if not modes.has_explicit(self._mesh):
             return array
 
         if isinstance(value, NamedArray):
@@ -400,7 +400,7 @@ class _Run:
         spec = PartitionSpec()
         if not _faults(names, shape, mapping, self._mesh):
             spec = partition.partition_spec(names, shape, mapping, self._mesh)
-        explicit = partition.axes_of_type(self._mesh, AxisType.Explicit)
+        explicit = modes.find_explicit_axes(self._mesh)
         own = [partition.only(entry, explicit) for entry in partition.entries_from_spec(spec)]
         sharding = NamedSharding(self._mesh, partition.spec_from_entries(own))
         return jax.ShapeDtypeStruct(

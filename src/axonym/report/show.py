@@ -9,15 +9,15 @@ from typing import Any
 import jax
 import numpy as np
 from jax.core import Tracer
-from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from ..array import NamedArray, is_named_array
 from ..core import facts, shape_of
 from ..engine import checks
 from ..errors import OperandError, describe, message
 from ..kinds import Payload, Tree, has_type, type_text
-from ..mesh import assignment, context, partition
-from ..mesh.assignment import AxisMapping, Entry, Mappings, MeshLike, ResourceMapping
+from ..layout import assignment, context, modes, partition
+from ..layout.assignment import AxisMapping, Entry, Mappings, MeshLike, ResourceMapping
 from ..names.plans import Names
 from ..partitioning.keys import check_keys
 from ..partitioning.shard import mapping_for, names_held, names_of, no_mesh, paths_of, several_of
@@ -237,7 +237,7 @@ def show(
         ShardingError: if there is a mapping and no mesh, or they do not fit the arrays.
 
     Examples:
-        >>> mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+        >>> mesh = jax.make_mesh((4, 2), ("data", "model"))
         >>> x = axn.ones(axn.make_axes(batch=8, embed=16))
         >>> axn.partitioning.show({"x": x}, {"batch": "data"}, mesh)
         array  axes               dtype    planned layout  bytes  per device
@@ -314,10 +314,9 @@ def _actual(path: str, names: Names, array: Payload) -> ArrayLayout | None:
     traced = isinstance(array, Tracer)
     sharding = _typed(array).sharding
     if isinstance(sharding, NamedSharding):
-        kinds = set(sharding.mesh.axis_types)
-        if traced and kinds == {AxisType.Manual}:
+        if traced and modes.is_manual(sharding.mesh):
             return _row(path, names, array, None, note="local block")
-        if traced and kinds != {AxisType.Explicit}:
+        if traced and not modes.is_explicit(sharding.mesh):
             return None
         return _row(path, names, array, sharding.spec, sharding.mesh)
     if sharding is None:
@@ -420,7 +419,7 @@ def visualize(x: NamedArray) -> Blocks:
         OperandError: if it is not a NamedArray, or has no devices.
 
     Examples:
-        >>> mesh = jax.make_mesh((2, 2, 2), ("data", "model", "rest"), axis_types=(jax.sharding.AxisType.Auto,) * 3)
+        >>> mesh = jax.make_mesh((2, 2, 2), ("data", "model", "rest"))
         >>> x = axn.ones(axn.make_axes(batch=8, embed=16))
         >>> axn.partitioning.visualize(axn.shard(x, {"batch": "data", "embed": "model"}, mesh))
         float32[batch=8@data, embed=16@model] on the mesh data=2, model=2, rest=2
@@ -450,10 +449,9 @@ def visualize(x: NamedArray) -> Blocks:
         raise OperandError(message("visualize", problem, f"array has: {facts(x)}", hint=hint))
     if not traced:
         return _laid_out(summary(x), names, shape, sharding)
-    kinds = set(sharding.mesh.axis_types)
-    if AxisType.Manual in kinds:
+    if modes.has_manual(sharding.mesh):
         return Blocks(f"{summary(x)} is a block that each device has of its own", ())
-    if kinds == {AxisType.Explicit}:
+    if modes.is_explicit(sharding.mesh):
         return _laid_out(summary(x), names, shape, sharding)
     _print_when_decided(array, names)
     return Blocks(

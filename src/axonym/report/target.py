@@ -10,11 +10,11 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.sharding import AbstractMesh, Mesh
 
 from ..errors import OperandError, message
 from ..kinds import Payload, Tree
-from ..mesh import assignment
+from ..layout import assignment, modes
 from ..partitioning.jit import NamedJit
 
 
@@ -106,8 +106,7 @@ def abstract_mesh(mesh: object, function: str = "check") -> AbstractMesh:
     if not isinstance(mesh, Mapping) or not all(map(_is_size, mesh.values())):
         problem = f"a mesh must be a Mesh, an AbstractMesh or a dict of sizes, not {mesh!r}"
         raise OperandError(message(function, problem, hint='write {"data": 64, "model": 8}'))
-    sizes = tuple(map(int, mesh.values()))
-    return AbstractMesh(sizes, tuple(mesh), axis_types=(AxisType.Auto,) * len(mesh))
+    return modes.make_mesh({axis: int(size) for axis, size in mesh.items()}, "Auto")
 
 
 def _is_size(size: object) -> bool:

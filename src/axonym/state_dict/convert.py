@@ -13,8 +13,8 @@ from ..array import is_named_array
 from ..axis import Axis
 from ..errors import ArgumentError, OperandError, message
 from ..kinds import Payload, Tree, type_text
-from ..mesh import context, partition
-from ..mesh.assignment import AxisMapping, Mappings, MeshLike, ResourceMapping
+from ..layout import context, partition
+from ..layout.assignment import AxisMapping, Mappings, MeshLike, ResourceMapping
 from ..nn.linear import Linear
 from ..nn.moe.linear import MoELinear
 from ..partitioning.keys import check_keys

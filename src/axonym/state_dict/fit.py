@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..errors import ArgumentError, OperandError, message, suggestion
 from ..kinds import Payload, Typed
-from ..mesh.assignment import with_bases
+from ..layout.assignment import with_bases
 from .axes import StoredArray, StoredAxes, StoredAxis
 from .places import Form, Index, Place, axes_of, on_host, spec_of
 from .record import axes_text

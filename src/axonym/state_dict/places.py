@@ -31,8 +31,8 @@ from ..errors import (
     suggestion,
 )
 from ..kinds import Payload, Tree, Typed, type_text
-from ..mesh import auto
-from ..mesh.assignment import path_text
+from ..layout import auto
+from ..layout.assignment import path_text
 from ..names import plans
 from ..names.plans import Names
 from ..nn.stack.interleaved import Interleaved

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.core import Tracer
-from jax.sharding import AxisType
 
 from ..array import NamedArray, is_named_array
 from ..axis import AxisSelector, selector
@@ -16,8 +15,8 @@ from ..core import facts
 from ..engine import checks, kernels, prefixes
 from ..errors import AxisError, OperandError, message
 from ..kinds import is_array
-from ..mesh import auto, context, explicit, partition
-from ..mesh.assignment import Entry
+from ..layout import auto, context, explicit, modes, partition
+from ..layout.assignment import Entry
 from ..names import plans
 from .carry import Keeper, settled
 from .leaves import Arguments, is_hole, take_arrays
@@ -130,8 +129,8 @@ def _is_on_mixed_axes(leaf: object) -> bool:
     """Return whether an array that is not traced lies on a mesh with Explicit and Auto axes."""
     if not isinstance(leaf, jax.Array) or isinstance(leaf, Tracer):
         return False
-    kinds = (jax.typeof(leaf).sharding.mesh, jax.sharding.get_abstract_mesh())
-    return any({AxisType.Explicit, AxisType.Auto} <= set(mesh.axis_types) for mesh in kinds)
+    meshes = (explicit.mesh_of_type(leaf), jax.sharding.get_abstract_mesh())
+    return any(modes.has_explicit(mesh) and modes.has_auto(mesh) for mesh in meshes)
 
 
 def _same_axes(element: object, result: object) -> list[jax.Array]:
@@ -194,7 +193,7 @@ def _as_split(elem: jax.Array, at: int, entry: Entry) -> jax.Array:
         return elem
     mesh = explicit.mesh_of_type(elem)
     entries = [partition.without(own, entry) for own in explicit.entries_from_type(elem)]
-    entries[at] = partition.only(entry, partition.axes_of_type(mesh, AxisType.Explicit))
+    entries[at] = partition.only(entry, modes.find_explicit_axes(mesh))
     return explicit.relayout(elem, entries)
 
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 import jax
 from jax.sharding import NamedSharding
 
-from ..mesh import explicit, partition
+from ..layout import explicit, partition
 
 R = TypeVar("R")
 Arrays = Sequence[jax.Array]

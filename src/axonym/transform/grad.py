@@ -19,7 +19,7 @@ from ..errors import (
     message,
     suggestion,
 )
-from ..mesh import context, explicit
+from ..layout import context, explicit
 from ..names import plans
 from .leaves import is_hole, refilled
 

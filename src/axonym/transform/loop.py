@@ -18,8 +18,8 @@ from ..core import payload_of, wrap
 from ..engine import kernels
 from ..errors import AxisError, AxisSizeError, OperandError, describe, message, suggestion
 from ..kinds import is_array, type_text
-from ..mesh import auto, context, explicit, tracing
-from ..mesh.assignment import Entry
+from ..layout import auto, context, explicit, tracing
+from ..layout.assignment import Entry
 from .carry import Keeper, settled
 from .checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec
 from .leaves import (

@@ -13,7 +13,7 @@ from ..axis import Axis, AxisSelection, selection
 from ..core import shape_of, wrap
 from ..engine import checks
 from ..errors import AxisSizeError, OperandError, describe, message
-from ..mesh import auto, context, explicit
+from ..layout import auto, context, explicit
 from ..names import plans
 from .leaves import Parts, take_arrays
 

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
 import jax
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from ..array import NamedArray
 from ..axis import Axis, AxisSelection, selection
 from ..errors import OperandError, message, suggestion
 from ..kinds import is_array
-from ..mesh import assignment, constraints, context, explicit, partition
-from ..mesh.assignment import Entry
+from ..layout import assignment, constraints, context, explicit, modes, partition
+from ..layout.assignment import Entry
 from .leaves import (
     Arguments,
     Parts,
@@ -153,7 +153,7 @@ def _batched(batched: Callable[..., Mapped], name: str, arguments: Arguments) ->
         sizes = (arguments.size,)
         spec = partition.partition_spec((name,), sizes, mapping, mesh, "vmap", lays_out=False)
         (entry,) = partition.entries_from_spec(spec)
-        auto = partition.only(entry, partition.axes_of_type(mesh, AxisType.Auto))
+        auto = partition.only(entry, modes.find_auto_axes(mesh))
     labels: list[list[str | None]] = []
     for x, dim in zip(arguments.arrays, dims, strict=True):
         own: list[str | None] = [None] * x.ndim
@@ -165,7 +165,7 @@ def _batched(batched: Callable[..., Mapped], name: str, arguments: Arguments) ->
     if taken:
         constrained = ()
     known: Entry | None = constrained or None
-    if constrained and mesh is not None and AxisType.Manual in mesh.axis_types:
+    if constrained and mesh is not None and modes.has_manual(mesh):
         # Inside a shard_map, JAX takes the name of a mapped axis for a Manual mesh axis.
         known = None
         split = functools.partial(_split, mesh=mesh, mesh_axes=constrained)

@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import axonym as axn
-from axonym.mesh.assignment import normalized
-from axonym.mesh.context import Microbatches
+from axonym.layout.assignment import normalized
+from axonym.layout.context import Microbatches
 from axonym.nn.stack.running import numbered
 from axonym.nn.stack.stages import Pipeline
 from tests.nn.layouts import draw, same

@@ -17,7 +17,7 @@ from jax import lax
 
 from ...array import NamedArray, is_named_array
 from ...core import wrap
-from ...mesh.assignment import Entry
+from ...layout.assignment import Entry
 from ...names import plans
 from ...ops.contract import dot
 from ...ops.elementwise import exp, log, maximum

@@ -9,7 +9,7 @@ from jax import lax
 from ...array import NamedArray, is_named_array
 from ...core import Core, wrap
 from ...engine import kernels
-from ...mesh import auto, explicit, tracing
+from ...layout import auto, explicit, tracing
 from ...names import plans
 from ...ops.elementwise import maximum
 from ...partitioning.shard import auto_sharded

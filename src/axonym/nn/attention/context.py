@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterator, Mapping
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from ...array import NamedArray, is_named_array
 from ...core import Core, wrap
 from ...engine import kernels
 from ...errors import ShardingError, message
-from ...mesh import auto, context, explicit, partition, tracing
-from ...mesh.assignment import Entry, MeshLike, looked_up
-from ...mesh.blocks import entries_from_type_and_mapping, manual_axes, mesh_of
+from ...layout import auto, context, explicit, modes, partition, tracing
+from ...layout.assignment import Entry, MeshLike, looked_up
+from ...layout.blocks import entries_from_type_and_mapping, manual_axes, mesh_of
 from ...names import plans
 from ...names.plans import Names
 from ...partitioning.addresses import mesh_axes_of
@@ -212,7 +212,7 @@ def _layout(method: str, call: AttentionCall, split: Split, sees: bool) -> Layou
     entries = [(name, entry) for name, entry in split.entries if entry]
     manual: set[str] = set()
     if not split.is_inside:
-        is_nested = AxisType.Manual in split.mesh.axis_types
+        is_nested = modes.has_manual(split.mesh)
         typed = explicit.has_explicit_axes(call.query.array) and not is_nested
         used = [split.queries, *(entry for _, entry in entries)]
         manual = manual_axes(split.mesh, used, typed)
@@ -289,7 +289,7 @@ def _on_mesh(
         results: Tree = _compiled(plan, layout, *jax.tree.unflatten(tree, named))
         return tuple(x.array for x in results)
 
-    if AxisType.Manual in jax.sharding.get_abstract_mesh().axis_types:
+    if modes.has_manual(jax.sharding.get_abstract_mesh()):
         # JAX after 0.10 cannot differentiate a shard_map inside of another where axes changed their type in between.
         laid_out = [_typed(layout, *pair) for pair in zip(leaves, arrays, strict=True)]
         out, largest, total = positional(*laid_out)
@@ -317,7 +317,7 @@ def _typed(layout: Layout, x: object, array: jax.Array) -> jax.Array:
 
 def _explicit(array: jax.Array, entries: list[Entry]) -> list[Entry]:
     """Leave out mesh axes that are not Explicit: types do not have them."""
-    typed = partition.axes_of_type(explicit.mesh_of_type(array), AxisType.Explicit)
+    typed = modes.find_explicit_axes(explicit.mesh_of_type(array))
     return [partition.only(entry, typed) for entry in entries]
 
 

@@ -13,7 +13,7 @@ from ...array import NamedArray
 from ...axis import Axis
 from ...core import wrap
 from ...create import arange
-from ...mesh import tracing
+from ...layout import tracing
 from ...ops.where import where
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ...array import NamedArray
-from ...mesh import tracing
+from ...layout import tracing
 from ...ops.elementwise import maximum
 from .blocks import all_rows, kept_rows, no_gradients, no_rows, with_gradients
 from .call import KEYS, QUERIES

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import AxisType
 
 from ...array import NamedArray
 from ...core import wrap
@@ -21,9 +20,9 @@ from ...engine.merging import fitted, like, settled, settled_gradient
 from ...engine.position import Reach
 from ...engine.scatter import on_mesh, write
 from ...engine.steps import steps_of
-from ...mesh import auto, context, explicit, partition
-from ...mesh.blocks import entries_from_type_and_mapping, mesh_of
-from ...mesh.tracing import tracing, varying_like
+from ...layout import auto, context, explicit, modes
+from ...layout.blocks import entries_from_type_and_mapping, mesh_of
+from ...layout.tracing import tracing, varying_like
 from ...names import plans
 from ...names.plans import Names
 from .parts import parts_of, put_in_parts
@@ -98,7 +97,7 @@ def _trips(
 def _split(x: NamedArray) -> set[str] | None:
     """Return the axes that the compiler splits over devices; None if that is not known."""
     mesh = mesh_of(x.array)
-    if mesh.empty or set(mesh.axis_names) == partition.axes_of_type(mesh, AxisType.Manual):
+    if mesh.empty or set(mesh.axis_names) == modes.find_manual_axes(mesh):
         return set()
     is_known = explicit.has_explicit_axes(x.array) or context.current_mapping() is not None
     if mesh.size > 1 and not is_known:

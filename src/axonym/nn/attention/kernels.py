@@ -19,15 +19,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from ...array import NamedArray, is_named_array, named
 from ...axis import Axis
 from ...errors import ArgumentError, message
-from ...mesh import explicit
-from ...mesh.assignment import Mappings, MeshLike
-from ...mesh.context import context_mesh, current_mapping, taken_axes
-from ...mesh.partition import entries_from_mapping, mesh_types
+from ...layout import explicit, modes
+from ...layout.assignment import Mappings, MeshLike
+from ...layout.context import context_mesh, current_mapping, taken_axes
+from ...layout.partition import entries_from_mapping
 from ...names import plans
 from ...names.plans import Names
 from ...partitioning.shard import auto_sharded
@@ -299,7 +299,7 @@ def _on_mesh(
 
 
 def _free_axes(mesh: MeshLike) -> set[str]:
-    return {axis for axis, kind in mesh_types(mesh).items() if kind is not AxisType.Manual}
+    return set(mesh.axis_names) - modes.find_manual_axes(mesh)
 
 
 def _on_idle(

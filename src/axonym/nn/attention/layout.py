@@ -10,9 +10,9 @@ from jax.sharding import PartitionSpec
 
 from ...array import NamedArray, is_named_array
 from ...core import wrap
-from ...mesh import partition, tracing
-from ...mesh.assignment import Entry, MeshLike
-from ...mesh.blocks import devices_of
+from ...layout import partition, tracing
+from ...layout.assignment import Entry, MeshLike
+from ...layout.blocks import devices_of
 from ...names.plans import Names
 from .call import KEYS, QUERIES
 from .plan import Number, Operands, Plan, Rest, Tree, sizes_of_blocks

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from ...array import NamedArray
 from ...core import wrap
-from ...mesh import context, explicit, tracing
-from ...mesh.assignment import Entry, MeshLike
-from ...mesh.blocks import entries_from_type_and_mapping
-from ...mesh.partition import spec_from_entries, ways_on
+from ...layout import context, explicit, modes, tracing
+from ...layout.assignment import Entry, MeshLike
+from ...layout.blocks import entries_from_type_and_mapping
+from ...layout.partition import spec_from_entries, ways_on
 from ...names.plans import Names
 
 Index = Mapping[str, Any]
@@ -52,9 +52,8 @@ def parts_of(old: NamedArray, new: NamedArray, index: Index, *, ring: bool) -> P
     # A check is to see whole arrays.
     if mesh is None or not tracing.tracing() or now.audit is not None or now.taken:
         return None
-    kinds = set(mesh.axis_types)
     is_typed = explicit.has_explicit_axes(old.array)
-    if len(kinds) > 1 or AxisType.Manual in kinds or is_typed != (AxisType.Explicit in kinds):
+    if not modes.is_one_mode(mesh) or is_typed != modes.has_explicit(mesh):
         return None
     if not is_typed and (mapping is None or mapping.uneven):
         return None
@@ -102,7 +101,7 @@ def put_in_parts(
     arrays: list[jax.Array] = []
     for x in (old, new, places):
         array, entries = x.array, parts.of(x.names)
-        if AxisType.Explicit in parts.mesh.axis_types:
+        if modes.has_explicit(parts.mesh):
             # A shard_map takes only what its type says to be split so.
             array = explicit.relayout(array, entries, x.names)
         specs.append(spec_from_entries(entries))

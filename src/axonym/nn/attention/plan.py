@@ -17,7 +17,7 @@ from ...array import NamedArray, is_named_array
 from ...core import Operand, wrap
 from ...dtypes import at_least_float32
 from ...errors import ArgumentError, message
-from ...mesh import tracing
+from ...layout import tracing
 from ...partitioning.shard import auto_sharded
 from .call import KEYS, QUERIES, AttentionCall, Scoring, rename_all, renamed
 from .mask import AttentionMask

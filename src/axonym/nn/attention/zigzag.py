@@ -19,7 +19,7 @@ from ...array import NamedArray, is_named_array
 from ...axis import AxisSelector, axis_name
 from ...core import facts
 from ...errors import ArgumentError, message
-from ...mesh import context, partition
+from ...layout import context, partition
 from ...ops.index import take
 from ...partitioning.shard import names_of
 from ...phrases import missing_axis

@@ -8,8 +8,8 @@ from typing import Any
 from jax import lax
 
 from ...array import NamedArray, named
-from ...mesh import tracing
-from ...mesh.assignment import Entry
+from ...layout import tracing
+from ...layout.assignment import Entry
 from ...ops.where import where
 from ..settings import activated
 from .blocks import by_blocks

@@ -6,15 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from jax import lax
-from jax.sharding import AxisType
 
 from ...array import NamedArray
 from ...axis import Axis
 from ...core import wrap
 from ...create import arange
-from ...mesh import constraints, partition
-from ...mesh.assignment import AxisMapping, Entry, MeshLike
-from ...mesh.context import context_mesh, current_mapping, current_scope, taken_axes
+from ...layout import constraints, modes, partition
+from ...layout.assignment import AxisMapping, Entry, MeshLike
+from ...layout.context import context_mesh, current_mapping, current_scope, taken_axes
 from ...names.plans import Names
 from ...ops.where import where
 from ...partitioning.addresses import manual_axes
@@ -192,7 +191,7 @@ def laid_out(
 
 def _is_typed_map(mesh: MeshLike) -> bool:
     """Return whether a surrounding `vmap` maps over Explicit mesh axes."""
-    return bool(partition.axes_of_type(mesh, AxisType.Explicit).intersection(taken_axes()))
+    return bool(modes.find_explicit_axes(mesh).intersection(taken_axes()))
 
 
 def _entries(

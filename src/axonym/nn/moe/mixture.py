@@ -15,7 +15,7 @@ from ...create import one_hot, zeros
 from ...dtypes import at_least_float32
 from ...engine import checks
 from ...errors import ArgumentError, message
-from ...mesh.context import context_mesh, current_mapping, taken_axes, unmapped
+from ...layout.context import context_mesh, current_mapping, taken_axes, unmapped
 from ...names import plans
 from ...ops.contract import dot
 from ...ops.reduce import logsumexp

@@ -14,9 +14,9 @@ import jax
 from jax import lax
 
 from ...array import NamedArray, is_named_array
-from ...mesh import tracing
-from ...mesh.assignment import AxisMapping, Entry
-from ...mesh.context import Scope, context, current_mapping, current_scope, taken_axes
+from ...layout import tracing
+from ...layout.assignment import AxisMapping, Entry
+from ...layout.context import Scope, context, current_mapping, current_scope, taken_axes
 from ...partitioning.shard_map import shard_map
 from .device import Experts, on_device
 from .layout import Layout

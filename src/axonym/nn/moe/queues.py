@@ -10,7 +10,7 @@ from jax import lax
 from ...array import NamedArray, named
 from ...axis import Axis
 from ...create import arange
-from ...mesh import tracing
+from ...layout import tracing
 from ...ops.cumulative import cumsum
 from ...ops.histogram import bincount
 from ...ops.index import take

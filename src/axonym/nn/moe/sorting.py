@@ -18,9 +18,9 @@ from jax import lax
 from ...array import NamedArray
 from ...axis import Axis
 from ...create import arange
-from ...mesh import tracing
-from ...mesh.assignment import AxisMapping
-from ...mesh.context import Scope, context, current_mapping, current_scope
+from ...layout import tracing
+from ...layout.assignment import AxisMapping
+from ...layout.context import Scope, context, current_mapping, current_scope
 from ...ops.histogram import bincount
 from ...ops.index import take
 from ...ops.logical import logical_and

@@ -12,7 +12,7 @@ from ...array import NamedArray, is_named_array
 from ...axis import Axis, shown
 from ...errors import AxisSizeError, OperandError, ShardingError, message
 from ...kinds import is_array
-from ...mesh.assignment import Entry
+from ...layout.assignment import Entry
 from ...ops.join import concatenate
 from ...ops.shape import flatten_axes, rearrange
 from ...transform.checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec

@@ -27,7 +27,7 @@ from ...axis import Axis, shown
 from ...create import arange
 from ...errors import OperandError, message
 from ...kinds import Tree
-from ...mesh import context
+from ...layout import context
 from ...ops.shape import broadcast_axis, rearrange
 from ...ops.where import where
 from ...partitioning.shard import auto_sharded

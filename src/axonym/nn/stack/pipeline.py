@@ -36,7 +36,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType
 
 from ...array import NamedArray, is_named_array
 from ...axis import Axis, shown
@@ -44,8 +43,8 @@ from ...core import wrap
 from ...create import arange
 from ...errors import AxisSizeError, OperandError, ShardingError, message, suggestion
 from ...kinds import Tree, is_array
-from ...mesh import context, partition
-from ...mesh.assignment import looked_up
+from ...layout import context, modes, partition
+from ...layout.assignment import looked_up
 from ...ops.where import where
 from ...transform.checkpoint import ScanCheckpointPolicy
 from ...transform.leaves import hole_without, is_hole
@@ -73,7 +72,7 @@ def planned(function: str, Block: Axis, rounds: int = 1) -> Pipeline | None:
     for axis in entry:
         if axis not in mesh.axis_names:
             raise partition.no_mesh_axis(function, Block.name, axis, mesh)
-    taken = {*partition.axes_of_type(mesh, AxisType.Manual), *context.taken_axes()}
+    taken = {*modes.find_manual_axes(mesh), *context.taken_axes()}
     entry = partition.without(entry, taken)
     cut, stages = context.current().microbatches, partition.ways_on(mesh, entry)
     if not entry or (cut is None and stages == 1):

@@ -14,7 +14,7 @@ from ...axis import Axis, shown
 from ...core import renamed_hole
 from ...errors import ArgumentError, AxisSizeError, ShardingError, message
 from ...kinds import is_array
-from ...mesh.assignment import Entry
+from ...layout.assignment import Entry
 from ...ops.shape import flatten_axes, unflatten_axis
 from ...transform.leaves import hole_without, is_hole
 from ...transform.vmap import vmap

@@ -15,8 +15,8 @@ from ...axis import Axis, shown
 from ...engine import kernels
 from ...errors import AxisSizeError, OperandError, describe, message
 from ...kinds import is_array, type_text
-from ...mesh import auto
-from ...mesh.assignment import Entry
+from ...layout import auto
+from ...layout.assignment import Entry
 from ...ops.index import index
 from ...ops.join import stack
 from ...partitioning.addresses import count_of, readings

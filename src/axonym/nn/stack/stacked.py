@@ -13,8 +13,8 @@ from ...array import NamedArray, is_named_array
 from ...axis import Axis, shown
 from ...errors import AxisSizeError, OperandError, message
 from ...kinds import is_array
-from ...mesh import auto
-from ...mesh.assignment import Entry
+from ...layout import auto
+from ...layout.assignment import Entry
 from ...ops.join import unbind
 from ...transform.checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec
 from ...transform.leaves import hole_without, is_hole

@@ -15,9 +15,9 @@ from ...axis import Axis, shown
 from ...create import arange
 from ...errors import AxisSizeError, OperandError, message
 from ...kinds import is_array
-from ...mesh import constraints, context, explicit
-from ...mesh.assignment import AxisMapping, Entry
-from ...mesh.context import Microbatches
+from ...layout import constraints, context, explicit
+from ...layout.assignment import AxisMapping, Entry
+from ...layout.context import Microbatches
 from ...ops.index import index
 from ...ops.join import concatenate
 from ...ops.reduce import mean

@@ -12,10 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import AxisType
 
 from ..names.plans import Names
-from . import context, explicit, partition
+from . import context, explicit, modes, partition
 from .assignment import Entry, MeshLike
 from .partition import ways_on
 
@@ -68,7 +67,7 @@ def manual_axes(mesh: MeshLike, entries: Sequence[Entry], typed: bool) -> set[st
     taken = set(context.taken_axes())
     if typed and not taken:
         return set(chain.from_iterable(entries))
-    free = set(mesh.axis_names) - partition.axes_of_type(mesh, AxisType.Manual)
+    free = set(mesh.axis_names) - modes.find_manual_axes(mesh)
     if typed:
         return free - taken
     return free
@@ -85,7 +84,7 @@ def entries_from_type_and_mapping(array: jax.Array, names: Names) -> list[Entry]
     entries = list(explicit.entries_from_type(array)) or [()] * array.ndim
     if mapping is None or mesh is None or context.current().audit is not None:
         return entries
-    auto = partition.axes_of_type(mesh, AxisType.Auto)
+    auto = modes.find_auto_axes(mesh)
     if not auto:
         return entries
     mapped = partition.entries_from_spec(

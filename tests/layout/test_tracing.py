@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from axonym.mesh import tracing
+from axonym.layout import tracing
 
 
 def test_an_eager_gradient_and_an_eager_vmap_are_no_trace() -> None:

@@ -5,11 +5,11 @@ import math
 from collections.abc import Container, Iterable
 from functools import lru_cache
 
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from ..errors import ShardingError, describe, message, suggestion
 from ..names.plans import Names
-from . import tracing
+from . import modes, tracing
 from .assignment import AxisMapping, Entry, MeshLike, bases_of
 
 
@@ -21,16 +21,6 @@ def describe_mesh(mesh: MeshLike) -> str:
 def ways_on(mesh: MeshLike, entry: Entry) -> int:
     """Return the number of parts into which mesh axes split a dimension."""
     return math.prod(mesh.shape[axis] for axis in entry)
-
-
-def mesh_types(mesh: MeshLike) -> dict[str, AxisType]:
-    """Return the type of each axis of a mesh."""
-    return dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
-
-
-def axes_of_type(mesh: MeshLike, kind: AxisType) -> set[str]:
-    """Return the mesh axes that have one type."""
-    return {axis for axis, own in mesh_types(mesh).items() if own is kind}
 
 
 def only(entry: Iterable[str], mesh_axes: Container[str]) -> Entry:
@@ -97,8 +87,8 @@ def _partition_spec(
     auto: set[str] = set()
     sizes: dict[str, int] = {}
     if mesh is not None:
-        manual = axes_of_type(mesh, AxisType.Manual)
-        auto = axes_of_type(mesh, AxisType.Auto)
+        manual = modes.find_manual_axes(mesh)
+        auto = modes.find_auto_axes(mesh)
         sizes = dict(mesh.shape)
 
     table = entries_from_mapping(names, shape, mapping, mesh, function, manual)
@@ -129,8 +119,8 @@ def evenly(
     """
     if not mapping.uneven:
         return mapping
-    auto = axes_of_type(mesh, AxisType.Auto)
-    manual = axes_of_type(mesh, AxisType.Manual)
+    auto = modes.find_auto_axes(mesh)
+    manual = modes.find_manual_axes(mesh)
     table = entries_from_mapping(names, shape, mapping, mesh, function, manual)
     whole: list[str] = []
     for name, size in zip(names, shape[len(shape) - len(names) :], strict=True):

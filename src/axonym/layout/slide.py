@@ -4,7 +4,9 @@ from collections.abc import Callable
 
 import jax
 from jax import lax
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
+
+from . import modes
 
 
 def slide_whole(slide: Callable[..., jax.Array], x: jax.Array, v: jax.Array) -> jax.Array:
@@ -16,7 +18,7 @@ def slide_whole(slide: Callable[..., jax.Array], x: jax.Array, v: jax.Array) -> 
         jax.sharding.get_abstract_mesh(),
         *(jax.typeof(signal).sharding.mesh for signal in (x, v)),
     )
-    mesh = next((mesh for mesh in meshes if AxisType.Auto in mesh.axis_types), None)
+    mesh = next((mesh for mesh in meshes if modes.has_auto(mesh)), None)
     if mesh is None or sum(size > 1 for size in mesh.shape.values()) < 2:
         return slide(x, v)
     whole = NamedSharding(

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import axonym as axn
-from axonym.mesh import auto
+from axonym.layout import auto
 from tests.laws import assert_close
 
 

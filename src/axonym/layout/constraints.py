@@ -6,17 +6,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from ..errors import ShardingError, describe, message
 from ..names.plans import Names, values_at
+from . import modes
 from .assignment import AxisMapping, Entry, MeshLike
 from .context import Refused, context_mesh, current, current_mapping, mapped, note, taken_axes
 from .explicit import entries_from_type, has_explicit_axes, relayout
 from .partition import (
-    axes_of_type,
     entries_from_spec,
-    mesh_types,
     only,
     partition_spec,
     spec_from_entries,
@@ -74,9 +73,9 @@ def unsplit_if_empty(results: object) -> Any:
     return jax.tree.map(unsplit, results)
 
 
-def _only(spec: PartitionSpec, mesh: MeshLike, kind: AxisType) -> PartitionSpec:
-    """Keep the mesh axes of one type, except those that a surrounding `vmap` maps over."""
-    kept = axes_of_type(mesh, kind) - set(taken_axes())
+def _keep(spec: PartitionSpec, mesh_axes: Set[str]) -> PartitionSpec:
+    """Keep some mesh axes of a spec, except those that a surrounding `vmap` maps over."""
+    kept = mesh_axes - set(taken_axes())
     return spec_from_entries([only(entry, kept) for entry in entries_from_spec(spec)])
 
 
@@ -100,16 +99,15 @@ def constrain(
             Explicit axes is that of its gradient.
     """
     spec = _spec(names, array.shape, mapping, mesh, function)
-    explicit = NamedSharding(mesh, _only(spec, mesh, AxisType.Explicit))
-    auto = NamedSharding(mesh, _only(spec, mesh, AxisType.Auto))
-    kinds = set(mesh.axis_types)
+    explicit = NamedSharding(mesh, _keep(spec, modes.find_explicit_axes(mesh)))
+    auto = NamedSharding(mesh, _keep(spec, modes.find_auto_axes(mesh)))
     if is_elsewhere(array, mesh):
         raise elsewhere(function, "an array", array, names, mesh)
-    if kinds >= {AxisType.Explicit, AxisType.Auto}:
+    if modes.has_explicit(mesh) and modes.has_auto(mesh):
         array = _constrain_both(array, explicit, auto)
-    elif AxisType.Explicit in kinds:
+    elif modes.has_explicit(mesh):
         array = relayout(array, entries_from_spec(explicit.spec), is_asked=True)
-    elif AxisType.Auto in kinds:
+    elif modes.has_auto(mesh):
         array = _constrain_apart(array, auto, _gradient_sharding(array, names, gradient, auto))
     return array
 
@@ -124,7 +122,7 @@ def _gradient_sharding(
         spec = partition_spec(names, array.shape, gradient, own.mesh)
     except ShardingError:  # no parameter, which would not have come in
         return own
-    return NamedSharding(own.mesh, _only(spec, own.mesh, AxisType.Auto))
+    return NamedSharding(own.mesh, _keep(spec, modes.find_auto_axes(own.mesh)))
 
 
 def _constrain_apart(array: jax.Array, own: NamedSharding, gradient: NamedSharding) -> jax.Array:
@@ -163,7 +161,7 @@ def is_elsewhere(array: object, mesh: MeshLike) -> bool:
     shard_map, the types of mesh axes change; there, JAX compares the meshes itself.
     """
     own = jax.typeof(array).sharding.mesh
-    if own is mesh or own.empty or AxisType.Manual in (*own.axis_types, *mesh.axis_types):
+    if own is mesh or own.empty or modes.has_manual(own) or modes.has_manual(mesh):
         return False
     return (own.shape_tuple, own.axis_types) != (mesh.shape_tuple, mesh.axis_types)
 
@@ -205,8 +203,8 @@ def check_one_mesh(arrays: Iterable[Any]) -> None:
 
 
 def _typed(mesh: MeshLike) -> str:
-    kinds = mesh_types(mesh).items()
-    return ", ".join(f"{axis}={mesh.shape[axis]} ({kind.name})" for axis, kind in kinds)
+    kinds = modes.list_modes(mesh).items()
+    return ", ".join(f"{axis}={mesh.shape[axis]} ({mode})" for axis, mode in kinds)
 
 
 @partial(jax.jit, static_argnums=1, inline=INLINE)
@@ -284,7 +282,7 @@ def keep_whole(array: jax.Array, at: int) -> jax.Array:
         entries[at] = ()
         array = relayout(array, entries, is_asked=True)
     mesh = context_mesh()
-    if mesh is None or not axes_of_type(mesh, AxisType.Auto):
+    if mesh is None or not modes.find_auto_axes(mesh):
         return array
     return _constrain_dimensions(array, {at: ()})
 
@@ -294,11 +292,11 @@ def split_first(array: jax.Array, entry: Entry) -> jax.Array:
     mesh = context_mesh()
     if mesh is None:
         return array
-    typed = only(entry, axes_of_type(mesh, AxisType.Explicit))
+    typed = only(entry, modes.find_explicit_axes(mesh))
     if typed:
         entries = [typed, *entries_from_type(array)[1:]]
         array = relayout(array, entries, is_asked=True)
-    auto = only(entry, axes_of_type(mesh, AxisType.Auto))
+    auto = only(entry, modes.find_auto_axes(mesh))
     if auto:
         array = _constrain_dimensions(array, {0: auto})
     return array
@@ -307,9 +305,9 @@ def split_first(array: jax.Array, entry: Entry) -> jax.Array:
 def _several_auto_axes() -> set[str]:
     """Return the Auto axes of the current mesh, where it has no others but Manual ones, and more than one is free."""
     mesh = context_mesh()
-    if mesh is None or AxisType.Explicit in mesh.axis_types:
+    if mesh is None or modes.has_explicit(mesh):
         return set()
-    free = axes_of_type(mesh, AxisType.Auto) - set(taken_axes())
+    free = modes.find_auto_axes(mesh) - set(taken_axes())
     return free if len(free) > 1 else set()
 
 
@@ -328,6 +326,6 @@ def _constrain_dimensions(array: jax.Array, wanted: Mapping[int, Entry]) -> jax.
 def explicit_sharding(names: Names, sizes: tuple[int, ...]) -> PartitionSpec | None:
     """Return the sharding for a new array if the mesh has Explicit axes; None leaves it to JAX."""
     mapping, mesh = current_mapping(), context_mesh()
-    if mapping is None or mesh is None or AxisType.Explicit not in mesh.axis_types:
+    if mapping is None or mesh is None or not modes.has_explicit(mesh):
         return None
-    return _only(_spec(names, sizes, mapping, mesh), mesh, AxisType.Explicit)
+    return _keep(_spec(names, sizes, mapping, mesh), modes.find_explicit_axes(mesh))

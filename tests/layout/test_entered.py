@@ -10,7 +10,7 @@ import pytest
 
 import axonym as axn
 from axonym.errors import ShardingError
-from axonym.mesh import context
+from axonym.layout import context
 
 HINT = "  hint: leave the block before `await` or `yield`, or run it in a thread of its own: asyncio.to_thread"
 FIRST, SECOND = {"batch": "data"}, {"batch": "model"}

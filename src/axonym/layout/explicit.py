@@ -9,20 +9,21 @@ from typing import Any, TypeVar
 
 import jax
 from jax.core import Tracer
-from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from ..errors import ShardingError, describe, message
 from ..names.plans import Names, values_at
+from . import modes
 from .assignment import Entry, MeshLike, looked_up
 from .context import context_mesh, current, current_mapping, mapped, taken_axes
-from .partition import axes_of_type, entries_from_spec, only, spec_from_entries, without
+from .partition import entries_from_spec, only, spec_from_entries, without
 
 L = TypeVar("L")
 
 
 def has_explicit_axes(array: object) -> bool:
     """Return whether the type of an array includes its sharding."""
-    return AxisType.Explicit in jax.typeof(array).sharding.mesh.axis_types
+    return modes.has_explicit(jax.typeof(array).sharding.mesh)
 
 
 def mesh_of_type(array: object) -> AbstractMesh:
@@ -181,7 +182,7 @@ def settle(
     entries: dict[str, Entry] = dict(mapping or {})
     explicit: set[str] = set()
     if mesh is not None:
-        explicit = axes_of_type(mesh, AxisType.Explicit)
+        explicit = modes.find_explicit_axes(mesh)
 
     asked: dict[L, Entry] = {}
     wanted: dict[L, Entry] = {}
@@ -220,7 +221,7 @@ def _offered(
 
 def free_axes(mesh: MeshLike, used: Iterable[str] = ()) -> dict[str, int]:
     """Return the sizes of the Explicit mesh axes that are neither used nor mapped over by a surrounding `vmap`."""
-    free = axes_of_type(mesh, AxisType.Explicit) - {*used, *taken_axes()}
+    free = modes.find_explicit_axes(mesh) - {*used, *taken_axes()}
     return {axis: size for axis, size in mesh.shape.items() if axis in free}
 
 
@@ -324,9 +325,9 @@ def laid_out_like(array: jax.Array, other: jax.Array) -> jax.Array:
 
 def untyped(fn: Callable[..., Any], mesh: MeshLike, out_sharding: object) -> Callable[..., Any]:
     """Make a function in which the Explicit axes of a mesh are Auto, so that the compiler decides on layouts."""
-    explicit = only(mesh.axis_names, axes_of_type(mesh, AxisType.Explicit))
+    explicit = only(mesh.axis_names, modes.find_explicit_axes(mesh))
     call: Callable[..., Any] = jax.sharding.auto_axes(fn, axes=explicit, out_sharding=out_sharding)
-    if AxisType.Manual in mesh.axis_types:
+    if modes.has_manual(mesh):
         # An eager gradient of a shard_map cannot change the types of mesh axes outside jit.
         return jax.jit(call)
     return call

@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 import axonym as axn
 from axonym.errors import ShardingError
-from axonym.mesh import context, partition
+from axonym.layout import context, partition
 
 P = PartitionSpec
 

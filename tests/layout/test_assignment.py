@@ -8,7 +8,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import axonym as axn
 from axonym.errors import AxisClashError, OperandError
-from axonym.mesh import context
+from axonym.layout import context
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from jax.sharding import AxisType, PartitionSpec
 from measure import collectives, totals
 
 import axonym as axn
-from axonym.mesh import explicit
+from axonym.layout import explicit
 
 P = PartitionSpec
 

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from axonym.mesh.blocks import Slide
+from axonym.layout.blocks import Slide
 
 
 def seen(x, slide):

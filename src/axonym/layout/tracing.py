@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.core import Tracer
-from jax.sharding import AxisType
+
+from . import modes
 
 # The option that inlines a `jax.jit` into a surrounding program; from jax 0.12 on, True leaves it to the compiler.
 INLINE: Any = getattr(getattr(jax, "Inline", None), "JAX_EARLY", True)
@@ -60,7 +61,7 @@ def widened_on_cpus(reduce: Callable[[jax.Array], Any], array: jax.Array) -> Any
 
     XLA converts sums to float32 there too, but aborts the process in such a mesh, up to at least jax 0.12.0.1.
     """
-    types = set(jax.sharding.get_abstract_mesh().axis_types)
-    if array.dtype != jnp.bfloat16 or types == {AxisType.Manual} or jax.default_backend() != "cpu":
+    is_manual = modes.is_manual(jax.sharding.get_abstract_mesh())
+    if array.dtype != jnp.bfloat16 or is_manual or jax.default_backend() != "cpu":
         return reduce(array)
     return reduce(array.astype(jnp.float32)).astype(jnp.bfloat16)
