@@ -82,6 +82,10 @@ else:
     )
     from .ops.where import *
     from .partitioning import collectives as collectives
+    from .partitioning.blocks import (
+        axis_mapping as axis_mapping,
+        pipelined as pipelined,
+    )
     from .partitioning.collectives import (
         all_gather as all_gather,
         all_to_all as all_to_all,

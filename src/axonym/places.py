@@ -17,7 +17,7 @@ NAMES: dict[str, dict[str, str]] = {
         ),
         "axonym.dynamic_slice": "dblock ds dslice",
         "axonym.layout.assignment": "Mappings ResourceMapping",
-        "axonym.layout.context": "axis_mapping current_mapping pipelined",
+        "axonym.layout.context": "current_mapping",
         "axonym.nn.stack.one_f_one_b": "pipeline_value_and_grad",
         "axonym.ops": "image linalg",
         "axonym.ops.bits": "packbits unpackbits",
@@ -86,6 +86,7 @@ NAMES: dict[str, dict[str, str]] = {
         "axonym.ops.update": "put_along_axis updated_slice",
         "axonym.ops.where": "argwhere choose compress flatnonzero nonzero piecewise select where",
         "axonym.partitioning": "collectives",
+        "axonym.partitioning.blocks": "axis_mapping pipelined",
         "axonym.partitioning.collectives": (
             "all_gather all_to_all axis_index fold_key pcast pmax pmean pmin ppermute psum "
             "psum_scatter ragged_all_to_all"
@@ -162,7 +163,7 @@ NAMES: dict[str, dict[str, str]] = {
         "axonym.costs.planned": "Plan",
         "axonym.costs.report": "Cost",
         "axonym.costs.targets": "Link TARGETS Target",
-        "axonym.layout.reshards": "limit_reshards",
+        "axonym.partitioning.blocks": "limit_reshards",
         "axonym.partitioning.fsdp": "fsdp_mapping",
         "axonym.report.check": "check",
         "axonym.report.schedule": "schedule",
@@ -172,8 +173,8 @@ NAMES: dict[str, dict[str, str]] = {
 # The modules of a package, for whoever writes the whole path.
 BELOW: dict[str, str] = {
     "axonym": (
-        "array axis callers core costs create debug draw dtypes dynamic_slice engine errors "
-        "foreign kinds layout lazy mup names nn ops parameters partitioning phrases places "
+        "array axis callers core costs create current debug draw dtypes dynamic_slice engine "
+        "errors foreign kinds layout lazy mup names nn ops parameters partitioning phrases places "
         "printing quant random ref report shape state_dict transform tree typing"
     ),
     "axonym.nn": (
@@ -182,7 +183,7 @@ BELOW: dict[str, str] = {
         "sequential settings stack state_space switch transformer weights windows"
     ),
     "axonym.partitioning": (
-        "addresses arguments buffers captured collectives flattened fsdp held jit keys numbers "
-        "placement processes shard shard_map stages"
+        "addresses arguments blocks buffers captured collectives flattened fsdp held jit keys "
+        "numbers options placement processes shard shard_map stages"
     ),
 }

@@ -6,7 +6,7 @@ import pytest
 
 import axonym as axn
 from axonym.costs.arguments import arguments_of, by_kind, names_known, rows_of
-from axonym.layout import context
+from axonym.layout.records import Ledger
 from tests.costs.programs import MAPPINGS, abstract, step
 
 X = axn.ones(axn.make_axes(batch=8, embed=16))
@@ -51,7 +51,7 @@ def test_nothing_needs_to_exist(auto_mesh):
 
 def test_names_of_arguments_and_of_what_is_laid_out_inside(auto_mesh):
     given = arguments_of(step, MAPPINGS, auto_mesh, abstract(), {})
-    ledger = context.Ledger()
+    ledger = Ledger()
     ledger.sizes = {"heads": {4}, "embed.out": {12}}
     ledger.seen[axn.Mappings({"heads": "model"}).compute] = {"heads"}
     named = names_known(given.mappings, ledger, rows_of(given), (), auto_mesh.abstract_mesh)
@@ -64,7 +64,7 @@ def test_names_of_arguments_and_of_what_is_laid_out_inside(auto_mesh):
 
 def test_names_that_a_pipeline_makes_are_no_reason(auto_mesh):
     given = arguments_of(step, MAPPINGS, auto_mesh, abstract(), {})
-    ledger = context.Ledger()
+    ledger = Ledger()
     inside = {"layers": "model", "layers.stage": "model", "layers.ways": "data"}
     ledger.seen[axn.Mappings(inside).compute] = set(inside)
     named = names_known(given.mappings, ledger, rows_of(given), (), auto_mesh.abstract_mesh)
@@ -75,7 +75,7 @@ def test_axes_that_parameters_have(auto_mesh):
     given = arguments_of(step, MAPPINGS, auto_mesh, abstract(), {})
     rows = rows_of(given)
     parameters = by_kind(given, rows)["parameters"]
-    named = names_known(given.mappings, context.Ledger(), rows, parameters, auto_mesh.abstract_mesh)
+    named = names_known(given.mappings, Ledger(), rows, parameters, auto_mesh.abstract_mesh)
     assert named.of_parameters == {"layers", "embed", "mlp"}
 
 

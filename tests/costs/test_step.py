@@ -5,7 +5,7 @@ import pytest
 import axonym as axn
 from axonym.costs.step import Step, piped_axes, state_patterns
 from axonym.errors import OperandError
-from axonym.layout import context
+from axonym.partitioning.options import MICROBATCHES
 from tests.costs.programs import MESH, Layers, abstract, step
 
 BOTH = {"policy": [True, "nested"], "parts": (1, 2)}
@@ -64,7 +64,7 @@ def test_a_step_is_cut_into_microbatches_where_it_is_counted():
     seen = []
 
     def look(x):
-        seen.append(context.current().microbatches)
+        seen.append(MICROBATCHES.get())
         return x
 
     cut = Step(look, (axn.ones({"batch": 4}),), {}, "cpu", {}, ("layers", "batch"))

@@ -10,7 +10,7 @@ from jax.sharding import AbstractMesh, AxisType
 
 import axonym as axn
 from axonym.errors import ShardingError
-from axonym.layout import context
+from axonym.layout.records import Ledger
 from axonym.partitioning.keys import check_keys
 
 MESH = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
@@ -38,7 +38,7 @@ def test_keys_of_what_is_computed_are_looked_for_where_all_of_it_is_seen() -> No
     check_keys("named_jit", computed, names, MESH)
     for mappings, complete in ((computed, False), (stored, True)):
         with pytest.raises(ShardingError) as error:
-            check_keys("named_jit", mappings, names, MESH, ledger=None if complete else context.Ledger())
+            check_keys("named_jit", mappings, names, MESH, ledger=None if complete else Ledger())
         assert str(error.value) == text
     with pytest.raises(ShardingError) as error:
         check_keys("shard", axn.Mappings({}, {"batch": "date"}), names, MESH)

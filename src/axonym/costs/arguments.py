@@ -15,6 +15,7 @@ from ..core import payload_of
 from ..kinds import Payload, Tree
 from ..layout import assignment, context
 from ..layout.assignment import AxisMapping, Entry, Mappings, MeshLike, ResourceMapping
+from ..layout.records import Ledger
 from ..partitioning.arguments import by_parameter, identifiers, labels
 from ..partitioning.jit import NamedJit, remapped
 from ..partitioning.shard import is_optimiser_state, lay_out_tree, no_mapping, several_of
@@ -200,7 +201,7 @@ def _is_floating(row: ArrayLayout) -> bool:
 
 def names_known(
     mappings: Mappings,
-    ledger: context.Ledger,
+    ledger: Ledger,
     rows: Mapping[str, ArrayLayout],
     parameters: Sequence[ArrayLayout],
     mesh: AbstractMesh,

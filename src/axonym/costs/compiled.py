@@ -6,10 +6,12 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh
 
+from ..current.features import Feature, using
 from ..errors import OperandError, message
 from ..kinds import Tree
-from ..layout import context
 from ..layout.assignment import Mappings, ResourceMapping
+from ..layout.context import MAPPING
+from ..layout.records import LEDGER, Ledger
 from ..partitioning.jit import NamedJit
 from ..partitioning.shard import set_mesh
 from ..report.show import ArrayLayout
@@ -41,14 +43,14 @@ def compiled_cost(
     devices = mesh_of_devices(mesh, abstract, target)
     call = unwrapped(fn, args, kwargs)
     given = arguments_of(fn, mapping, devices, args, kwargs)
-    ledger = context.Ledger()
+    ledger = Ledger()
     # Functions that were traced before are traced again, and tell which axes they lay out.
     ledger.is_alone = True
     ledger.sizes = {}
-    changes: dict[str, Any] = {"ledger": ledger}
+    changes: dict[Feature[Any], object] = {LEDGER: ledger}
     if not isinstance(given.fn, NamedJit):
-        changes["mapping"] = given.mappings.compute
-    with set_mesh(devices), context.context(**changes):
+        changes[MAPPING] = given.mappings.compute
+    with set_mesh(devices), using(changes):
         lowered = given.fn.lower(*given.args, **given.kwargs)
         made = compiled(lowered, target)
 

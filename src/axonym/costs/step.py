@@ -9,7 +9,7 @@ from ..axis import AxisSelector, axis_name
 from ..errors import AxonymError, OperandError, message
 from ..kinds import Tree
 from ..layout.assignment import Mappings, MeshLike
-from ..layout.context import pipelined
+from ..partitioning.blocks import pipelined
 from .cost import cost
 from .report import Cost
 from .targets import Target

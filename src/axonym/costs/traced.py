@@ -6,10 +6,13 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh
 
+from ..current.features import Feature, using
 from ..errors import ShardingError, message
 from ..kinds import Tree
-from ..layout import context, modes
+from ..layout import modes
 from ..layout.assignment import Mappings, ResourceMapping
+from ..layout.context import MAPPING
+from ..layout.records import LEDGER, Ledger
 from ..partitioning.jit import NamedJit
 from ..partitioning.shard import set_mesh
 from ..report.show import ArrayLayout
@@ -43,7 +46,7 @@ def traced_cost(
     explicit = modes.make_mesh(dict(abstract.shape), "Explicit")
     auto = modes.make_mesh(dict(abstract.shape), "Auto")
     given = arguments_of(fn, mapping, explicit, args, kwargs)
-    ledger = context.Ledger()
+    ledger = Ledger()
     ledger.is_alone = True
     ledger.sizes = {}
     try:
@@ -51,7 +54,7 @@ def traced_cost(
     except Exception as error:
         given = arguments_of(fn, mapping, auto, args, kwargs)
         # What fails there, too, is a mistake of another kind.
-        _trace(given, auto, context.Ledger())
+        _trace(given, auto, Ledger())
         raise _needs_auto(call.name, error) from error
 
     rows = rows_of(given)
@@ -118,15 +121,15 @@ def _notes(walk: Walk, places: "Places") -> tuple[str, ...]:
     return tuple(f"{text}: {', '.join(layers)}" for text, layers in found.items())
 
 
-def _trace(given: Arguments, mesh: AbstractMesh, ledger: context.Ledger) -> Any:
-    changes: dict[str, Any] = {"ledger": ledger}
+def _trace(given: Arguments, mesh: AbstractMesh, ledger: Ledger) -> Any:
+    changes: dict[Feature[Any], object] = {LEDGER: ledger}
     if not isinstance(given.fn, NamedJit):
-        changes["mapping"] = given.mappings.compute
+        changes[MAPPING] = given.mappings.compute
     with (
         # Clears the current mesh, whatever its size.
         jax.sharding.use_abstract_mesh(AbstractMesh((), ())),
         set_mesh(mesh),
-        context.context(**changes),
+        using(changes),
     ):
         return given.fn.trace(*given.args, **given.kwargs)
 

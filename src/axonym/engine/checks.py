@@ -13,7 +13,7 @@ from ..axis import Axis, AxisSelection, Pairs, names_in, selection
 from ..core import Core, facts, shape_of, sizes_of
 from ..errors import AxisError, AxisSizeError, OperandError, describe, explained, message
 from ..kinds import Payload, type_text
-from ..layout.context import current_scope
+from ..layout.scope import current_scope
 from ..names import plans
 from ..names.plans import Names
 from ..phrases import given_with_size, missing_axis, verb

@@ -11,9 +11,9 @@ from functools import lru_cache, wraps
 from typing import Any, ParamSpec, cast
 
 from ..axis import Axis
+from ..current import features
 from ..errors import AxonymError
 from ..kinds import Payload
-from ..layout import context
 from ..names import plans
 from ..names.plans import Names
 from .checks import Function
@@ -86,7 +86,7 @@ def _numbered(value: Any, numbers: dict[str, str]) -> Any:
 def _nameless(body: Function) -> Function:
     @wraps(body)
     def for_any_names(*arrays: Payload) -> Any:
-        with context.nameless():
+        with features.nameless():
             return body(*arrays)
 
     return for_any_names
@@ -102,7 +102,7 @@ def _first_of(shared: Function, own: Function) -> Function:
             return call(*arrays)
         except AxonymError:
             pass  # numbers instead of names are not to be in the traceback either
-        except context.NamesMatter:
+        except features.NamesMatter:
             call = own
         return own(*arrays)
 

@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from ..names.plans import Names
-from . import context, explicit, modes, partition
+from . import context, explicit, modes, partition, records
 from .assignment import Entry, MeshLike
 from .partition import ways_on
 
@@ -82,7 +82,7 @@ def entries_from_type_and_mapping(array: jax.Array, names: Names) -> list[Entry]
     """Return the mesh axes of each dimension: Explicit ones by the type, Auto ones by the mapping."""
     mapping, mesh = context.current_mapping(), context.context_mesh()
     entries = list(explicit.entries_from_type(array)) or [()] * array.ndim
-    if mapping is None or mesh is None or context.current().audit is not None:
+    if mapping is None or mesh is None or records.AUDIT.get() is not None:
         return entries
     auto = modes.find_auto_axes(mesh)
     if not auto:

@@ -12,7 +12,7 @@ from ..errors import ShardingError, describe, message
 from ..names.plans import Names, values_at
 from . import modes
 from .assignment import AxisMapping, Entry, MeshLike
-from .context import Refused, context_mesh, current, current_mapping, mapped, note, taken_axes
+from .context import context_mesh, current_mapping, mapped, taken_axes
 from .explicit import entries_from_type, has_explicit_axes, relayout
 from .partition import (
     entries_from_spec,
@@ -20,6 +20,7 @@ from .partition import (
     partition_spec,
     spec_from_entries,
 )
+from .records import AUDIT, Refused, note
 from .tracing import INLINE
 
 
@@ -32,7 +33,7 @@ def _spec(
 ) -> PartitionSpec:
     """Return the spec of one array; during a check, errors are collected and the array is replicated."""
     note(mapping, names, shape)
-    audit = current().audit
+    audit = AUDIT.get()
     if audit is None:
         spec = partition_spec(names, shape, mapping, mesh, function)
         if _is_empty(shape):

@@ -1,9 +1,7 @@
 """Types of arrays on Explicit mesh axes: what they are, and how operands come to agree."""
 
-import inspect
 import itertools
 import math
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -11,12 +9,12 @@ import jax
 from jax.core import Tracer
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
-from ..errors import ShardingError, describe, message
-from ..names.plans import Names, values_at
+from ..names.plans import values_at
 from . import modes
 from .assignment import Entry, MeshLike, looked_up
-from .context import context_mesh, current, current_mapping, mapped, taken_axes
+from .context import context_mesh, current_mapping, taken_axes
 from .partition import entries_from_spec, only, spec_from_entries, without
+from .reshards import LIMIT, report_move
 
 L = TypeVar("L")
 
@@ -90,66 +88,17 @@ def relayout(
     """
     if entries_from_type(array) == _without_taken(entries):
         return array
-    if current().reshard_limit is not None and not is_asked:
-        _report_move(
-            array, _without_taken(entries), tuple(name for name in names if isinstance(name, str))
-        )
+    if LIMIT.get() is not None and not is_asked:
+        known = tuple(name for name in names if isinstance(name, str))
+        report_move(array, entries_from_type(array), _without_taken(entries), known)
     moved: jax.Array = jax.reshard(array, sharding_from(array, entries))
     return moved
 
 
 def report_gathered(array: jax.Array, entries: Sequence[Entry]) -> None:
     """Report, as `limit_reshards` says, that a result is not split as the array is that it was made of."""
-    if current().reshard_limit is not None and len(entries) == array.ndim:
-        _report_move(array, _without_taken(entries), ())
-
-
-def _report_move(array: jax.Array, wanted: Sequence[Entry], names: Names) -> None:
-    """Report, as `limit_reshards` says, that an operation sends a large array from device to device.
-
-    Nothing is sent where each device keeps a part of what it has. The layout of the current mapping was asked for.
-    """
-    own, limit = entries_from_type(array), current().reshard_limit
-    nbytes = math.prod(array.shape) * array.dtype.itemsize
-    if not own or limit is None or nbytes <= limit:
-        return
-    if all(new[: len(old)] == old for old, new in zip(own, wanted, strict=True)):
-        return
-    if _is_mapped_to(names, wanted):
-        return
-
-    problem = f"an operation moves an array of {nbytes:,} bytes between devices, though nobody asked for it"
-    facts = (
-        f"array has: {describe(names, array.shape)}",
-        f"its layout: {spec_from_entries(own)}, then {spec_from_entries(wanted)}",
-        f"limit: {limit:,} bytes",
-        f"in: {users_line()[0]}",
-    )
-    hint = "lay it out before, by axn.shard or the mapping; "
-    hint += "or write that it may move: axn.shard(x, {...})"
-    text = message("limit_reshards", problem, *facts, hint=hint)
-    if current().reshard_action == "error":
-        raise ShardingError(text)
-    warnings.warn(text, stacklevel=users_line()[1])
-
-
-def _is_mapped_to(names: Names, entries: Sequence[Entry]) -> bool:
-    """Return whether this is the layout that the current mapping gives to all dimensions of an array."""
-    if current_mapping() is None or len(names) != len(entries):
-        return False
-    asked = mapped(names)
-    return [asked.get(name, ()) for name in names] == list(entries)
-
-
-def users_line() -> tuple[str, int]:
-    """Return the innermost line of the user's code that is running, and how many frames are above it."""
-    ours = {"axonym", "jax", "jaxlib", "equinox", "contextlib", "functools"}
-    frame, depth = inspect.currentframe(), 0
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ours:
-        frame, depth = frame.f_back, depth + 1
-    if frame is None:
-        return "JAX", 1
-    return f"{frame.f_code.co_name}, {frame.f_code.co_filename}, line {frame.f_lineno}", depth
+    if LIMIT.get() is not None and len(entries) == array.ndim:
+        report_move(array, entries_from_type(array), _without_taken(entries), ())
 
 
 def settle(
@@ -316,8 +265,8 @@ def laid_out_like(array: jax.Array, other: jax.Array) -> jax.Array:
     entries = entries_from_type(other)
     if not has_explicit_axes(other) or entries_from_type(array) == entries:
         return array
-    if current().reshard_limit is not None and has_explicit_axes(array):
-        _report_move(array, entries, ())
+    if LIMIT.get() is not None and has_explicit_axes(array):
+        report_move(array, entries_from_type(array), entries, ())
     sharding = NamedSharding(mesh_of_type(other), spec_from_entries(entries))
     moved: jax.Array = jax.reshard(array, sharding)
     return moved

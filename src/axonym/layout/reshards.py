@@ -1,42 +1,90 @@
-"""Report arrays that operations move between devices by themselves."""
+"""Internal. Report the arrays that an operation reshards by itself, on Explicit mesh axes.
 
-from contextlib import AbstractContextManager
-from typing import Any, Literal
+`limit_reshards` in `partitioning` sets the limit; `explicit` reports each move.
+"""
 
-from ..errors import ArgumentError, message
-from . import context
+import inspect
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
-__all__ = ["limit_reshards"]
+import jax
+
+from ..current.features import Feature
+from ..errors import ShardingError, describe, message
+from ..names.plans import Names
+from .assignment import Entry
+from .context import current_mapping, mapped
+from .partition import spec_from_entries
 
 
-def limit_reshards(
-    limit_bytes: int = 0, *, action: Literal["error", "warn"] = "error"
-) -> AbstractContextManager[Any]:
-    """Report each large array that an operation moves between devices by itself, inside a `with` block.
+class Limit(NamedTuple):
+    """From which size on a reshard that nobody asked for is reported, and how.
 
-    On Explicit mesh axes, JAX refuses operations whose operands do not fit together; here, an operand is moved. That is
-    convenient, and expensive for a large array. Not reported is what was asked for: the layouts of `shard`, of the
-    arguments and results of `named_jit`, and those that the current mapping gives, such as weights that are gathered
-    where they are used. Nor are moves in which each device keeps a part of what it has, arrays of one device that are
-    put on the mesh, and elements that an index or an update fetches from other devices. On Auto axes the compiler
-    moves arrays, and nothing is reported.
+    Attributes:
+        limit_bytes: the bytes of the largest array that is not reported.
+        action: raise an error, or warn.
+    """
 
-    Compiled functions are traced again inside, and report while they are traced.
+    limit_bytes: int
+    action: Literal["error", "warn"]
+
+
+LIMIT: Feature[Limit | None] = Feature(None, depends_on_names=True)
+"""The limit of the innermost `limit_reshards`."""
+
+
+def report_move(
+    array: jax.Array, own: Sequence[Entry], wanted: Sequence[Entry], names: Names
+) -> None:
+    """Report, as `limit_reshards` says, that an operation sends a large array from device to device.
+
+    Nothing is sent where each device keeps a part of what it has. The layout of the current mapping was asked for.
 
     Args:
-        limit_bytes: the bytes of a whole array from which on, exclusively, it is reported.
-        action: raise a ShardingError, always; or warn, once for each operation, sizes and layouts of its operands,
-            since JAX traces it once.
-
-    Raises:
-        ArgumentError: for a negative limit, or another action.
-
-    Examples:
-        >>> with axn.partitioning.limit_reshards(2**20, action="warn"):
-        ...     pass
+        array: the array.
+        own: the mesh axes of its dimensions.
+        wanted: the mesh axes to which they move.
+        names: its names, if they are known.
     """
-    if limit_bytes < 0 or action not in ("error", "warn"):
-        problem = f"limit_bytes={limit_bytes!r}, action={action!r}"
-        hint = 'write limit_reshards(2**20, action="warn"), or action="error"'
-        raise ArgumentError(message("limit_reshards", problem, hint=hint))
-    return context.context(reshard_limit=limit_bytes, reshard_action=action)
+    limit, nbytes = LIMIT.get(), math.prod(array.shape) * array.dtype.itemsize
+    if not own or limit is None or nbytes <= limit.limit_bytes:
+        return
+    if all(new[: len(old)] == old for old, new in zip(own, wanted, strict=True)):
+        return
+    if _is_mapped_to(names, wanted):
+        return
+
+    problem = f"an operation moves an array of {nbytes:,} bytes between devices, though nobody asked for it"
+    facts = (
+        f"array has: {describe(names, array.shape)}",
+        f"its layout: {spec_from_entries(own)}, then {spec_from_entries(wanted)}",
+        f"limit: {limit.limit_bytes:,} bytes",
+        f"in: {users_line()[0]}",
+    )
+    hint = "lay it out before, by axn.shard or the mapping; "
+    hint += "or write that it may move: axn.shard(x, {...})"
+    text = message("limit_reshards", problem, *facts, hint=hint)
+    if limit.action == "error":
+        raise ShardingError(text)
+    warnings.warn(text, stacklevel=users_line()[1])
+
+
+def _is_mapped_to(names: Names, entries: Sequence[Entry]) -> bool:
+    """Return whether this is the layout that the current mapping gives to all dimensions of an array."""
+    if current_mapping() is None or len(names) != len(entries):
+        return False
+    asked = mapped(names)
+    return [asked.get(name, ()) for name in names] == list(entries)
+
+
+def users_line() -> tuple[str, int]:
+    """Return the innermost line of the user's code that is running, and how many frames are above it."""
+    ours = {"axonym", "jax", "jaxlib", "equinox", "contextlib", "functools"}
+    frame, depth = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ours:
+        frame, depth = frame.f_back, depth + 1
+    if frame is None:
+        return "JAX", 1
+    return f"{frame.f_code.co_name}, {frame.f_code.co_filename}, line {frame.f_lineno}", depth

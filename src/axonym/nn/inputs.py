@@ -15,7 +15,7 @@ from ..errors import (
     message,
 )
 from ..kinds import type_text
-from ..layout.context import current_scope
+from ..layout.scope import current_scope
 
 
 def check_input(

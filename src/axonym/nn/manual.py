@@ -24,7 +24,9 @@ from ..errors import ShardingError
 from ..layout import constraints, context, modes, tracing
 from ..layout.assignment import AxisMapping, Entry, MeshLike
 from ..layout.partition import entries_from_spec, partition_spec, spec_from_entries, ways_on
+from ..layout.records import AUDIT
 from ..names.plans import Names
+from ..partitioning.options import PRODUCTS
 from ..partitioning.shard import auto_sharded, lay_out_tree
 
 
@@ -70,9 +72,10 @@ def division(x: NamedArray, weight: NamedArray, summed: Names) -> Division | Non
         weight: the weight.
         summed: the axes that the product sums over.
     """
-    mapping, mesh, now = context.current_mapping(), context.context_mesh(), context.current()
-    # A check is to see whole arrays.
-    if not now.manual or mapping is None or mesh is None or now.audit is not None or now.taken:
+    mapping, mesh = context.current_mapping(), context.context_mesh()
+    if not PRODUCTS.get().manual or mapping is None or mesh is None or context.taken_axes():
+        return None
+    if AUDIT.get() is not None:  # A check is to see whole arrays.
         return None
     stored = context.stored_mapping(weight.names)
     if stored is None or mapping.uneven or stored.uneven or not tracing.tracing():

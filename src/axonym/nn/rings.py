@@ -16,9 +16,12 @@ from ..errors import ShardingError
 from ..layout import context, modes, tracing
 from ..layout.assignment import AxisMapping, MeshLike
 from ..layout.partition import entries_from_spec, partition_spec, ways_on
+from ..layout.records import AUDIT
+from ..layout.scope import current_scope
 from ..ops.contract import dot
 from ..ops.elementwise import tanh
 from ..partitioning.collectives import axis_size, pcast, ppermute
+from ..partitioning.options import PRODUCTS
 from ..partitioning.shard import auto_sharded
 from ..partitioning.shard_map import shard_map
 from . import activation
@@ -46,11 +49,18 @@ def ring_of(
         last: the layer that reads what is made of their results.
         between: the activation of the first one.
     """
-    now, mapping, mesh = context.current(), context.current_mapping(), context.context_mesh()
-    if not now.rings or mapping is None or mesh is None or mapping.uneven or not tracing.tracing():
+    mapping, mesh = context.current_mapping(), context.context_mesh()
+    if (
+        not PRODUCTS.get().rings
+        or mapping is None
+        or mesh is None
+        or mapping.uneven
+        or not tracing.tracing()
+    ):
         return None
-    # A check is to see whole arrays.
-    if now.audit is not None or now.taken or now.scope is not None:
+    if context.taken_axes() or current_scope() is not None:
+        return None
+    if AUDIT.get() is not None:  # A check is to see whole arrays.
         return None
     if not modes.is_one_mode(mesh) or not _is_pointwise(between):
         return None

@@ -15,11 +15,11 @@ else:
         Link as Link,
         Target as Target,
     )
-    from ..layout.reshards import limit_reshards as limit_reshards
     from ..report.check import check as check
     from ..report.schedule import schedule as schedule
     from ..report.show import (
         show as show,
         visualize as visualize,
     )
+    from .blocks import limit_reshards as limit_reshards
     from .fsdp import fsdp_mapping as fsdp_mapping

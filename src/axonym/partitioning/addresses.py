@@ -12,6 +12,7 @@ from ..axis import AxisSelection, selection
 from ..errors import AxisNotFoundError, AxisSizeError, ShardingError, describe, message, suggestion
 from ..layout import assignment, context, explicit, modes, partition
 from ..layout.assignment import AxisMapping, Entry
+from ..layout.scope import current_scope
 from ..names.plans import Names
 from ..phrases import given_with_size, missing_axis
 
@@ -144,7 +145,7 @@ def _is_mapped(name: str, names: Names) -> bool:
 
 def _require_known(function: str, name: str) -> None:
     """Raise for a name that is unknown here, as far as names are known."""
-    mesh, scope = context.context_mesh(), context.current_scope()
+    mesh, scope = context.context_mesh(), current_scope()
     if mesh is not None and name in mesh.axis_names:
         kind = modes.list_modes(mesh)[name]
         problem = (
@@ -180,7 +181,7 @@ def _computed_by() -> tuple[AxisMapping, ...]:
 
 def _mappings(names: Names) -> tuple[AxisMapping, ...]:
     """List the mappings to look a name up in: for data, only the current one; otherwise that of parameters as well."""
-    computed, scope = _computed_by(), context.current_scope()
+    computed, scope = _computed_by(), current_scope()
     if scope is None or scope.is_data(names):
         return computed
     stored = scope.mappings.of(names)
@@ -194,7 +195,7 @@ def _entry_of(
 ) -> Entry | None:
     """Look up the mesh axes of an axis for an array that may be a parameter, or data that has lost its batch axis."""
     stored, computed = readings(name, names)
-    scope = context.current_scope()
+    scope = current_scope()
     if stored == computed or scope is None:
         return stored
     # What remains possible: both readings, without those that the array contradicts.
@@ -238,7 +239,7 @@ def _unclear(
 
 
 def _mapping_facts() -> tuple[str, ...]:
-    scope = context.current_scope()
+    scope = current_scope()
     if scope is None:
         return ()
     mappings = scope.mappings
@@ -247,7 +248,7 @@ def _mapping_facts() -> tuple[str, ...]:
 
 def readings(name: str, names: Names) -> tuple[Entry, Entry]:
     """Look up the mesh axes of an axis twice, for a parameter and for data, where names leave it open."""
-    scope = context.current_scope()
+    scope = current_scope()
     if scope is None or scope.is_data(names) or not scope.is_data(scope.names):
         known = _entry(name, names)
         return known, known
@@ -273,14 +274,14 @@ def _fixed_axes(array: jax.Array, axes: Entry) -> Entry:
 
 def _is_block(array: jax.Array, names: Names, name: str, axes: Entry) -> bool:
     """Return whether an axis has the size of a block over mesh axes; without mesh axes, the global size."""
-    scope = context.current_scope()
+    scope = current_scope()
     size = array.shape[dimension(array, names, name)]
     return scope is not None and (name, size * count_of(axes)) in scope.sizes
 
 
 def require_computed(function: str, name: str, names: Names, array: object) -> None:
     """Raise for a reduction over an axis that splits only parameters: no sum of anything else is partial over it."""
-    current, scope = context.current_mapping(), context.current_scope()
+    current, scope = context.current_mapping(), current_scope()
     if scope is None or assignment.looked_up(current or {}, name) is not None:
         return
     stored = assignment.looked_up(scope.mappings.parameters, name) or ()
@@ -428,7 +429,7 @@ def require_size(
     name, size = axis
     if size is None:
         return
-    scope, ways = context.current_scope(), count_of(axes)
+    scope, ways = current_scope(), count_of(axes)
     outside: set[int] = set()
     if scope is not None:
         outside = {whole for own, whole in scope.sizes if own == name}

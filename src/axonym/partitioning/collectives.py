@@ -28,8 +28,9 @@ from ..array import NamedArray, is_named_array
 from ..axis import AxisSelection, AxisSelector, selection, selector
 from ..core import shape_of
 from ..errors import ArgumentError, BroadcastError, OperandError, ShardingError, describe, message
-from ..layout import assignment, context, explicit, modes, partition, tracing
+from ..layout import assignment, explicit, modes, partition, tracing
 from ..layout.assignment import Entry
+from ..layout.scope import current_scope
 from ..names.plans import Names
 from .addresses import (
     count_of,
@@ -413,7 +414,7 @@ def _reduced(
 
 def _require_reducible(function: str, name: str, names: Names, array: object) -> None:
     """Raise for an axis that an array has itself, or that a surrounding `vmap` hides."""
-    scope = context.current_scope()
+    scope = current_scope()
     if scope is not None and name in scope.hidden and mesh_axes_of(function, name, names):
         problem = f"a surrounding vmap or nmap maps over axis {name!r}, "
         problem += "so the reduction would be only over devices"

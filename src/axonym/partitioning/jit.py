@@ -10,9 +10,11 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 import equinox as eqx
 import jax
 
+from ..current.features import Feature, using
 from ..errors import ArgumentError, OperandError, message, suggestion
 from ..layout import assignment, context
 from ..layout.assignment import AxisMapping, Mappings, ResourceMapping
+from ..layout.records import LEDGER, Ledger
 from .arguments import (
     as_module,
     by_parameter,
@@ -34,6 +36,7 @@ from .arguments import (
 from .flattened import Flattened, Structure, modules_in
 from .keys import check_keys, check_mesh_axes
 from .numbers import ChangingNumbers
+from .options import PRODUCTS, Products
 from .shard import lay_out_tree, names_of, no_mesh, paths_of, several_of
 from .stages import Lowered, Traced
 
@@ -497,18 +500,14 @@ class NamedJit(Generic[P, R]):
             checked += given
             if inside is not None:
                 checked.append(inside)
-        ledger = context.Ledger(context.current().ledger, names, checked)
-        stored = context.current().stored
+        ledger = Ledger(LEDGER.get(), names, checked)
+        outer = PRODUCTS.get()
+        products = Products(roles.manual or outer.manual, roles.rings or outer.rings)
+        changes: dict[Feature[Any], object]
+        changes = {context.MAPPING: inside, LEDGER: ledger, PRODUCTS: products}
         if given:
-            stored = results
-        inner = context.context(
-            mapping=inside,
-            ledger=ledger,
-            stored=stored,
-            manual=roles.manual or context.current().manual,
-            rings=roles.rings or context.current().rings,
-        )
-        with inner:
+            changes[context.STORED] = results
+        with using(changes):
             result = fn(*args, **kwargs)
         names |= names_of((result, enclosed(self._fn)))
         paths |= paths_of(result)

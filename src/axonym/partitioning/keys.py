@@ -4,8 +4,8 @@ from collections.abc import Set
 
 from ..errors import ShardingError, message, suggestion
 from ..layout.assignment import AxisMapping, Mappings, MeshLike, matches, with_bases
-from ..layout.context import Ledger
 from ..layout.partition import no_mesh_axis
+from ..layout.records import Ledger
 from .arguments import first_few
 
 # What to do about a key that no array has; not all functions have an option for it.

@@ -20,6 +20,7 @@ from ..errors import AxisSizeError, OperandError, ShardingError, describe, messa
 from ..kinds import type_text
 from ..layout import context, partition
 from ..layout.assignment import AxisMapping, MeshLike, ResourceMapping
+from ..layout.records import note
 from ..names.plans import Names
 from .buffers import copied
 from .keys import check_keys_of_data
@@ -262,7 +263,7 @@ def _resolved(
 def _sharding(
     function: str, names: Names, sizes: tuple[int, ...], mapping: AxisMapping, mesh: Mesh
 ) -> NamedSharding:
-    context.note(mapping, names)
+    note(mapping, names)
     return NamedSharding(mesh, partition.partition_spec(names, sizes, mapping, mesh, function))
 
 

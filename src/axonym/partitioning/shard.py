@@ -15,11 +15,12 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from ..array import NamedArray, is_named_array
 from ..axis import Axis, sized
 from ..core import shape_of, wrap
+from ..current.blocks import Blocks, Entered
 from ..errors import OperandError, ShardingError, explained, message
 from ..kinds import in_tuple, type_text
 from ..layout import assignment, constraints, context, partition, tracing
 from ..layout.assignment import AxisMapping, Mappings, MeshLike, ResourceMapping
-from ..layout.entered import Blocks, Entered
+from ..layout.records import note
 from ..names.plans import Names
 from .keys import check_keys
 from .processes import check_equal, is_of_one_process
@@ -350,7 +351,7 @@ def _placed(array: Any, spec: PartitionSpec, mesh: MeshLike) -> jax.ShapeDtypeSt
 def _lay_out(array: Any, names: Names, mapping: AxisMapping, mesh: MeshLike, function: str) -> Any:
     if tracing.transforming():
         return constraints.constrain(array, names, mapping, mesh, function)
-    context.note(mapping, names)
+    note(mapping, names)
     spec = partition.partition_spec(names, tuple(array.shape), mapping, mesh, function)
     target: NamedSharding | PartitionSpec = spec
     if isinstance(mesh, Mesh):

@@ -14,11 +14,14 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ..array import NamedArray, is_named_array
 from ..core import shape_of
+from ..current.features import using
 from ..errors import OperandError, ShardingError, describe, message, suggestion
 from ..kinds import type_text
 from ..layout import assignment, context, explicit, modes, partition, tracing
 from ..layout.assignment import Entry, Mappings, MeshLike, ResourceMapping
-from ..layout.context import Scope
+from ..layout.context import MAPPING, STORED
+from ..layout.records import LEDGER, Ledger, note
+from ..layout.scope import SCOPE, Scope
 from . import captured
 from .addresses import spelled
 from .arguments import as_module, check_mesh
@@ -179,7 +182,7 @@ class ShardMap(Generic[P, R]):
         run: Callable[..., Any] = self._compiled
         if tracing.tracing():
             run = self._mapped
-        with context.context(mapping=None):
+        with MAPPING.using(None):
             result: R = run(self._f, mappings, args, kwargs)
         return result
 
@@ -215,7 +218,7 @@ class ShardMap(Generic[P, R]):
         scope = Scope(mappings, frozenset(blocks.whole))
         strict = options.checked_mappings()
         names = frozenset(names_of((f, args, kwargs)))
-        ledger = context.Ledger(context.current().ledger, names, strict)
+        ledger = Ledger(LEDGER.get(), names, strict)
         # The layout of the results follows from their names, which are known when the function was traced. JAX reads
         # `out_specs` after that (tests/upstream/test_out_specs.py); if it did before, an empty list would be an error.
         out_specs: list[PartitionSpec] = []
@@ -226,10 +229,8 @@ class ShardMap(Generic[P, R]):
             its_f, its_args, its_kwargs = jax.tree.unflatten(tree, filled[: len(leaves)])
             variables = jax.tree.unflatten(held_tree, filled[len(leaves) :])
             its_f = captured.with_variables(its_f, variables)
-            inside = context.context(
-                mapping=mappings.compute, scope=scope, ledger=ledger, stored=None
-            )
-            with inside:
+            changes = {MAPPING: mappings.compute, SCOPE: scope, LEDGER: ledger, STORED: None}
+            with using(changes):
                 result = blocks.call(its_f, its_args, its_kwargs)
             out_mappings = options.out_mapping or mappings
             blocks_out, out_specs[:] = blocks.join(result, options.out_specs, out_mappings)
@@ -354,7 +355,7 @@ class _Blocks:
             if isinstance(leaf, NamedArray):
                 mapping = mappings.of(leaf.names)
                 shape = shape_of("shard_map", leaf.array, leaf.names)
-                context.note(mapping, leaf.names)
+                note(mapping, leaf.names)
                 spec = partition.partition_spec(leaf.names, shape, mapping, self.mesh, "shard_map")
                 self.whole.update(leaf.shape.items())
             array = jnp.asarray(array_of(leaf))
@@ -474,7 +475,7 @@ class _Blocks:
             array = jnp.asarray(array_of(leaf))
             if isinstance(leaf, NamedArray):
                 mapping, shape = mappings.of(leaf.names), shape_of("shard_map", array, leaf.names)
-                context.note(mapping, leaf.names)
+                note(mapping, leaf.names)
                 table = partition.entries_from_mapping(
                     leaf.names, shape, mapping, self.mesh, "shard_map"
                 )

@@ -11,10 +11,13 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from ..array import NamedArray, is_named_array
 from ..core import payload_of
+from ..current.features import using
 from ..errors import ShardingError, describe, message, suggestion
 from ..kinds import Payload, Tree
 from ..layout import assignment, constraints, context, modes, partition
 from ..layout.assignment import AxisMapping, Mappings, MeshLike, ResourceMapping
+from ..layout.context import MAPPING
+from ..layout.records import AUDIT, LEDGER, Audit, Ledger
 from ..names.plans import Names
 from ..partitioning.shard import mapping_for, names_held, names_of, no_mapping, paths_of, several_of
 from ..transform.leaves import refilled
@@ -243,8 +246,8 @@ class _Run:
         self._mesh = mesh
         self._replicated_above = replicated_above
         self._found = _Findings()
-        self._audit = context.Audit()
-        self._ledger = context.Ledger()
+        self._audit = Audit()
+        self._ledger = Ledger()
         self._names: set[str] = set()
         self._paths: set[str] = set()
         self.model: tuple[ArrayLayout, ...] = ()
@@ -330,9 +333,7 @@ class _Run:
                 # clears the current mesh, whatever its size
                 jax.sharding.use_abstract_mesh(AbstractMesh((), ())),
                 jax.sharding.use_abstract_mesh(self._mesh),
-                context.context(
-                    mapping=self._mappings.compute, audit=self._audit, ledger=self._ledger
-                ),
+                using({MAPPING: self._mappings.compute, AUDIT: self._audit, LEDGER: self._ledger}),
             ):
                 result = self._trace(call, several)
         except Exception as error:

@@ -20,6 +20,7 @@ from ..errors import AxisError, AxisSizeError, OperandError, describe, message, 
 from ..kinds import is_array, type_text
 from ..layout import auto, context, explicit, tracing
 from ..layout.assignment import Entry
+from ..layout.scope import current_scope, hiding
 from .carry import Keeper, settled
 from .checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec
 from .leaves import (
@@ -241,7 +242,7 @@ def _run(
     start = list(
         map(explicit.off_taken_axes, start)
     )  # a carry that is not mapped yet may become so
-    with context.hiding((plan.axis,), loop=True):
+    with hiding((plan.axis,), loop=True):
         return settled(loop, start)
 
 
@@ -467,7 +468,7 @@ def _varies(function: str, path: object, leaf: object, before: Set[str], after: 
 def _addresses_of(mesh_axes: tuple[str, ...]) -> str:
     """Write the axes that are mapped to mesh axes, or a mesh axis itself if none is mapped to only these."""
     entries = dict(context.current_mapping() or {})
-    scope = context.current_scope()
+    scope = current_scope()
     stored: Mapping[str, Entry] = {}
     if scope is not None:
         stored = scope.mappings.parameters

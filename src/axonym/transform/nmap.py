@@ -14,6 +14,7 @@ from ..core import shape_of, wrap
 from ..engine import checks
 from ..errors import AxisSizeError, OperandError, describe, message
 from ..layout import auto, context, explicit
+from ..layout.scope import hiding
 from ..names import plans
 from .leaves import Parts, take_arrays
 
@@ -86,7 +87,7 @@ def nmap(fn: Callable[..., Any], *, out_axis: AxisSelection | None = None) -> Ca
         arrays, table = explicit.agree(names, labels, seen, context.mapped(names))
         taken = tuple(itertools.chain.from_iterable(table.values()))
         try:
-            with context.taking(taken), context.hiding(names):
+            with context.taking(taken), hiding(names):
                 results, skeleton = mapped(*arrays)
         except Exception as error:
             if not any(jnp.ndim(leaf.array) > len(leaf.names) for leaf in named):

@@ -14,6 +14,8 @@ from ..errors import OperandError, message, suggestion
 from ..kinds import is_array
 from ..layout import assignment, constraints, context, explicit, modes, partition
 from ..layout.assignment import Entry
+from ..layout.records import note
+from ..layout.scope import hiding
 from .leaves import (
     Arguments,
     Parts,
@@ -149,7 +151,7 @@ def _batched(batched: Callable[..., Mapped], name: str, arguments: Arguments) ->
     mesh = context.context_mesh()
     auto: tuple[str, ...] = ()
     if mapping is not None and mesh is not None and context.mapped((name,)).get(name):
-        context.note(mapping, (name,))
+        note(mapping, (name,))
         sizes = (arguments.size,)
         spec = partition.partition_spec((name,), sizes, mapping, mesh, "vmap", lays_out=False)
         (entry,) = partition.entries_from_spec(spec)
@@ -170,7 +172,7 @@ def _batched(batched: Callable[..., Mapped], name: str, arguments: Arguments) ->
         known = None
         split = functools.partial(_split, mesh=mesh, mesh_axes=constrained)
         arrays = list(map(split, arrays, labels))
-    with context.taking((*taken, *constrained)), context.hiding((name,)):
+    with context.taking((*taken, *constrained)), hiding((name,)):
         return batched(dims, arguments.size, known, bool(taken))(arguments.skeleton, *arrays)
 
 

@@ -5,9 +5,9 @@ import numpy as np
 
 import axonym as axn
 from axonym.layout.assignment import normalized
-from axonym.layout.context import Microbatches
 from axonym.nn.stack.running import numbered
 from axonym.nn.stack.stages import Pipeline
+from axonym.partitioning.options import Microbatches
 from tests.nn.layouts import draw, same
 
 L, B, E = axn.make_axes(layers=6, batch=24, embed=2)

@@ -24,7 +24,7 @@ from ...errors import (
     suggestion,
 )
 from ...kinds import type_text
-from ...layout.explicit import users_line
+from ...layout.reshards import users_line
 from ...names import plans
 from ...names.plans import Names
 from ...ops.contract import dot

@@ -22,6 +22,7 @@ from ...errors import ShardingError, message
 from ...layout import auto, context, explicit, modes, partition, tracing
 from ...layout.assignment import Entry, MeshLike, looked_up
 from ...layout.blocks import entries_from_type_and_mapping, manual_axes, mesh_of
+from ...layout.scope import current_scope
 from ...names import plans
 from ...names.plans import Names
 from ...partitioning.addresses import mesh_axes_of
@@ -103,7 +104,7 @@ def split_of(call: AttentionCall, *, inside: bool = False) -> Split | None:
 
 
 def _split_inside(call: AttentionCall) -> Split | None:
-    if context.current_scope() is None:
+    if current_scope() is None:
         return None
     found: list[Entry] = []
     for x, name in ((call.query, str(call.q_pos)), (call.keys, call.k_pos)):

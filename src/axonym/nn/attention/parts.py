@@ -18,6 +18,7 @@ from ...layout import context, explicit, modes, tracing
 from ...layout.assignment import Entry, MeshLike
 from ...layout.blocks import entries_from_type_and_mapping
 from ...layout.partition import spec_from_entries, ways_on
+from ...layout.records import AUDIT
 from ...names.plans import Names
 
 Index = Mapping[str, Any]
@@ -48,9 +49,10 @@ def parts_of(old: NamedArray, new: NamedArray, index: Index, *, ring: bool) -> P
         index: the layer, if there is one, and then the slots of the tokens.
         ring: whether slots go on at 0 behind the last one.
     """
-    mesh, mapping, now = context.context_mesh(), context.current_mapping(), context.current()
-    # A check is to see whole arrays.
-    if mesh is None or not tracing.tracing() or now.audit is not None or now.taken:
+    mesh, mapping = context.context_mesh(), context.current_mapping()
+    if mesh is None or not tracing.tracing() or context.taken_axes():
+        return None
+    if AUDIT.get() is not None:  # A check is to see whole arrays.
         return None
     is_typed = explicit.has_explicit_axes(old.array)
     if not modes.is_one_mode(mesh) or is_typed != modes.has_explicit(mesh):

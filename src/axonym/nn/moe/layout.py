@@ -13,7 +13,8 @@ from ...core import wrap
 from ...create import arange
 from ...layout import constraints, modes, partition
 from ...layout.assignment import AxisMapping, Entry, MeshLike
-from ...layout.context import context_mesh, current_mapping, current_scope, taken_axes
+from ...layout.context import context_mesh, current_mapping, taken_axes
+from ...layout.scope import current_scope
 from ...names.plans import Names
 from ...ops.where import where
 from ...partitioning.addresses import manual_axes

@@ -14,9 +14,11 @@ import jax
 from jax import lax
 
 from ...array import NamedArray, is_named_array
+from ...current.features import using
 from ...layout import tracing
 from ...layout.assignment import AxisMapping, Entry
-from ...layout.context import Scope, context, current_mapping, current_scope, taken_axes
+from ...layout.context import MAPPING, TAKEN, current_mapping, taken_axes
+from ...layout.scope import SCOPE, Scope, current_scope
 from ...partitioning.shard_map import shard_map
 from .device import Experts, on_device
 from .layout import Layout
@@ -44,7 +46,7 @@ class _Call:
 
     def on_devices(self, fn: Callable[..., Any], *args: Any) -> Any:
         """Run a function once per device; JAX differentiates after the block ended in which a mapping was current."""
-        with context(mapping=self.mapping, scope=self.scope, taken=self.taken):
+        with using({MAPPING: self.mapping, SCOPE: self.scope, TAKEN: self.taken}):
             entries = dict(self.layout.entries)
             return shard_map(fn, entries, check=not self.taken, strict=False)(*args)
 

@@ -18,9 +18,11 @@ from jax import lax
 from ...array import NamedArray
 from ...axis import Axis
 from ...create import arange
+from ...current.features import using
 from ...layout import tracing
 from ...layout.assignment import AxisMapping
-from ...layout.context import Scope, context, current_mapping, current_scope
+from ...layout.context import MAPPING, current_mapping
+from ...layout.scope import SCOPE, Scope, current_scope
 from ...ops.histogram import bincount
 from ...ops.index import take
 from ...ops.logical import logical_and
@@ -164,7 +166,7 @@ def _by_expert(rounds: _Rounds, experts: Any, rows: NamedArray, ids: NamedArray)
     """Apply experts to their rows; those of no expert are beyond the last one."""
     sizes = bincount(ids, rounds.Local)
     # JAX differentiates after the block ended in which a mapping was current.
-    with context(mapping=rounds.mapping, scope=rounds.scope):
+    with using({MAPPING: rounds.mapping, SCOPE: rounds.scope}):
         if not rounds.layout.shared:  # rows of one device are sorted
             return rounds.apply(experts, rows, sizes)
         order = argsort(ids, ROW)

@@ -25,9 +25,11 @@ import jax.numpy as jnp
 from ...array import NamedArray, is_named_array, named
 from ...axis import Axis, shown
 from ...create import arange
+from ...current.features import using
 from ...errors import OperandError, message
 from ...kinds import Tree
 from ...layout import context
+from ...layout.records import note_waiting
 from ...ops.shape import broadcast_axis, rearrange
 from ...ops.where import where
 from ...partitioning.shard import auto_sharded
@@ -94,7 +96,7 @@ def pipeline_value_and_grad(
             problem = f"{shown(divided.Block)} are stored in {divided.rounds} rounds"
             hint = "take the gradient by jax.grad, or make the layers without rounds"
             raise OperandError(message(FUNCTION, problem, "it passes all stages once", hint=hint))
-        with context.context(mapping=divided.inner, stored=None):
+        with using({context.MAPPING: divided.inner, context.STORED: None}):
             return _streamed(divided, parts, parameters, rest, data)
 
     return run
@@ -149,7 +151,7 @@ def _streamed(
     key = running.split_arguments(FUNCTION, pipeline.Block, (None,), parts.key)
     stream = _Stream(pipeline, parts, model, Leaves(pipeline, carry, ((), key)))
 
-    context.note_waiting(1 - pipeline.steps / stream.ticks.size)
+    note_waiting(1 - pipeline.steps / stream.ticks.size)
     ticks = loop(FUNCTION, stream.tick, stream.ticks, False, False, 1, is_named_array)
     flow, losses = ticks(stream.start(), arange(stream.ticks))
     (of_layers,) = pull(flow.weights)

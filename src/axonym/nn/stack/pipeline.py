@@ -41,11 +41,14 @@ from ...array import NamedArray, is_named_array
 from ...axis import Axis, shown
 from ...core import wrap
 from ...create import arange
+from ...current.features import using
 from ...errors import AxisSizeError, OperandError, ShardingError, message, suggestion
 from ...kinds import Tree, is_array
 from ...layout import context, modes, partition
 from ...layout.assignment import looked_up
+from ...layout.records import note_waiting
 from ...ops.where import where
+from ...partitioning.options import MICROBATCHES
 from ...transform.checkpoint import ScanCheckpointPolicy
 from ...transform.leaves import hole_without, is_hole
 from ...transform.loop import loop
@@ -74,7 +77,7 @@ def planned(function: str, Block: Axis, rounds: int = 1) -> Pipeline | None:
             raise partition.no_mesh_axis(function, Block.name, axis, mesh)
     taken = {*modes.find_manual_axes(mesh), *context.taken_axes()}
     entry = partition.without(entry, taken)
-    cut, stages = context.current().microbatches, partition.ways_on(mesh, entry)
+    cut, stages = MICROBATCHES.get(), partition.ways_on(mesh, entry)
     if not entry or (cut is None and stages == 1):
         return None
     if cut is None:
@@ -125,8 +128,8 @@ def run(
         arguments: further arguments.
         policy: what stages keep of their layers for the backward pass.
     """
-    context.note_waiting(1 - pipeline.steps / pipeline.Tick.size)
-    with context.context(mapping=pipeline.inner, stored=None):
+    note_waiting(1 - pipeline.steps / pipeline.Tick.size)
+    with using({context.MAPPING: pipeline.inner, context.STORED: None}):
         stack = split(pipeline)
         leaves = Leaves(pipeline, init, arguments)
         stage = arange(pipeline.Stage)

@@ -17,7 +17,6 @@ from ...errors import AxisSizeError, OperandError, message
 from ...kinds import is_array
 from ...layout import constraints, context, explicit
 from ...layout.assignment import AxisMapping, Entry
-from ...layout.context import Microbatches
 from ...ops.index import index
 from ...ops.join import concatenate
 from ...ops.reduce import mean
@@ -25,6 +24,7 @@ from ...ops.roll import roll
 from ...ops.shape import broadcast_axis, flatten_axes, rearrange, unflatten_axis
 from ...ops.where import where
 from ...partitioning.collectives import ppermute
+from ...partitioning.options import Microbatches
 from ...partitioning.shard import auto_sharded
 from ...partitioning.shard_map import shard_map
 from ...transform.leaves import hole_without, is_hole
@@ -291,7 +291,7 @@ class Pipeline:
         mapping = self.inner
         if rows % self.outer_ways == 0:
             mapping = self.outer
-        return context.context(mapping=mapping)
+        return context.MAPPING.using(mapping)
 
     def on_each_stage(self, leaf: NamedArray) -> NamedArray:
         """Give a microbatch to all stages."""
@@ -371,7 +371,7 @@ class Pipeline:
         mapping = self.outer
         if self.Block.name in leaf.names:  # then the stages have the layers, not the rows
             mapping = self.of_layers
-        with context.context(mapping=mapping):
+        with context.MAPPING.using(mapping):
             whole = flatten_axes(ordered, (self.Ways, *micro, Rows), self.cut.axis)
             return auto_sharded(whole)
 

@@ -1,0 +1,127 @@
+"""Internal. What is written down about layouts while a function is traced.
+
+A `Ledger` serves the check that a mapping has no misspelt key, and the reports; an `Audit` serves `axn.check`.
+"""
+
+from collections.abc import Sequence, Set
+from typing import NamedTuple
+
+from jax.sharding import PartitionSpec
+
+from ..current.features import Feature
+from ..errors import ShardingError
+from ..names.plans import Names
+from .assignment import AxisMapping, Mappings, MeshLike, each_mapping, with_bases
+
+
+class Refused(NamedTuple):
+    """An array that could not be laid out while a check ran.
+
+    Attributes:
+        names: its names.
+        shape: its shape.
+        mapping: the mapping that was current.
+        mesh: the mesh that was current.
+        error: what is wrong.
+    """
+
+    names: Names
+    shape: tuple[int, ...]
+    mapping: AxisMapping
+    mesh: MeshLike
+    error: ShardingError
+
+
+class Audit:
+    """Collect layouts and their errors while a function is traced, instead of stopping at the first error.
+
+    Attributes:
+        arrays: names, shape and spec of each array that was laid out.
+        refused: those that could not be laid out.
+    """
+
+    def __init__(self) -> None:
+        self.arrays: list[tuple[Names, tuple[int, ...], PartitionSpec]] = []
+        self.refused: list[Refused] = []
+
+
+class Ledger:
+    """What is laid out while one function is traced, and the mappings that become current in it.
+
+    A ledger is part of the keys of JAX's trace caches. Where a key of a mapping is no axis of the arguments, no other
+    ledger equals this one, so that all functions inside are traced again and note what they lay out.
+
+    Attributes:
+        known: the names of the arguments.
+        entered: the mappings that became current, in this function alone.
+        seen: for each mapping, the names of the arrays that were laid out by it.
+        outer: the ledger of a surrounding function, which sees them too.
+        is_alone: whether no other ledger equals this one.
+        sizes: the sizes of the axes of arrays that were laid out, where somebody asks for them.
+        waiting: the largest part of its time that a stage of a pipeline waits.
+    """
+
+    def __init__(
+        self,
+        outer: "Ledger | None" = None,
+        known: Set[str] = frozenset(),
+        mappings: Sequence[AxisMapping | Mappings] = (),
+    ) -> None:
+        self.known = with_bases(known)
+        self.entered: list[AxisMapping] = []
+        self.seen: dict[AxisMapping, set[str]] = {}
+        self.outer = outer
+        self.sizes: dict[str, set[int]] | None = None
+        self.waiting = 0.0
+        self.is_alone: bool = (outer is not None and outer.is_alone) or any(
+            map(self._is_partly_unknown, mappings)
+        )
+
+    def entering(self, mapping: AxisMapping) -> "Ledger":
+        """Return the ledger for a block in which a mapping is current."""
+        if mapping not in self.entered:  # loops enter the same ones repeatedly
+            self.entered.append(mapping)
+        if self.is_alone or not self._is_partly_unknown(mapping):
+            return self
+        inner = Ledger(self, self.known, (mapping,))
+        inner.entered = self.entered
+        return inner
+
+    def _is_partly_unknown(self, mapping: AxisMapping | Mappings) -> bool:
+        return any(key not in self.known for own in each_mapping(mapping) for key in own)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, Ledger) and not self.is_alone and not other.is_alone
+        )
+
+    def __hash__(self) -> int:
+        if self.is_alone:
+            return id(self)
+        return 0
+
+
+AUDIT: Feature[Audit | None] = Feature(None, depends_on_names=True)
+"""What collects layouts and errors while a check runs; it makes JAX trace again."""
+
+LEDGER: Feature[Ledger | None] = Feature(None)
+"""What notes the layouts of the function that is being traced."""
+
+
+def note(mapping: AxisMapping, names: Sequence[str], shape: Sequence[int] = ()) -> None:
+    """Note that an array with these names is laid out by a mapping, for the functions that are being traced."""
+    ledger = LEDGER.get()
+    while ledger is not None:
+        ledger.seen.setdefault(mapping, set()).update(names)
+        if ledger.sizes is not None and shape:
+            for name, size in zip(names, shape[len(shape) - len(names) :], strict=True):
+                ledger.sizes.setdefault(name, set()).add(size)
+        ledger = ledger.outer
+
+
+def note_waiting(share: float) -> None:
+    """Note which part of its time a stage of a pipeline waits, for the functions that are being traced."""
+    ledger = LEDGER.get()
+    while ledger is not None:
+        ledger.waiting = max(ledger.waiting, share)
+        ledger = ledger.outer
