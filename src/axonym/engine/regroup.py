@@ -35,12 +35,16 @@ if TYPE_CHECKING:
 class Piece(NamedTuple):
     """A part of an axis, or a whole one; the size where it is known."""
 
+    AXIS_FIELDS = ("name",)
+
     name: str
     size: int | None
 
 
 class Source(NamedTuple):
     """An axis of the array: the pieces that it is split into, and its place in the expression."""
+
+    AXIS_FIELDS = ("pieces",)
 
     pieces: tuple[Piece, ...]
     span: Span
@@ -53,6 +57,8 @@ class Source(NamedTuple):
 
 class Target(NamedTuple):
     """An axis of the result: the numbers of its pieces, a size to check, and its place in the expression."""
+
+    AXIS_FIELDS = ("name",)
 
     name: str
     pieces: tuple[int, ...]
@@ -81,6 +87,8 @@ class Regrouping(NamedTuple):
         targets: the axes of the result.
         checked: sizes of axes to check.
     """
+
+    AXIS_FIELDS = ("sources", "targets", "checked")
 
     sources: tuple[Source, ...]
     targets: tuple[Target, ...]

@@ -5,7 +5,6 @@ So the shared function is traced with numbers as names. Where the trace finds so
 current for names, the operation is traced again for its own.
 """
 
-import itertools
 from collections.abc import Callable, Hashable
 from functools import lru_cache, wraps
 from typing import Any, ParamSpec, cast
@@ -57,30 +56,22 @@ def up_to_renaming(*named: str) -> Callable[[Callable[P, Kernel]], Callable[P, K
     return memoised
 
 
-# The fields of a NamedTuple that hold names; strings elsewhere in it are none.
-_NAMED = frozenset(
-    ("name", "names", "axes", "steps", "update", "sources", "targets", "pieces", "checked")
-)
-
-
 def _numbered(value: Any, numbers: dict[str, str]) -> Any:
-    """Replace each name in a structure of tuples by a number, in the order of their first occurrence."""
+    """Replace each name in a structure of tuples by a number, in the order of their first occurrence.
+
+    A NamedTuple lists the fields that hold names in its attribute `AXIS_FIELDS`; strings in other fields are no names.
+    """
     if isinstance(value, str):
         return numbers.setdefault(value, str(len(numbers)))
     if isinstance(value, Axis):
         return Axis(_numbered(value.name, numbers), value.size)
-    if isinstance(value, tuple):
-        fields = getattr(value, "_fields", ())
-        parts: list[Any] = []
-        for field, part in itertools.zip_longest(fields, value, fillvalue="names"):
-            if field in _NAMED:
-                parts.append(_numbered(part, numbers))
-            else:
-                parts.append(part)
-        if fields:
-            return value._make(parts)  # type: ignore[attr-defined]  # of a NamedTuple
-        return tuple(parts)
-    return value
+    if not isinstance(value, tuple):
+        return value
+    if not hasattr(value, "_fields"):
+        return tuple(_numbered(part, numbers) for part in value)
+    fields: tuple[str, ...] = getattr(value, "AXIS_FIELDS", ())
+    changed = {field: _numbered(getattr(value, field), numbers) for field in fields}
+    return value._replace(**changed)  # type: ignore[attr-defined]  # of a NamedTuple
 
 
 def _nameless(body: Function) -> Function:

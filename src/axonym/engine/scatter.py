@@ -75,6 +75,8 @@ def is_box(steps: Sequence[Step]) -> bool:
 class Write(NamedTuple):
     """The static description of a write to an index; `update` None is a plain scalar."""
 
+    AXIS_FIELDS = ("names", "steps", "update")
+
     function: str
     names: Names
     steps: tuple[Step, ...]

@@ -45,6 +45,8 @@ _FOR_MASKS = "use where() to choose by a mask, or compress() to select by one"
 class Int(NamedTuple):
     """One position: a Python int, in range."""
 
+    AXIS_FIELDS = ("name",)
+
     name: str
     kind: Literal["int"] = "int"
 
@@ -55,6 +57,8 @@ class Int(NamedTuple):
 
 class Traced(NamedTuple):
     """One position: an array without dimensions."""
+
+    AXIS_FIELDS = ("name",)
 
     name: str
     kind: Literal["traced"] = "traced"
@@ -67,6 +71,8 @@ class Traced(NamedTuple):
 class Slice(NamedTuple):
     """Some positions in a row; the argument is the start, a Python int, and all are in range."""
 
+    AXIS_FIELDS = ("name",)
+
     name: str
     length: int
     kind: Literal["slice"] = "slice"
@@ -78,6 +84,8 @@ class Slice(NamedTuple):
 
 class Strided(NamedTuple):
     """A static slice, with any step or of an axis whose size is symbolic; the argument is not used."""
+
+    AXIS_FIELDS = ("name",)
 
     name: str
     start: int | None
@@ -98,6 +106,8 @@ class Strided(NamedTuple):
 class Window(NamedTuple):
     """A `dslice`: some positions in a row from anywhere, perhaps out of range; the argument is the start."""
 
+    AXIS_FIELDS = ("name",)
+
     name: str
     length: int
     kind: Literal["window"] = "window"
@@ -109,6 +119,8 @@ class Window(NamedTuple):
 
 class Gather(NamedTuple):
     """The positions in an index array, which has these axes; all index arrays are read together."""
+
+    AXIS_FIELDS = ("name", "axes")
 
     name: str
     axes: Names

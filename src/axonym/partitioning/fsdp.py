@@ -1,5 +1,6 @@
 """Fully sharded data parallelism: compile a function under two mappings, and choose a mapping by size."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar, overload
@@ -12,7 +13,7 @@ from ..errors import ArgumentError, OperandError, ShardingError, message, sugges
 from ..layout import assignment, context, partition
 from ..layout.assignment import Mappings, MeshAxes, MeshLike, ResourceMapping
 from .arguments import check_options
-from .jit import NamedJit, called, named_jit
+from .jit import NamedJit, named_jit
 from .shard import names_held
 
 __all__ = ["fsdp", "fsdp_mapping"]
@@ -79,7 +80,9 @@ def fsdp(*args: Any, manual: bool = False, **options: Any) -> Any:
 
     def compiled(function: Callable[..., Any]) -> NamedJit[..., Any]:
         jitted = named_jit(function, Mappings(parameters, compute), **options)
-        return called("fsdp", jitted, manual=manual)
+        # Errors are to name the function that the user called.
+        roles = dataclasses.replace(jitted.roles, function="fsdp", manual=manual)
+        return jitted.with_roles(roles)
 
     if fn is None:
         return compiled

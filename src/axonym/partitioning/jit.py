@@ -40,7 +40,7 @@ from .options import PRODUCTS, Products
 from .shard import lay_out_tree, names_of, no_mesh, paths_of, several_of
 from .stages import Lowered, Traced
 
-__all__ = ["NamedJit", "Roles", "called", "named_jit", "remapped"]
+__all__ = ["NamedJit", "Roles", "named_jit", "remapped"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -295,6 +295,11 @@ class NamedJit(Generic[P, R]):
         self._signatures: dict[Any, _Signature] = {}
         self._numbers = ChangingNumbers()
 
+    def with_roles(self, roles: Roles) -> "NamedJit[P, R]":
+        """Return the same function, compiled by other mappings or under the name of another function of ours."""
+        donated = self._donate_args, self._donate_kwargs
+        return NamedJit(self._fn, roles, *donated, self._jit_options)
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the compiled function."""
         signature, leaves = self._prepare(args, kwargs)
@@ -545,12 +550,6 @@ def _has_hash(leaf: object) -> bool:
     return getattr(leaf, "__hash__", None) is not None
 
 
-def called(function: str, compiled: NamedJit[P, R], *, manual: bool = False) -> NamedJit[P, R]:
-    """Give the errors of a compiled function the name of what the user called, and say who gathers weights."""
-    compiled.roles = dataclasses.replace(compiled.roles, function=function, manual=manual)
-    return compiled
-
-
 def remapped(
     fn: Callable[P, R] | NamedJit[P, R], mappings: Mappings, function: str, *, strict: bool
 ) -> NamedJit[P, R]:
@@ -565,10 +564,7 @@ def remapped(
     roles = Roles(mappings.compute, None, mappings, strict=strict, function=function)
     if not isinstance(fn, NamedJit):
         return NamedJit(fn, roles, None, None, {})
-    roles = dataclasses.replace(roles, manual=fn.roles.manual, rings=fn.roles.rings)
-    own = vars(fn)
-    donated = own["_donate_args"], own["_donate_kwargs"]
-    return NamedJit(own["_fn"], roles, *donated, own["_jit_options"])
+    return fn.with_roles(dataclasses.replace(roles, manual=fn.roles.manual, rings=fn.roles.rings))
 
 
 class _AheadOfTime(NamedJit[P, R]):
