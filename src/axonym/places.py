@@ -174,8 +174,8 @@ NAMES: dict[str, dict[str, str]] = {
 BELOW: dict[str, str] = {
     "axonym": (
         "array axis callers core costs create current debug draw dtypes dynamic_slice engine "
-        "errors foreign kinds layout lazy mup names nn ops parameters partitioning phrases places "
-        "printing quant random ref report shape state_dict transform tree typing"
+        "errors faults foreign kinds layout lazy mup names nn ops parameters partitioning phrases "
+        "places printing quant random ref report shape state_dict transform tree typing"
     ),
     "axonym.nn": (
         "activation attention batch_norm conv dropout embedding generation group_norm initializer "

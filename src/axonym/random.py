@@ -15,9 +15,9 @@ from .array import NamedArray
 from .axis import Axis, AxisSelector, AxisSpec, axis_size, shown, spec
 from .core import Core, Operand, facts
 from .draw import Key, alone, axis_of, draw, one_key
-from .engine import batched
+from .engine import auto, batched
 from .errors import ArgumentError, OperandError, message
-from .layout import auto, constraints, explicit
+from .layout import constraints, explicit
 
 __all__ = [
     "ball",

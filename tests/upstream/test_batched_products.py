@@ -1,6 +1,6 @@
 """XLA loses most of a product in which batch axes and the summed axis change places on a mesh.
 
-The tests hold on all versions so far. Where they begin to fail, `constraints.lay_out_batch` can go.
+The tests hold on all versions so far. Where they begin to fail, `faults/batched_products.py` can go.
 """
 
 import jax

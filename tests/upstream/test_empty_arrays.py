@@ -1,6 +1,6 @@
 """JAX 0.10 cannot fetch what a program returns without elements, if another dimension is split.
 
-`axonym.layout.explicit.unsplit_if_empty` can go when every supported version passes the first test without the error.
+`faults/empty_arrays.py` can go when every supported version passes the first test without the error.
 """
 
 import jax

@@ -1,6 +1,6 @@
 """XLA loses the rest of a split array where a piece from its start is gathered, and written back to where it was.
 
-The test holds while XLA has the fault. Where it begins to fail, the barrier of `layout/auto.py` can go.
+The test holds while XLA has the fault. Where it begins to fail, `faults/gathered_pieces.py` can go.
 """
 
 import jax

@@ -1,8 +1,7 @@
 """What XLA does wrong where it joins what devices have computed, on CPUs.
 
-Each test holds while JAX has the fault. Where one begins to fail, the workaround can go: `engine/extremum.py` and
-`_with_nan` in `partitioning/collectives.py` for the first (not before NCCL keeps NaN too), `widened_on_cpus` in
-`layout/tracing.py` for the second.
+Each test holds while JAX has the fault. Where one begins to fail, the workaround can go: `faults/lost_nan.py` for
+the first (not before NCCL keeps NaN too), `faults/narrow_sums.py` for the second.
 """
 
 import os

@@ -1,6 +1,6 @@
 """XLA takes each window over an axis of one element, padded on both sides, to hold the element.
 
-The test holds while XLA has the fault, also on one device. Where it begins to fail, `engine/padded.py` can go.
+The test holds while XLA has the fault, also on one device. Where it begins to fail, `faults/padded_sums.py` can go.
 """
 
 import jax

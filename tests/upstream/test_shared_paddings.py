@@ -1,7 +1,7 @@
 """XLA remembers what it put around a split array, but not the value that it put there.
 
 Each test holds while jax 0.10 has the fault, and asks for the right result of later versions. Where one begins to fail
-on an older version, the fault is gone there: lower the bound here, and drop `merging.unshared`.
+on an older version, the fault is gone there: lower the bound here, and drop `faults/shared_paddings.py`.
 """
 
 from collections.abc import Callable, Sequence

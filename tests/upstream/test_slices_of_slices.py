@@ -1,8 +1,8 @@
 """XLA merges a dynamic slice of a dynamic slice, and forgets to move the inner start into range.
 
 Each test holds while jax 0.10 has the fault, and asks for the right result of later versions. Where one begins to fail
-on a version older than that, the fault is gone there: lower the bound here and `_MERGES` in
-`src/axonym/engine/merging.py`, which keeps Axonym from emitting what is merged.
+on a version older than that, the fault is gone there: lower the bound here and `MERGES` in
+`faults/merged_slices.py`, which keeps Axonym from emitting what is merged.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
-from axonym.engine import merging
+from axonym.faults import merged_slices
 
 FAULTY = jax.__version_info__ < (0, 12)
 
@@ -31,7 +31,7 @@ def of_slice(fn: Callable[..., jax.Array]) -> Any:
 
 
 def test_the_workaround_is_in_place_where_the_fault_is() -> None:
-    assert merging._MERGES == FAULTY
+    assert merged_slices.MERGES == FAULTY
 
 
 def test_a_slice_of_a_slice() -> None:

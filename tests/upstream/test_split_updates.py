@@ -1,7 +1,7 @@
 """XLA does not move the start of a `dynamic_update_slice` into range along a dimension that it splits.
 
-The tests hold while JAX has the fault, in all versions so far. Where they begin to fail it may be gone; `fitted` of
-`src/axonym/engine/merging.py`, which moves starts, is then needed for the fault of `test_slices_of_slices` alone.
+The tests hold while JAX has the fault, in all versions so far. Where they begin to fail it may be gone; `fit_start` of
+`faults/merged_slices.py`, which moves starts, is then needed for the fault of `test_slices_of_slices` alone.
 """
 
 import jax

@@ -1,7 +1,7 @@
 """XLA's scatter adds what it computed for elements that are not there, where devices have unequally many.
 
 Seven of eight elements, split in two, have an eighth on the last device: a zero, until something is computed of it.
-The tests hold on all versions so far. Where they begin to fail, `engine/uneven.py` can go.
+The tests hold on all versions so far. Where they begin to fail, `faults/uneven_scatters.py` can go.
 """
 
 import jax

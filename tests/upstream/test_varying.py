@@ -1,6 +1,6 @@
 """Inside of a shard_map, JAX forgets that indices made by a sort differ from device to device.
 
-The test holds while JAX has the fault. Where it begins to fail, `varying_like` of `layout/tracing.py` can go.
+The test holds while JAX has the fault. Where it begins to fail, `faults/sorted_positions.py` can go.
 """
 
 import jax

@@ -10,9 +10,9 @@ from ..core import facts, shape_of, wrap
 from ..dtypes import limits
 from ..kinds import Payload, Tree
 from ..layout.assignment import AxisMapping, MeshLike
-from ..layout.auto import whole
 from ..layout.context import context_mesh, resolve_mapping
 from ..layout.tracing import transforming
+from .auto import whole
 from .pointwise import nary
 from .steps import selectors_of
 

@@ -12,9 +12,9 @@ from ..axis import AxisSelection, AxisSelector, names_in, selector
 from ..core import Core, shape_of, wrap
 from ..errors import AxisError
 from ..layout import explicit
-from ..layout.auto import moved, whole
 from ..names import plans
 from ..names.plans import Names
+from .auto import moved, whole
 from .checks import Function, check_given, keyed, planned, selected_pairs, title, unnamed
 from .kernels import Kernel, Options, keywords_of, lined_up, new, static
 from .nonempty import check_nonempty

@@ -17,12 +17,12 @@ from ..axis import AxisSelection, Pairs, names_in, selection, selectors
 from ..core import shape_of, wrap
 from ..errors import AxisNotFoundError, OperandError, message, suggestion
 from ..kinds import Payload
-from ..layout import auto, explicit
+from ..layout import explicit
 from ..layout.assignment import Entry
 from ..layout.partition import without
 from ..names import plans
 from ..names.plans import Names
-from . import checks, kernels, pointwise
+from . import auto, checks, kernels, pointwise
 from .renaming import up_to_renaming
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ import numpy as np
 from jax import lax
 
 from ..errors import OperandError, message
+from ..faults import empty_arrays
 from ..kinds import Payload, type_text
 from ..layout import constraints, explicit, tracing
 from ..names import plans
@@ -40,7 +41,7 @@ class Kernel:
     def __init__(self, names: Names, body: Function) -> None:
         @wraps(body)
         def fetchable(*arrays: Payload) -> Any:
-            return constraints.unsplit_if_empty(body(*arrays))
+            return empty_arrays.unsplit_empty(body(*arrays))
 
         self.names = names
         self.body = fetchable

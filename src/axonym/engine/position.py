@@ -18,12 +18,13 @@ from jax.export import is_symbolic_dim
 from ..core import Core, shape_of, sizes_of
 from ..dtypes import widened
 from ..errors import ArgumentError, AxisSizeError, OperandError, describe, message
+from ..faults import uneven_scatters
+from ..faults.merged_slices import fit_start, may_merge, separate_gradient
 from ..kinds import Payload
 from ..layout import explicit
 from ..names import plans
 from ..names.plans import Names
-from . import checks, kernels, uneven
-from .merging import fitted, may_merge, settled_gradient
+from . import checks, kernels
 from .reading import read_locally
 from .renaming import up_to_renaming
 from .steps import (
@@ -87,7 +88,7 @@ class Position(NamedTuple):
     @property
     def indexed(self) -> list[int]:
         """The dimensions that it does not slice."""
-        return uneven.unsliced(self.dims)
+        return uneven_scatters.find_indexed(self.dims)
 
 
 class Vector(NamedTuple):
@@ -307,7 +308,7 @@ class _Index:
 
 def _labels(dims: Sequence[Payload], labels: Sequence[Label], union: Names) -> tuple[Label, ...]:
     """Return numpy's order for an index: new dimensions replace indexed ones if adjacent, and otherwise come first."""
-    at, first = uneven.unsliced(dims), uneven.first_read(dims)
+    at, first = uneven_scatters.find_indexed(dims), uneven_scatters.find_first_read(dims)
     before: list[Label] = []
     after: list[Label] = []
     for i, label in enumerate(labels):
@@ -384,10 +385,14 @@ def _elements(
     if mode in (None, "clip", "wrap"):
         at = in_range(array, at, count, reach.wraps)
         mode = "clip"
-    more = uneven.missing(array, uneven.shape_of(at)) if array.size else ()
+    more = (
+        uneven_scatters.count_missing(array, uneven_scatters.broadcast_shape(at))
+        if array.size
+        else ()
+    )
     if any(more):
-        at = uneven.read_more(at, more)
-    selected = settled_gradient(array, count).at[at]
+        at = uneven_scatters.read_more(at, more)
+    selected = separate_gradient(array, count).at[at]
     found: jax.Array = selected.get(
         mode=mode,
         **kernels.keywords_of(reach.fill),
@@ -395,7 +400,7 @@ def _elements(
         unique_indices=reach.unique and not any(more),
         wrap_negative_indices=reach.wraps,
     )
-    return uneven.cut_off(found, at, more)
+    return uneven_scatters.cut_off(found, at, more)
 
 
 def in_range(array: jax.Array, at: tuple[object, ...], count: int, wraps: bool) -> tuple[Any, ...]:
@@ -410,7 +415,7 @@ def clamped(array: jax.Array, at: tuple[object, ...], wraps: bool) -> tuple[Any,
         if isinstance(part, builtins.slice | int):
             moved.append(part)
         else:
-            moved.append(fitted(part, size, wraps=wraps))
+            moved.append(fit_start(part, size, wraps=wraps))
     return tuple(moved)
 
 

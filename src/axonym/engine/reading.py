@@ -11,11 +11,13 @@ from jax import lax
 from jax.export import is_symbolic_dim
 
 from ..dtypes import widened
+from ..faults.merged_slices import fit_start, like, separate_gradient
+from ..faults.shared_paddings import separate_padding
 from ..kinds import Payload
-from ..layout import auto, context, explicit, modes, partition
+from ..layout import context, explicit, modes, partition
 from ..names import plans
 from ..names.plans import Names
-from .merging import fitted, like, settled_gradient, unshared
+from . import auto
 
 
 def sliced(array: jax.Array, at: int, start: object, length: int) -> jax.Array:
@@ -56,7 +58,7 @@ def _one_of_split(array: jax.Array, at: int, start: object) -> jax.Array:
     """
 
     def one(array: jax.Array, positions: jax.Array) -> jax.Array:
-        array = settled_gradient(array, 1)
+        array = separate_gradient(array, 1)
         found: jax.Array = array.at[(*[builtins.slice(None)] * at, positions)].get(mode="clip")
         return found
 
@@ -65,7 +67,7 @@ def _one_of_split(array: jax.Array, at: int, start: object) -> jax.Array:
     if isinstance(start, int):
         begin = jnp.asarray(start)
     else:
-        begin = fitted(start, array.shape[at])
+        begin = fit_start(start, array.shape[at])
     part: jax.Array = auto.local(one, [array, jnp.reshape(begin, 1)], entries)
     return part
 
@@ -97,8 +99,8 @@ def _cut(array: jax.Array, at: int, start: object, length: int) -> jax.Array:
         return lax.slice_in_dim(array, start, start + length, axis=at)
     if not length:
         return lax.slice_in_dim(array, 0, 0, axis=at)
-    begin = fitted(start, array.shape[at], length)
-    array = settled_gradient(array, 1, fits=True)
+    begin = fit_start(start, array.shape[at], length)
+    array = separate_gradient(array, 1, fits=True)
     return lax.dynamic_slice_in_dim(array, begin, length, at, allow_negative_indices=False)
 
 
@@ -117,11 +119,11 @@ def window(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
         return keys
     # jnp.clip would trace a nested function
     nearest = lax.clamp(like(0, start), start, like(size - present, start))
-    array = settled_gradient(array, 1, fits=True)
+    array = separate_gradient(array, 1, fits=True)
     piece = lax.dynamic_slice_in_dim(array, nearest, present, at, allow_negative_indices=False)
     around = [(0, 0, 0)] * array.ndim
     around[at] = (length, length, 0)
-    padded = lax.pad(unshared(piece), jnp.zeros((), array.dtype), around)
+    padded = lax.pad(separate_padding(piece), jnp.zeros((), array.dtype), around)
     shifted = lax.clamp(like(0, start), start - nearest + length, like(present + length, start))
     return lax.dynamic_slice_in_dim(padded, shifted, length, at, allow_negative_indices=False)
 

@@ -14,14 +14,15 @@ from jax import lax
 
 from ..core import Core, shape_of, sizes_of, wrap
 from ..errors import AxisSizeError, BroadcastError, OperandError, describe, message, suggestion
+from ..faults import uneven_scatters
+from ..faults.lost_nan import may_lose_nan
+from ..faults.merged_slices import separate, separate_gradient
+from ..faults.sorted_positions import mark_varying_like
 from ..kinds import Payload
-from ..layout import auto, context, explicit, modes
-from ..layout.tracing import varying_like
+from ..layout import context, explicit, modes
 from ..names import plans
 from ..names.plans import Names
-from . import checks, kernels, uneven
-from .extremum import may_be_lost
-from .merging import settled, settled_gradient
+from . import auto, checks, kernels
 from .operands import payload
 from .position import Position, Reach, clamped, in_range, positional, run_with_ints, selected_names
 from .renaming import up_to_renaming
@@ -41,7 +42,7 @@ def on_mesh(array: jax.Array) -> jax.Array:
 
 
 def _put(block: jax.Array, update: jax.Array) -> jax.Array:
-    return varying_like(jnp.broadcast_to(update, block.shape), block)
+    return mark_varying_like(jnp.broadcast_to(update, block.shape), block)
 
 
 BLOCKWISE: Mapping[str, Callable[..., Any]] = {
@@ -175,7 +176,7 @@ def writing(plan: Write) -> kernels.Kernel:
             if (
                 plan.boxed
                 or plan.operation not in ("max", "min")
-                or not may_be_lost(array, range(array.ndim))
+                or not may_lose_nan(array, range(array.ndim))
             ):
                 return result
             marks = into(plan._replace(operation="max"), _nans(array), _nans(update), found)
@@ -242,8 +243,8 @@ def _scattered(
         position = position._replace(
             dims=in_range(array, position.dims, position.places, plan.reach.wraps)
         )
-    return settled_gradient(
-        _written(plan, settled(array, position.places), update, position), position.places
+    return separate_gradient(
+        _written(plan, separate(array, position.places), update, position), position.places
     )
 
 
@@ -252,11 +253,11 @@ def _written(plan: Write, array: jax.Array, update: Payload, position: Position)
         return _in_batches(plan, plan.operation, array, update, position)
     once = plan.reach.mode != "clip" and not gathers_in(plan.steps)
     at, mode = position.dims, plan.reach.mode
-    more = uneven.missing(array, uneven.shape_of(at))
+    more = uneven_scatters.count_missing(array, uneven_scatters.broadcast_shape(at))
     if any(more):
         if mode == "clip":
             at = clamped(array, at, plan.reach.wraps)
-        at, mode = uneven.written_more(at, array.shape, more), "drop"
+        at, mode = uneven_scatters.write_more(at, array.shape, more), "drop"
         update = _lengthened(update, position, dict(zip(position.union, more, strict=True)))
     method = getattr(array.at[at], plan.operation)
     written: jax.Array = method(
@@ -278,7 +279,7 @@ def _lengthened(update: Payload, position: Position, more: Mapping[str, int]) ->
         if is_own and array.shape[-dim] == position.sizes[str(label)]:
             dims.append(array.ndim - dim)
     labels = position.labels[len(position.labels) - array.ndim :]
-    return uneven.extended(array, dims, [more[str(labels[dim])] for dim in dims])
+    return uneven_scatters.extend(array, dims, [more[str(labels[dim])] for dim in dims])
 
 
 def _in_batches(

@@ -56,24 +56,6 @@ def _is_empty(shape: Sequence[int]) -> bool:
     return 0 in shape
 
 
-def unsplit_if_empty(results: object) -> Any:
-    """On a mesh with Explicit axes, undo the split of results without elements.
-
-    XLA leaves them whole whatever their layout, and JAX 0.10 then cannot fetch or print what a program returns
-    (tests/upstream/test_empty_arrays.py).
-    """
-
-    def unsplit(result: object) -> Any:
-        if isinstance(result, jax.Array) and _is_empty(result.shape):
-            return relayout(result, [()] * result.ndim)
-        return result
-
-    # most often one array, which needs no walk through a tree
-    if isinstance(results, jax.Array):
-        return unsplit(results)
-    return jax.tree.map(unsplit, results)
-
-
 def _keep(spec: PartitionSpec, mesh_axes: Set[str]) -> PartitionSpec:
     """Keep some mesh axes of a spec, except those that a surrounding `vmap` maps over."""
     kept = mesh_axes - set(taken_axes())
@@ -249,33 +231,6 @@ def lay_out(array: jax.Array, names: Names) -> jax.Array:
     return constrain(array, names, mapping, mesh)
 
 
-def lay_out_batch(array: jax.Array, labels: Sequence[object], batch: Set[str]) -> jax.Array:
-    """On Auto mesh axes, lay out the batch axes of an operand of a product as the mapping lays out the result.
-
-    XLA loses most of a product whose result is split over one mesh axis along a batch axis, and whose operands are
-    split over it along the axis that is summed, and along the batch axis over another (all versions, see
-    tests/upstream/test_batched_products.py). Other axes stay as they are.
-    """
-    found = mapped(batch)
-    if not found:
-        return array
-    free = _several_auto_axes()
-    entries = [only(found.get(label, ()), free) for label in labels]  # type: ignore[call-overload]
-    wanted = {at: entry for at, entry in enumerate(entries) if entry}
-    return _constrain_dimensions(array, wanted)
-
-
-def keep_together(array: jax.Array, dimensions: Iterable[int]) -> jax.Array:
-    """On Auto mesh axes, keep what is sorted on one device.
-
-    XLA ends the process over the gradient of a sort of a split axis, beside an axis that is split unevenly (all
-    versions). A sort moves its axis together anyway.
-    """
-    if not _several_auto_axes() or not jnp.issubdtype(array.dtype, jnp.inexact):
-        return array
-    return _constrain_dimensions(array, {at % array.ndim: () for at in dimensions})
-
-
 def keep_whole(array: jax.Array, at: int) -> jax.Array:
     """Gather a dimension, whatever the modes of the mesh axes that it may be split over."""
     if has_explicit_axes(array):
@@ -285,7 +240,7 @@ def keep_whole(array: jax.Array, at: int) -> jax.Array:
     mesh = context_mesh()
     if mesh is None or not modes.find_auto_axes(mesh):
         return array
-    return _constrain_dimensions(array, {at: ()})
+    return constrain_dimensions(array, {at: ()})
 
 
 def split_first(array: jax.Array, entry: Entry) -> jax.Array:
@@ -299,11 +254,11 @@ def split_first(array: jax.Array, entry: Entry) -> jax.Array:
         array = relayout(array, entries, is_asked=True)
     auto = only(entry, modes.find_auto_axes(mesh))
     if auto:
-        array = _constrain_dimensions(array, {0: auto})
+        array = constrain_dimensions(array, {0: auto})
     return array
 
 
-def _several_auto_axes() -> set[str]:
+def find_free_auto_axes() -> set[str]:
     """Return the Auto axes of the current mesh, where it has no others but Manual ones, and more than one is free."""
     mesh = context_mesh()
     if mesh is None or modes.has_explicit(mesh):
@@ -312,7 +267,7 @@ def _several_auto_axes() -> set[str]:
     return free if len(free) > 1 else set()
 
 
-def _constrain_dimensions(array: jax.Array, wanted: Mapping[int, Entry]) -> jax.Array:
+def constrain_dimensions(array: jax.Array, wanted: Mapping[int, Entry]) -> jax.Array:
     """Lay out some dimensions over Auto mesh axes, and leave the others to the compiler."""
     mesh = context_mesh()
     if mesh is None or not wanted:

@@ -1,14 +1,12 @@
 """What JAX does at the moment: whether it traces, and over which mesh axes a value varies."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.core import Tracer
-
-from . import modes
 
 # The option that inlines a `jax.jit` into a surrounding program; from jax 0.12 on, True leaves it to the compiler.
 INLINE: Any = getattr(getattr(jax, "Inline", None), "JAX_EARLY", True)
@@ -44,24 +42,3 @@ def varying_over(array: object) -> frozenset[str]:
     """Return the mesh axes over which the type of an array says that it varies, inside a shard_map."""
     axes: frozenset[str] = frozenset(jax.typeof(array).mat.varying)
     return axes
-
-
-def varying_like(result: jax.Array, *operands: jax.Array) -> jax.Array:
-    """Mark the type of a result as varying where one of the operands varies that it was computed from.
-
-    JAX does so by itself, but not for the indices of a sort (`tests/upstream/test_varying.py`): what differs from
-    device to device would then pass for equal, and a collective for superfluous.
-    """
-    mesh_axes = set[str]().union(*(jax.typeof(operand).mat.varying for operand in operands))
-    return varying(result, mesh_axes)
-
-
-def widened_on_cpus(reduce: Callable[[jax.Array], Any], array: jax.Array) -> Any:
-    """Reduce over devices; on a CPU, in a mesh of which only some axes are Manual, bfloat16 as float32.
-
-    XLA converts sums to float32 there too, but aborts the process in such a mesh, up to at least jax 0.12.0.1.
-    """
-    is_manual = modes.is_manual(jax.sharding.get_abstract_mesh())
-    if array.dtype != jnp.bfloat16 or is_manual or jax.default_backend() != "cpu":
-        return reduce(array)
-    return reduce(array.astype(jnp.float32)).astype(jnp.bfloat16)

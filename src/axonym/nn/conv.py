@@ -15,21 +15,13 @@ from ..array import NamedArray
 from ..axis import Axis, AxisSelection, axis_name, names_in, selection, selectors, shown, sized
 from ..core import facts, wrap
 from ..dtypes import at_least_float32
-from ..engine import checks, kernels
-from ..engine.merging import unshared
+from ..engine import auto, checks, kernels
 from ..engine.renaming import up_to_renaming
 from ..errors import ArgumentError, AxisSizeError, message
-from ..layout import assignment, auto, context, explicit, partition, tracing
-from ..layout.blocks import (
-    Slide,
-    blocks_of,
-    entries_from_type_and_mapping,
-    manual_axes,
-    may_idle,
-    mesh_of,
-    trimmed,
-    with_edges,
-)
+from ..faults.shared_paddings import separate_padding
+from ..faults.split_windows import Slide, add_edges, choose_blocks, may_idle, trim
+from ..layout import assignment, context, explicit, partition, tracing
+from ..layout.blocks import choose_manual_axes, find_entries, find_mesh
 from ..names import plans
 from ..names.plans import Names
 from ..partitioning.shard import auto_sharded
@@ -360,14 +352,14 @@ def _convolution(
         dtype = jnp.promote_types(x.dtype, weight.dtype)
         x, weight = x.astype(dtype), weight.astype(dtype)
 
-        mesh = mesh_of(x)
+        mesh = find_mesh(x)
         entries, filters = (
-            entries_from_type_and_mapping(x, names),
-            entries_from_type_and_mapping(weight, stored),
+            find_entries(x, names),
+            find_entries(weight, stored),
         )
         ways = [partition.ways_on(mesh, entry) for entry in entries]
         typed = any(map(explicit.has_explicit_axes, (x, weight)))
-        manual = manual_axes(mesh, [*entries, *filters], typed)
+        manual = choose_manual_axes(mesh, [*entries, *filters], typed)
 
         at = [i + x.ndim for i in core]
         settings = dict(options)
@@ -432,7 +424,7 @@ def _by_blocks(
         manual: the mesh axes that become Manual.
         padding: as in `lax`, like all other options.
     """
-    mesh, has = mesh_of(x), list(entries)
+    mesh, has = find_mesh(x), list(entries)
     feature, *spatial = core
 
     summed, out = has[feature], filters[0]
@@ -447,7 +439,7 @@ def _by_blocks(
         options["feature_group_count"] = groups // partition.ways_on(mesh, out)
 
     slides = _slides(x, weight, spatial, padding, options)
-    has, edges, sides = blocks_of(mesh, has, slides)
+    has, edges, sides = choose_blocks(mesh, has, slides)
 
     # Sums over devices are float32 or wider, also those of gradients: XLA for CPUs fails on some narrower ones.
     dtype, wide = x.dtype, at_least_float32(x.dtype)
@@ -456,7 +448,7 @@ def _by_blocks(
     def convolve(x: jax.Array, weight: jax.Array) -> jax.Array:
         x = tracing.varying(x, spread).astype(dtype)
         weight = tracing.varying(weight, spread).astype(dtype)
-        x = with_edges(x, edges, has)
+        x = add_edges(x, edges, has)
         y = _convolve(x, weight, core=core, ways=[1] * x.ndim, padding=sides, **options)
         if summed:
             y = lax.psum(y.astype(wide), summed).astype(dtype)
@@ -472,7 +464,7 @@ def _by_blocks(
         axis_names=manual,
         mesh=context.mesh_for_blocks(mesh),
     )(x.astype(wide), weight.astype(wide))
-    return trimmed(y, slides)
+    return trim(y, slides)
 
 
 def _slides(
@@ -501,7 +493,7 @@ def _convolve(
     To merge several into one, a dimension that is split over devices is put first, so that a reshape leaves each
     element on its device. If several are split, their blocks become separate dimensions, which are put first.
     """
-    x = unshared(x)
+    x = separate_padding(x)
     kernel = tuple(range(weight.ndim))
     batch = sorted(set(range(x.ndim)) - set(core), key=lambda at: ways[at] == 1)
     if len(batch) == 1:

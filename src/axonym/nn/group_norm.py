@@ -11,10 +11,10 @@ from ..axis import Axis, AxisSelection, names_in, selection, shown, sized
 from ..core import wrap
 from ..create import ones, zeros
 from ..dtypes import at_least_float32
-from ..engine import checks, kernels
+from ..engine import auto, checks, kernels
 from ..engine.renaming import up_to_renaming
 from ..errors import ArgumentError, message
-from ..layout import auto, explicit
+from ..layout import explicit
 from ..names import plans
 from ..names.plans import Names
 from .inputs import check_input, with_sizes

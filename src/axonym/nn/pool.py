@@ -16,20 +16,13 @@ from ..array import NamedArray
 from ..axis import AxisSpec, axis_name, spec
 from ..core import Core, facts, shape_of, wrap
 from ..dtypes import limits, widen
-from ..engine import along, checks, kernels
-from ..engine.merging import unshared
-from ..engine.padded import summed
+from ..engine import along, auto, checks, kernels
 from ..errors import AxisSizeError, message
-from ..layout import assignment, auto, context, explicit, partition
-from ..layout.blocks import (
-    Slide,
-    blocks_of,
-    entries_from_type_and_mapping,
-    manual_axes,
-    mesh_of,
-    trimmed,
-    with_edges,
-)
+from ..faults.padded_sums import sum_windows
+from ..faults.shared_paddings import separate_padding
+from ..faults.split_windows import Slide, add_edges, choose_blocks, trim
+from ..layout import assignment, context, explicit, partition
+from ..layout.blocks import choose_manual_axes, find_entries, find_mesh
 from ..names import plans
 from ..names.plans import Names
 from ..ops import reduce
@@ -292,15 +285,15 @@ def _pool(
                 return result
 
             if reduction is lax.add:
-                return summed(reduced, x, [slide.at for slide in slides])
-            return reduced(unshared(x))
+                return sum_windows(reduced, x, [slide.at for slide in slides])
+            return reduced(separate_padding(x))
 
         run = call
         if reduction in _SELECTIONS:
-            mesh, has = mesh_of(x), entries_from_type_and_mapping(x, names)
+            mesh, has = find_mesh(x), find_entries(x, names)
             overlapping = [slide.at for slide in slides if slide.window > slide.step]
             if any(partition.ways_on(mesh, has[at]) > 1 for at in overlapping):
-                manual = manual_axes(mesh, has, explicit.has_explicit_axes(x))
+                manual = choose_manual_axes(mesh, has, explicit.has_explicit_axes(x))
                 run = partial(_by_blocks, call, slides, has, manual, first)
         if not explicit.has_explicit_axes(x):
             return run(x)
@@ -330,15 +323,15 @@ def _by_blocks(
         sides = (own.low, own.high + own.over)
         moves[own.at + x.ndim] = Slide(own.size, own.window, own.step, sides)
 
-    mesh = mesh_of(x)
-    has, edges, inside = blocks_of(mesh, entries, moves)
+    mesh = find_mesh(x)
+    has, edges, inside = choose_blocks(mesh, entries, moves)
     padding = [(0, 0)] * x.ndim
     for at, sides in zip(moves, inside, strict=True):
         padding[at] = sides
     spec = partition.spec_from_entries(has)
 
     def reduce(x: jax.Array) -> jax.Array:
-        return call(with_edges(x, edges, has, outside), padding)
+        return call(add_edges(x, edges, has, outside), padding)
 
     run = jax.shard_map(
         reduce,
@@ -347,7 +340,7 @@ def _by_blocks(
         out_specs=spec,
         axis_names=manual,
     )
-    return trimmed(run(x), moves)
+    return trim(run(x), moves)
 
 
 def _neutral(reduction: Reduction, dtype: object) -> Any:

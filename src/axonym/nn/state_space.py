@@ -14,9 +14,9 @@ from ..array import NamedArray
 from ..axis import Axis, AxisSelector, sized, without_axes
 from ..core import Core, facts
 from ..dtypes import widen, widened_to
-from ..engine import pointwise, prefixes
+from ..engine import auto, pointwise, prefixes
 from ..errors import ArgumentError, AxisClashError, message
-from ..layout import auto, explicit
+from ..layout import explicit
 from ..ops.elementwise import exp, imag, log, log1p, real
 from ..ops.join import stack
 from ..ops.where import where

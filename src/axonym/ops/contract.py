@@ -16,7 +16,7 @@ from jax.typing import DTypeLike
 
 from ..axis import Axis, AxisSelection, AxisSelector, Pairs, names_in, selector
 from ..core import Core, Operand, wrap
-from ..engine import checks, kernels
+from ..engine import auto, checks, kernels
 from ..engine.batched import batched
 from ..engine.renaming import up_to_renaming
 from ..errors import (
@@ -25,7 +25,8 @@ from ..errors import (
     message,
     suggestion,
 )
-from ..layout import assignment, auto, constraints, explicit
+from ..faults import batched_products
+from ..layout import assignment, constraints, explicit
 from ..names import pattern, plans, subscripts
 from ..names.pattern import Bindings
 from ..names.plans import Names
@@ -286,7 +287,7 @@ def _product(
     elif contracted:
         counts = Counter(chain.from_iterable(labels))
         batch = {label for label in out if isinstance(label, str) and counts[label] > 1}
-        lay_out = partial(constraints.lay_out_batch, batch=batch)
+        lay_out = partial(batched_products.shard_batch, batch=batch)
         arrays = list(map(lay_out, arrays, labels))
 
     if options.dot_general is not lax.dot_general and len(arrays) > 1:

@@ -12,8 +12,8 @@ from jax.typing import DTypeLike
 from ..axis import AxisSelector
 from ..engine import along
 from ..engine.checks import Function
-from ..engine.merging import unshared
-from ..engine.padded import accumulated
+from ..faults.padded_sums import accumulate
+from ..faults.shared_paddings import separate_padding
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -165,7 +165,7 @@ def _backwards(
 def _cumlogsumexp(array: jax.Array, axis: int, reverse: bool) -> jax.Array:
     if not jnp.issubdtype(array.dtype, jnp.inexact):
         array = array.astype(jnp.result_type(float))
-    return lax.cumlogsumexp(unshared(array), axis % array.ndim, reverse)
+    return lax.cumlogsumexp(separate_padding(array), axis % array.ndim, reverse)
 
 
 def _cummax(array: jax.Array, axis: int, reverse: bool) -> jax.Array:
@@ -180,14 +180,14 @@ def _of_numbers(fn: Function, array: jax.Array, axis: int, reverse: bool) -> jax
     """Apply a function of `jax.lax` that takes no booleans."""
     if array.dtype == bool:
         return _of_numbers(fn, array.astype(jnp.int8), axis, reverse).astype(bool)
-    result: jax.Array = fn(unshared(array), axis % array.ndim, reverse)
+    result: jax.Array = fn(separate_padding(array), axis % array.ndim, reverse)
     return result
 
 
 def _cumprod(
     array: jax.Array, axis: int, dtype: DTypeLike | None = None, reverse: bool = False
 ) -> jax.Array:
-    array = unshared(array)
+    array = separate_padding(array)
     if reverse:
         return _backwards(lax.cumprod, jnp.cumprod, array, axis, dtype)
     return jnp.cumprod(array, axis, dtype)
@@ -196,22 +196,22 @@ def _cumprod(
 def _cumsum(
     array: jax.Array, axis: int, dtype: DTypeLike | None = None, reverse: bool = False
 ) -> jax.Array:
-    def accumulate(array: jax.Array) -> jax.Array:
+    def cumsum(array: jax.Array) -> jax.Array:
         if reverse:
             return _backwards(lax.cumsum, jnp.cumsum, array, axis, dtype)
         return jnp.cumsum(array, axis, dtype)
 
-    return accumulated(accumulate, array, axis, reverse=reverse)
+    return accumulate(cumsum, array, axis, reverse=reverse)
 
 
 def _cumulative_prod(array: jax.Array, axis: int, **options: Any) -> jax.Array:
-    return jnp.cumulative_prod(unshared(array), axis=axis, **options)
+    return jnp.cumulative_prod(separate_padding(array), axis=axis, **options)
 
 
 def _cumulative_sum(
     array: jax.Array, axis: int, include_initial: bool = False, **options: Any
 ) -> jax.Array:
-    sums = accumulated(lambda x: jnp.cumulative_sum(x, axis=axis, **options), array, axis)
+    sums = accumulate(lambda x: jnp.cumulative_sum(x, axis=axis, **options), array, axis)
     if not include_initial:
         return sums
     zero = jnp.zeros_like(lax.slice_in_dim(sums, 0, 1, axis=axis))
@@ -219,8 +219,8 @@ def _cumulative_sum(
 
 
 def _nancumprod(array: jax.Array, axis: int, dtype: DTypeLike | None) -> jax.Array:
-    return jnp.nancumprod(unshared(array), axis, dtype)
+    return jnp.nancumprod(separate_padding(array), axis, dtype)
 
 
 def _nancumsum(array: jax.Array, axis: int, dtype: DTypeLike | None) -> jax.Array:
-    return accumulated(lambda x: jnp.nancumsum(x, axis, dtype), array, axis)
+    return accumulate(lambda x: jnp.nancumsum(x, axis, dtype), array, axis)

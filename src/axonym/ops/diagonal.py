@@ -14,9 +14,9 @@ from ..axis import AxisSelector, Pairs, names_in, selection, selector
 from ..core import Core, Operand, shape_of, wrap
 from ..engine import checks, kernels, pointwise, reduction
 from ..engine.batched import batched
-from ..engine.merging import unshared
 from ..engine.operands import own_names
 from ..errors import OperandError, message
+from ..faults.shared_paddings import separate_padding
 from ..kinds import type_text
 from ..names import plans
 from ..names.plans import Names
@@ -63,7 +63,7 @@ def _diag(array: jax.Array, *, pair: Pairs, k: int) -> jax.Array:
         checks.require_size("diag", given, size, "the matrix has size {}")
     before = [(0, 0)] * (array.ndim - 1)
     # Column c holds the element of the row in which the diagonal crosses it.
-    along_columns = jnp.pad(unshared(array), [*before, (max(k, 0), max(-k, 0))])
+    along_columns = jnp.pad(separate_padding(array), [*before, (max(k, 0), max(-k, 0))])
     is_on = _offsets((size, size), (-2, -1)) == k
     return jnp.where(is_on, along_columns[..., None, :], _zero(array))
 

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike, DTypeLike
 from ..core import Core, Operand, wrap
 from ..engine.checks import NUMBERS
 from ..engine.pointwise import between, binary, nary, unary, unary_with
-from ..layout.tracing import varying_like
+from ..faults.sorted_positions import mark_varying_like
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -291,7 +291,7 @@ def frexp(x: "NamedArray") -> tuple["NamedArray", "NamedArray"]:
 
 def _frexp(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     mantissa, exponent = jnp.frexp(x)
-    return mantissa, varying_like(exponent, x)
+    return mantissa, mark_varying_like(exponent, x)
 
 
 def gcd(x: Operand, y: Operand) -> "NamedArray":
@@ -310,7 +310,7 @@ def _by_division(fn: Callable[..., jax.Array], x: jax.Array, y: jax.Array) -> ja
     """
     if 0 in jnp.broadcast_shapes(x.shape, y.shape):
         return x * y
-    return fn(varying_like(x, y), varying_like(y, x))
+    return fn(mark_varying_like(x, y), mark_varying_like(y, x))
 
 
 def heaviside(x: Operand, y: Operand) -> "NamedArray":

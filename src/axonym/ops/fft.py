@@ -24,12 +24,11 @@ import numpy as np
 
 from ..axis import Axis, AxisSelection, AxisSelector, axis_name, names_in, selection, selector
 from ..core import Core, axes_of, facts
-from ..engine import checks, reduction
+from ..engine import auto, checks, reduction
 from ..engine.batched import batched
 from ..engine.operands import one_of
 from ..errors import ArgumentError, AxisError, AxisSizeError, OperandError, message
 from ..kinds import type_text
-from ..layout import auto
 from ..phrases import given_with_size
 
 if TYPE_CHECKING:

@@ -21,11 +21,12 @@ from ..axis import (
     sized,
 )
 from ..core import Operand, wrap
-from ..engine import checks, uneven
+from ..engine import checks
 from ..engine.batched import batched, hashable
-from ..engine.extremum import highest, lowest
 from ..engine.operands import integers, names_of, only_axis
 from ..errors import ArgumentError, OperandError, message
+from ..faults import uneven_scatters
+from ..faults.lost_nan import find_max, find_min
 from ..kinds import type_text
 from ..names import plans
 
@@ -399,10 +400,10 @@ def _sum_at(weights: jax.Array, at: jax.Array, size: int) -> jax.Array:
     if weights.dtype == bool:
         weights = weights.astype(int)
     # jax.ops.segment_sum needs one dimension: flattening several sharded ones would gather them.
-    more = uneven.missing(weights, at.shape)
+    more = uneven_scatters.count_missing(weights, at.shape)
     if any(more):
-        (at,) = uneven.written_more((at,), (size,), more)
-        weights = uneven.extended(weights, range(weights.ndim), more)
+        (at,) = uneven_scatters.write_more((at,), (size,), more)
+        weights = uneven_scatters.extend(weights, range(weights.ndim), more)
     zeros = jnp.zeros(size, weights.dtype)
     return zeros.at[at].add(weights, mode="drop", wrap_negative_indices=False)
 
@@ -477,4 +478,4 @@ def _histogram_bin_edges(x: jax.Array, *limits: jax.Array, size: int) -> jax.Arr
         return jnp.histogram_bin_edges(x, size, limits)
     if not x.size:  # there is no smallest element
         return jnp.histogram_bin_edges(x, size, (0, 1))
-    return jnp.histogram_bin_edges(x, size, (lowest(x), highest(x)))
+    return jnp.histogram_bin_edges(x, size, (find_min(x), find_max(x)))

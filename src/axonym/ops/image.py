@@ -7,10 +7,9 @@ import jax
 
 from ..axis import AxisSpec, names_and_sizes, spec
 from ..core import shape_of, wrap
-from ..engine import checks, kernels
+from ..engine import auto, checks, kernels
 from ..engine.renaming import up_to_renaming
 from ..errors import ArgumentError, message, suggestion
-from ..layout import auto
 from ..names import plans
 from ..names.plans import Names
 

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from ..axis import Axis, AxisSelector, selector, sized, spec
 from ..core import Core, Operand, facts, shape_of, wrap
-from ..engine import checks, kernels, reading
+from ..engine import auto, checks, kernels, reading
 from ..engine.operands import listed, own_names, payload, position_of
 from ..engine.renaming import up_to_renaming
 from ..errors import AxisClashError, AxisSizeError, OperandError, describe, message
 from ..kinds import type_text
-from ..layout import auto, context, explicit
+from ..layout import context, explicit
 from ..names import plans
 from ..names.plans import Names
 

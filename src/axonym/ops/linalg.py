@@ -21,11 +21,11 @@ from ..core import Core, Operand
 from ..dtypes import as_inexact, of_one_rank
 from ..engine import checks, reduction
 from ..engine.batched import batched
-from ..engine.extremum import with_nan
 from ..engine.matrix import matrix_axes, over
 from ..engine.operands import one_of
 from ..engine.root import root
 from ..errors import ArgumentError, AxisError, AxisSizeError, OperandError, message
+from ..faults.lost_nan import restore_nan
 from ..kinds import type_text
 from . import contract, elementwise
 from .contract import outer as outer  # numpy has it here too
@@ -323,7 +323,7 @@ def matrix_norm(
 def _matrix_norm_of(array: jax.Array, *, ord: Any) -> jax.Array:
     found: jax.Array = jnp.linalg.matrix_norm(array, ord=ord)
     if ord in (1, -1, np.inf, -np.inf):  # by the largest or smallest sum, which may lose a NaN
-        return with_nan(found, array, (-2, -1))
+        return restore_nan(found, array, (-2, -1))
     return found
 
 
@@ -582,7 +582,7 @@ def _vector_norm(array: jax.Array, axis: tuple[int, ...], ord: Any = 2) -> jax.A
     if ord == 2:
         return root(jnp.sum(jnp.real(array * jnp.conj(array)), axis))
     if abs(ord) == np.inf:
-        return with_nan(jnp.linalg.vector_norm(array, axis=axis, ord=ord), array, axis)
+        return restore_nan(jnp.linalg.vector_norm(array, axis=axis, ord=ord), array, axis)
     if ord <= 1:
         return jnp.linalg.vector_norm(array, axis=axis, ord=ord)
     powers = jnp.sum(jnp.abs(array) ** ord, axis)

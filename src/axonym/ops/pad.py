@@ -9,14 +9,13 @@ from jax import lax
 
 from ..axis import Axis, AxisKey, AxisSelector, Pairs, names_in, selection, shown, sized
 from ..core import Core, Operand, facts, shape_of, wrap
-from ..engine import checks, kernels
+from ..engine import auto, checks, kernels
 from ..engine.batched import batched
-from ..engine.merging import unshared
 from ..engine.operands import payload, static_count
 from ..engine.renaming import up_to_renaming
 from ..errors import ArgumentError, AxisSizeError, OperandError, describe, message
+from ..faults.shared_paddings import separate_padding
 from ..kinds import type_text
-from ..layout import auto
 from ..names import plans
 from ..names.plans import Names
 
@@ -133,7 +132,7 @@ def _padded(
                 raise AxisSizeError(message("pad", problem, f"array has: {describe(names, shape)}"))
 
         def padded(array: jax.Array, value: jax.Array) -> jax.Array:
-            array = unshared(array)
+            array = separate_padding(array)
             if mode == "constant":
                 return jnp.pad(array, every, constant_values=value)
             return jnp.pad(array, every, mode, **kernels.keywords_of(options))
@@ -172,7 +171,7 @@ def _pad_left(array: jax.Array, value: jax.Array, *, new_axis: Axis) -> jax.Arra
     if extra < 0:
         problem = f"cannot pad {array.shape[-1]} elements to {shown(new_axis)}"
         raise AxisSizeError(message("pad_left", problem, hint="cut them with x.slice(...)"))
-    array, value = unshared(array), value.astype(array.dtype)
+    array, value = separate_padding(array), value.astype(array.dtype)
     widths = [*[(0, 0, 0)] * (array.ndim - 1), (extra, 0, 0)]
     if not value.ndim:
         return lax.pad(array, value, widths)

@@ -17,13 +17,12 @@ from jax.core import Tracer
 
 from ..axis import Axis, AxisSelection, AxisSelector, selector, selectors
 from ..core import Core, Operand, facts, renamed, wrap
-from ..engine import checks
+from ..engine import auto, checks
 from ..engine.batched import batched
 from ..engine.operands import one_of, own_names, position_of
 from ..errors import ArgumentError, AxisError, OperandError, message
+from ..faults.slid_signals import slide_replicated
 from ..kinds import type_text
-from ..layout import auto
-from ..layout.slide import slide_whole
 from ..names import plans
 from ..names.plans import Names
 
@@ -265,7 +264,7 @@ def polymul(p1: Operand, p2: Operand, *, axis: Coefficients | None = None) -> "N
 
 
 def _polymul(p1: jax.Array, p2: jax.Array) -> jax.Array:
-    return slide_whole(jnp.polymul, jnp.atleast_1d(p1), jnp.atleast_1d(p2))
+    return slide_replicated(jnp.polymul, jnp.atleast_1d(p1), jnp.atleast_1d(p2))
 
 
 def polysub(p1: Operand, p2: Operand, *, axis: Coefficients | None = None) -> "NamedArray":

@@ -16,11 +16,11 @@ import numpy as np
 from ..axis import AxisSelection, names_in, selection
 from ..core import Core, Operand
 from ..dtypes import at_least_float32, inexact_dtype
-from ..engine import batched, checks, reduction
+from ..engine import auto, batched, checks, reduction
 from ..engine.operands import own_names
 from ..errors import ArgumentError, AxisClashError, AxisSizeError, message, suggestion
-from ..layout import auto, explicit
-from ..layout.constraints import keep_together
+from ..faults.split_sorts import gather_sorted
+from ..layout import explicit
 from ..names import plans
 from ..names.plans import Names
 
@@ -138,7 +138,7 @@ def _quantile(q: jax.Array, x: jax.Array, *weights: jax.Array, method: str) -> j
 
 def _find_middle(fn: checks.Function, x: jax.Array, axis: tuple[int, ...]) -> jax.Array:
     _check_elements(fn, plans.values_at(x.shape, axis))
-    x = keep_together(auto.whole(x, axis), axis)
+    x = gather_sorted(auto.whole(x, axis), axis)
     entries = enumerate(explicit.entries_from_type(x), start=-x.ndim)
     kept = [entry for at, entry in entries if at not in axis]
     result: jax.Array = auto.local(partial(fn, axis=axis), [x], kept)
@@ -156,7 +156,7 @@ def _rank(
     if weights:
         dtype = jnp.result_type(x, *weights)
         options = {"weights": weights[0]}
-    x = keep_together(x, range(x.ndim))
+    x = gather_sorted(x, range(x.ndim))
     precise = q.astype(at_least_float32(inexact_dtype(dtype)))
     result: jax.Array = fn(x, precise, method=method, **options)
     return result

@@ -16,12 +16,12 @@ from jax.typing import DTypeLike
 from ..axis import AxisSelection
 from ..core import Core, Operand, facts
 from ..dtypes import as_inexact, limits, of_one_rank
-from ..engine import along, reduction
-from ..engine.extremum import highest, lowest, with_nan
+from ..engine import along, auto, reduction
 from ..engine.root import root
 from ..errors import ArgumentError, OperandError, message
+from ..faults.lost_nan import find_max, find_min, restore_nan
 from ..kinds import type_text
-from ..layout import auto, explicit
+from ..layout import explicit
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -161,7 +161,7 @@ def max(
 
 
 def _max(x: jax.Array, axis: At, where: Mask = None, initial: float | None = None) -> jax.Array:
-    return highest(x, axis, where=where, initial=_typed(initial, x.dtype))
+    return find_max(x, axis, where=where, initial=_typed(initial, x.dtype))
 
 
 def mean(
@@ -193,7 +193,7 @@ def min(
 
 
 def _min(x: jax.Array, axis: At, where: Mask = None, initial: float | None = None) -> jax.Array:
-    return lowest(x, axis, where=where, initial=_typed(initial, x.dtype))
+    return find_min(x, axis, where=where, initial=_typed(initial, x.dtype))
 
 
 def nanargmax(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
@@ -381,7 +381,7 @@ def ptp(
 
 def _ptp(x: jax.Array, axis: At, where: Mask = None, initial: float | None = None) -> jax.Array:
     if initial is None:
-        return with_nan(jnp.ptp(x, axis), x, axis)
+        return restore_nan(jnp.ptp(x, axis), x, axis)
     return _max(x, axis, where, initial) - _min(x, axis, where, initial)
 
 
@@ -469,8 +469,8 @@ def _typed(initial: float | None, dtype: np.dtype[Any]) -> Any:
     """Give an int the dtype of the array, since JAX takes none of more than 31 bits."""
     if type(initial) is not int or not jnp.issubdtype(dtype, jnp.integer):
         return initial
-    lowest, highest = limits(dtype)
-    if not lowest <= initial <= highest:
+    find_min, find_max = limits(dtype)
+    if not find_min <= initial <= find_max:
         return initial
     return dtype.type(initial)
 

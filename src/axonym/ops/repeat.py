@@ -12,13 +12,12 @@ from jax.core import Tracer
 from ..axis import AxisKey, AxisSelection, AxisSelector, Pairs, names_in, selection, selector
 from ..core import Core, Operand, facts, shape_of, wrap
 from ..dtypes import widened
-from ..engine import along, checks, kernels
+from ..engine import along, auto, checks, kernels
 from ..engine.batched import batched
 from ..engine.operands import listed, payload, static_count
 from ..engine.renaming import up_to_renaming
 from ..errors import ArgumentError, AxisSizeError, OperandError, message
 from ..kinds import type_text
-from ..layout import auto
 from ..names import plans
 from ..names.plans import Names
 from ..phrases import given_with_size

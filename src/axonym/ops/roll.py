@@ -12,11 +12,11 @@ from jax import lax
 
 from ..axis import AxisSelection, AxisSelector, names_in, selection
 from ..core import Core, Operand
-from ..engine import checks, reduction
+from ..engine import auto, checks, reduction
 from ..engine.batched import batched, hashable
 from ..engine.kernels import with_options
 from ..errors import ArgumentError, OperandError, message
-from ..layout import auto, explicit
+from ..layout import explicit
 from .cumulative import Positions
 
 if TYPE_CHECKING:

@@ -24,12 +24,13 @@ from ..axis import (
 )
 from ..core import Core, Operand, facts
 from ..dtypes import at_least_float32
-from ..engine import checks, uneven
+from ..engine import checks
 from ..engine.batched import batched
-from ..engine.extremum import may_be_lost
 from ..engine.operands import integers, names_of
 from ..engine.position import reaching
 from ..errors import OperandError, message
+from ..faults import uneven_scatters
+from ..faults.lost_nan import may_lose_nan
 from ..layout import explicit, modes
 from ..names import plans
 
@@ -270,13 +271,13 @@ def _segmented(
 ) -> jax.Array:
     """Reduce by a function of `jax.ops` over the flattened axes of the ids; rows stay."""
     x, ids = x.reshape(ids.size, *x.shape[ids.ndim :]), ids.ravel()
-    more = uneven.missing(x, ids.shape)
+    more = uneven_scatters.count_missing(x, ids.shape)
     if any(more):
         size = options["num_segments"]
         if options["mode"] == "clip":
             ids, options = jnp.clip(ids, 0, size - 1), {**options, "mode": None}
-        (ids,) = uneven.written_more((ids,), (size,), more)
-        x = uneven.extended(x, [0], more)
+        (ids,) = uneven_scatters.write_more((ids,), (size,), more)
+        x = uneven_scatters.extend(x, [0], more)
     return reduction(x, ids, **options)
 
 
@@ -285,7 +286,7 @@ def _extreme(
 ) -> jax.Array:
     """Find the maximum or minimum of each segment; NaN is one, on all devices."""
     found = _segmented(reduction, x, ids, **options)
-    if not may_be_lost(x, range(ids.ndim)):
+    if not may_lose_nan(x, range(ids.ndim)):
         return found
     marks = _segmented(jax.ops.segment_max, jnp.isnan(x).astype(jnp.int8), ids, **options)
     return jnp.where(marks > 0, jnp.nan, found)

@@ -23,7 +23,7 @@ from ..engine import along, checks
 from ..engine.batched import batched
 from ..engine.operands import own_names
 from ..errors import ArgumentError, AxisSizeError, message
-from ..layout.slide import slide_whole
+from ..faults.slid_signals import slide_replicated
 from ..names import plans
 from . import elementwise
 
@@ -477,12 +477,12 @@ def _slide(
 
 def _convolve(x: jax.Array, v: jax.Array, **options: Any) -> jax.Array:
     _not_empty("convolve", x, v)
-    return slide_whole(partial(jnp.convolve, **options), x, v)
+    return slide_replicated(partial(jnp.convolve, **options), x, v)
 
 
 def _correlate(x: jax.Array, v: jax.Array, **options: Any) -> jax.Array:
     _not_empty("correlate", x, v)
-    return slide_whole(partial(jnp.correlate, **options), x, v)
+    return slide_replicated(partial(jnp.correlate, **options), x, v)
 
 
 def _not_empty(function: str, x: jax.Array, v: jax.Array) -> None:

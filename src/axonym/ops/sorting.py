@@ -14,8 +14,8 @@ from ..engine import along, checks
 from ..engine.batched import batched
 from ..engine.operands import integers, only_axis, own_names, static_int
 from ..errors import ArgumentError, AxisSizeError, OperandError, message
-from ..layout.constraints import keep_together
-from ..layout.tracing import varying_like
+from ..faults.sorted_positions import mark_varying_like
+from ..faults.split_sorts import gather_sorted
 from ..names import plans
 from ..names.plans import Names
 
@@ -218,12 +218,12 @@ def _partition(array: jax.Array, axis: int, kth: int, name: str) -> jax.Array:
 
 
 def _sort(array: jax.Array, axis: int, stable: bool, descending: bool = False) -> jax.Array:
-    array = keep_together(array, (axis,))
+    array = gather_sorted(array, (axis,))
     return jnp.sort(array, axis, stable=stable, descending=descending)
 
 
 def _argsort(array: jax.Array, axis: int, stable: bool, descending: bool = False) -> jax.Array:
-    return varying_like(jnp.argsort(array, axis, stable=stable, descending=descending), array)
+    return mark_varying_like(jnp.argsort(array, axis, stable=stable, descending=descending), array)
 
 
 def _argpartition(array: jax.Array, axis: int, kth: int, name: str) -> jax.Array:
@@ -309,4 +309,4 @@ def _searchsorted(
     v: jax.Array, a: jax.Array, sorter: jax.Array | None = None, *, side: str, method: str
 ) -> jax.Array:
     found = jnp.searchsorted(a, v, side=side, sorter=sorter, method=method)
-    return varying_like(found, a, v)
+    return mark_varying_like(found, a, v)

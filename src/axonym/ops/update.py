@@ -17,8 +17,7 @@ from jax.typing import ArrayLike
 
 from ..axis import AxisKey, AxisSelector, Pairs, names_in, selection
 from ..core import Core, Operand, facts, shape_of, wrap
-from ..engine import checks, kernels
-from ..engine.merging import fitted, settled, settled_gradient, with_gradient_apart
+from ..engine import auto, checks, kernels
 from ..engine.operands import own_names, payload
 from ..engine.position import Reach, reaching, reading, run_with_ints
 from ..engine.renaming import up_to_renaming
@@ -33,8 +32,9 @@ from ..errors import (
     message,
     suggestion,
 )
+from ..faults.merged_slices import fit_start, keep_gradient_apart, separate, separate_gradient
 from ..kinds import type_text
-from ..layout import auto, explicit
+from ..layout import explicit
 from ..names import plans
 from ..names.plans import Names
 
@@ -359,13 +359,13 @@ def _updated(names: Names, given: Pairs, own: tuple[Names, ...], updated: Names)
 
         def put(array: jax.Array, update: ArrayLike, *starts: jax.Array) -> jax.Array:
             update = kernels.lined_up(jnp.asarray(update, array.dtype), piece, labels)
-            update = with_gradient_apart(jnp.broadcast_to(update, lengths))
+            update = keep_gradient_apart(jnp.broadcast_to(update, lengths))
             if not batch:
                 return _place(array, update, starts, labels, moved, own, batch)
             # Mapped over starts, JAX makes a scatter of it.
             count = math.prod(array.shape[labels.index(name)] for name in batch)
-            written = _place(settled(array, count), update, starts, labels, moved, own, batch)
-            return settled_gradient(written, count)
+            written = _place(separate(array, count), update, starts, labels, moved, own, batch)
+            return separate_gradient(written, count)
 
         array = on_mesh(array)
         arrays: list[Any] = [array, update, *starts]
@@ -449,5 +449,5 @@ def _place_one(
     begins: list[ArrayLike] = [0] * array.ndim
     for name, start in starts.items():
         at = labels.index(name)
-        begins[at] = fitted(jnp.asarray(start, common), array.shape[at], update.shape[at])
+        begins[at] = fit_start(jnp.asarray(start, common), array.shape[at], update.shape[at])
     return lax.dynamic_update_slice(array, update, begins, allow_negative_indices=False)

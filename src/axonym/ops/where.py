@@ -14,12 +14,11 @@ from jax.typing import ArrayLike
 from ..axis import Axis, AxisSelection, AxisSelector, selector, sized
 from ..core import Core, Operand, facts
 from ..dtypes import widened
-from ..engine import checks, pointwise
+from ..engine import auto, checks, pointwise
 from ..engine.batched import batched, hashable
 from ..engine.operands import integers, names_of
 from ..errors import ArgumentError, AxisNotFoundError, AxisSizeError, OperandError, message
 from ..kinds import type_text
-from ..layout import auto
 
 if TYPE_CHECKING:
     from ..array import NamedArray

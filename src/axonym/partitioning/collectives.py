@@ -28,6 +28,7 @@ from ..array import NamedArray, is_named_array
 from ..axis import AxisSelection, AxisSelector, selection, selector
 from ..core import shape_of
 from ..errors import ArgumentError, BroadcastError, OperandError, ShardingError, describe, message
+from ..faults import narrow_sums
 from ..layout import assignment, explicit, modes, partition, tracing
 from ..layout.assignment import Entry
 from ..layout.scope import current_scope
@@ -136,7 +137,7 @@ def all_gather(
             return _without_types(lambda array: gather(array).reshape(array.shape), array)
         # The gradient is a sum.
         joined = functools.partial(gather, axis=dim, tiled=True)
-        return tracing.widened_on_cpus(functools.partial(_without_types, joined), array)
+        return narrow_sums.reduce_in_float32(functools.partial(_without_types, joined), array)
 
     return _along("all_gather", one, x, axis, over)
 
@@ -169,11 +170,11 @@ def psum_scatter(x: T, axis: AxisSelection, *, over: AxisSelection | None = None
             scatter_dimension=dim,
             tiled=True,
         )
-        return tracing.widened_on_cpus(functools.partial(_without_types, scatter), array)
+        return narrow_sums.reduce_in_float32(functools.partial(_without_types, scatter), array)
 
     def rest(array: jax.Array, names: Names, axes: Entry) -> Any:
         require_partial("psum_scatter", array, names, axes)
-        return tracing.widened_on_cpus(lambda array: lax.psum(array, axes), array)
+        return narrow_sums.reduce_in_float32(lambda array: lax.psum(array, axes), array)
 
     return _along("psum_scatter", one, x, axis, over, rest)
 
@@ -384,7 +385,7 @@ def _reduced(
     asked = dict(selection(axis, function))
 
     def reduced(array: jax.Array, axes: Entry) -> Any:
-        return tracing.widened_on_cpus(lambda array: collective(array, axes), array)
+        return narrow_sums.reduce_in_float32(lambda array: collective(array, axes), array)
 
     def one(array: Any, names: Names) -> Any:
         for name in asked:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ..array import NamedArray, is_named_array
 from ..axis import names_in, selection
 from ..core import facts, shape_of, sizes_of
+from ..engine import auto
 from ..engine.operands import own_names
 from ..errors import (
     ArgumentError,
@@ -31,7 +32,6 @@ from ..errors import (
     suggestion,
 )
 from ..kinds import Payload, Tree, Typed, type_text
-from ..layout import auto
 from ..layout.assignment import path_text
 from ..names import plans
 from ..names.plans import Names

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from ..array import NamedArray, is_named_array
 from ..axis import Axis, AxisSelection, selection
 from ..core import shape_of, wrap
-from ..engine import checks
+from ..engine import auto, checks
 from ..errors import AxisSizeError, OperandError, describe, message
-from ..layout import auto, context, explicit
+from ..layout import context, explicit
 from ..layout.scope import hiding
 from ..names import plans
 from .leaves import Parts, take_arrays

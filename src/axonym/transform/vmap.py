@@ -11,6 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ..array import NamedArray
 from ..axis import Axis, AxisSelection, selection
 from ..errors import OperandError, message, suggestion
+from ..faults import empty_arrays
 from ..kinds import is_array
 from ..layout import assignment, constraints, context, explicit, modes, partition
 from ..layout.assignment import Entry
@@ -134,7 +135,7 @@ def _vmap(
 
         arguments = Arguments("vmap", axis, (positional, keyword), dimension)
         outputs, skeleton = _batched(batched, name, arguments)
-        arrays = list(map(constraints.unsplit_if_empty, outputs))
+        arrays = list(map(empty_arrays.unsplit_empty, outputs))
         placed = axis_placed("vmap", Axis(name, arguments.size), out_axis)
         moved = dimension_placed("vmap", name, out_axis)
         return skeleton.fill(arrays, name=placed, plain=moved)

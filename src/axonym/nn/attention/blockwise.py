@@ -8,8 +8,8 @@ from jax import lax
 
 from ...array import NamedArray, is_named_array
 from ...core import Core, wrap
-from ...engine import kernels
-from ...layout import auto, explicit, tracing
+from ...engine import auto, kernels
+from ...layout import explicit, tracing
 from ...names import plans
 from ...ops.elementwise import maximum
 from ...partitioning.shard import auto_sharded

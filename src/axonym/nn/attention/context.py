@@ -17,11 +17,11 @@ from jax.sharding import PartitionSpec
 
 from ...array import NamedArray, is_named_array
 from ...core import Core, wrap
-from ...engine import kernels
+from ...engine import auto, kernels
 from ...errors import ShardingError, message
-from ...layout import auto, context, explicit, modes, partition, tracing
+from ...layout import context, explicit, modes, partition, tracing
 from ...layout.assignment import Entry, MeshLike, looked_up
-from ...layout.blocks import entries_from_type_and_mapping, manual_axes, mesh_of
+from ...layout.blocks import choose_manual_axes, find_entries, find_mesh
 from ...layout.scope import current_scope
 from ...names import plans
 from ...names.plans import Names
@@ -79,12 +79,12 @@ def split_of(call: AttentionCall, *, inside: bool = False) -> Split | None:
         found = _split_inside(call)
         if found is not None:
             return found
-    mesh = mesh_of(call.query.array)
+    mesh = find_mesh(call.query.array)
     if mesh.empty:
         return None
     tables: list[dict[str, Entry]] = []
     for x in (call.query, call.keys, call.values):
-        entries = entries_from_type_and_mapping(jnp.asarray(x.array), x.names)
+        entries = find_entries(jnp.asarray(x.array), x.names)
         named = entries[len(entries) - len(x.names) :]
         tables.append(dict(zip(x.names, named, strict=True)))
     queries, keys = tables[0][call.q_pos], tables[1][call.k_pos]
@@ -116,7 +116,7 @@ def _split_inside(call: AttentionCall) -> Split | None:
     queries, keys = found
     if not queries:
         return None
-    mesh = mesh_of(call.query.array)
+    mesh = find_mesh(call.query.array)
     return Split(queries, keys, partition.ways_on(mesh, queries), mesh, is_inside=True)
 
 
@@ -216,7 +216,7 @@ def _layout(method: str, call: AttentionCall, split: Split, sees: bool) -> Layou
         is_nested = modes.has_manual(split.mesh)
         typed = explicit.has_explicit_axes(call.query.array) and not is_nested
         used = [split.queries, *(entry for _, entry in entries)]
-        manual = manual_axes(split.mesh, used, typed)
+        manual = choose_manual_axes(split.mesh, used, typed)
     heads = None
     if method == "all-to-all":
         heads = _heads(call, split)

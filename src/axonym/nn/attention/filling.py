@@ -16,13 +16,15 @@ from jax import lax
 
 from ...array import NamedArray
 from ...core import wrap
-from ...engine.merging import fitted, like, settled, settled_gradient
+from ...engine import auto
 from ...engine.position import Reach
 from ...engine.scatter import on_mesh, write
 from ...engine.steps import steps_of
-from ...layout import auto, context, explicit, modes
-from ...layout.blocks import entries_from_type_and_mapping, mesh_of
-from ...layout.tracing import tracing, varying_like
+from ...faults.merged_slices import fit_start, like, separate, separate_gradient
+from ...faults.sorted_positions import mark_varying_like
+from ...layout import context, explicit, modes
+from ...layout.blocks import find_entries, find_mesh
+from ...layout.tracing import tracing
 from ...names import plans
 from ...names.plans import Names
 from .parts import parts_of, put_in_parts
@@ -61,7 +63,7 @@ def _put(old: NamedArray, new: NamedArray, index: Index, each: Names, *, ring: b
         return scattered(old, new, index, each, ring)
     names, numbers = tuple(index), tuple(index.values())
     others = [x.array for x in (new, *numbers) if isinstance(x, NamedArray)]
-    old = wrap(old, varying_like(old.array, *others), old.names)
+    old = wrap(old, mark_varying_like(old.array, *others), old.names)
 
     def by_scatter(old: NamedArray, new: NamedArray, numbers: tuple[Any, ...]) -> NamedArray:
         return scattered(old, new, dict(zip(names, numbers, strict=True)), each, ring)
@@ -96,13 +98,13 @@ def _trips(
 
 def _split(x: NamedArray) -> set[str] | None:
     """Return the axes that the compiler splits over devices; None if that is not known."""
-    mesh = mesh_of(x.array)
+    mesh = find_mesh(x.array)
     if mesh.empty or set(mesh.axis_names) == modes.find_manual_axes(mesh):
         return set()
     is_known = explicit.has_explicit_axes(x.array) or context.current_mapping() is not None
     if mesh.size > 1 and not is_known:
         return None
-    entries = entries_from_type_and_mapping(x.array, x.names)
+    entries = find_entries(x.array, x.names)
     named = entries[len(entries) - len(x.names) :]
     return {name for name, entry in zip(x.names, named, strict=True) if entry}
 
@@ -155,7 +157,7 @@ def in_boxes(
                 corner[dim] = lax.rem(lax.div(i, like(stride, i)), like(array.shape[dim], i))
                 box = _piece(box, corner[dim], 1, dim)
             first = _piece(firsts, i, 1, 0)[0] if firsts.size > 1 else firsts[0]
-            corner[at] = fitted(first, array.shape[at], box.shape[at], wraps=False)
+            corner[at] = fit_start(first, array.shape[at], box.shape[at], wraps=False)
             there = lax.dynamic_slice(array, corner, box.shape, allow_negative_indices=False)
             kept = _shifted(box, there, first - corner[at], at)
             return lax.dynamic_update_slice(array, kept, corner, allow_negative_indices=False)
@@ -228,9 +230,9 @@ def _scattered_each(
         update = jnp.broadcast_to(update, (*lead, *update.shape[-len(new.names) :]))
         count = where.size
         written = lax.scatter(
-            settled(array, count), indices, update, numbers, unique_indices=True, mode="drop"
+            separate(array, count), indices, update, numbers, unique_indices=True, mode="drop"
         )
-        return settled_gradient(written, count)
+        return separate_gradient(written, count)
 
     starts = [jnp.asarray(layer, where.dtype) for layer in layers]
     operands = [array, update.array, where.array, *starts]

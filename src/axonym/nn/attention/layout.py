@@ -12,7 +12,7 @@ from ...array import NamedArray, is_named_array
 from ...core import wrap
 from ...layout import partition, tracing
 from ...layout.assignment import Entry, MeshLike
-from ...layout.blocks import devices_of
+from ...layout.blocks import list_devices
 from ...names.plans import Names
 from .call import KEYS, QUERIES
 from .plan import Number, Operands, Plan, Rest, Tree, sizes_of_blocks
@@ -99,7 +99,7 @@ class Layout:
 
     def send(self, tree: Tree, shift: int = 1) -> Tree:
         """Send arrays to the device with the part that comes `shift` later."""
-        devices, ordered = devices_of(self.axes)
+        devices, ordered = list_devices(self.axes)
         pairs = [(devices[i], devices[(i + shift) % self.ways]) for i in range(self.ways)]
         return jax.tree.map(lambda array: lax.ppermute(array, ordered, pairs), tree)
 

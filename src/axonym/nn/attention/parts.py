@@ -16,7 +16,7 @@ from ...array import NamedArray
 from ...core import wrap
 from ...layout import context, explicit, modes, tracing
 from ...layout.assignment import Entry, MeshLike
-from ...layout.blocks import entries_from_type_and_mapping
+from ...layout.blocks import find_entries
 from ...layout.partition import spec_from_entries, ways_on
 from ...layout.records import AUDIT
 from ...names.plans import Names
@@ -65,7 +65,7 @@ def parts_of(old: NamedArray, new: NamedArray, index: Index, *, ring: bool) -> P
         if len(sizes) != len(x.names) or not all(isinstance(size, int) and size for size in sizes):
             return None
 
-    entries = dict(zip(old.names, entries_from_type_and_mapping(old.array, old.names), strict=True))
+    entries = dict(zip(old.names, find_entries(old.array, old.names), strict=True))
     ways: dict[str, int] = {}
     for name, entry in entries.items():
         ways[name] = ways_on(mesh, entry)

@@ -17,10 +17,10 @@ from ...array import NamedArray
 from ...axis import Axis, AxisSelector, selector, shown, sized
 from ...core import Core, facts, shape_of, wrap
 from ...dtypes import at_least_float32
-from ...engine import checks, kernels
+from ...engine import auto, checks, kernels
 from ...engine.renaming import up_to_renaming
 from ...errors import ArgumentError, AxisClashError, message
-from ...layout import auto, explicit
+from ...layout import explicit
 from ...names import plans
 from ...names.plans import Names
 from ..inputs import check_positions, numbered

@@ -8,7 +8,7 @@ from typing import Any
 from jax import lax
 
 from ...array import NamedArray, named
-from ...layout import tracing
+from ...faults import narrow_sums
 from ...layout.assignment import Entry
 from ...ops.where import where
 from ..settings import activated
@@ -59,7 +59,7 @@ def on_device(
 
     to_sum = (*layout.alone, *layout.hidden)
     if to_sum and adds_up:
-        added = tracing.widened_on_cpus(lambda array: lax.psum(array, to_sum), y.array)
+        added = narrow_sums.reduce_in_float32(lambda array: lax.psum(array, to_sum), y.array)
         y = named(added, y.names)
     return y, dropped
 

@@ -15,6 +15,7 @@ from jax import lax
 
 from ...array import NamedArray, is_named_array
 from ...current.features import using
+from ...faults import narrow_sums
 from ...layout import tracing
 from ...layout.assignment import AxisMapping, Entry
 from ...layout.context import MAPPING, TAKEN, current_mapping, taken_axes
@@ -99,7 +100,7 @@ def _backward(call: _Call, saved: tuple[Inputs, Experts], cotangents: Any) -> An
         sums: list[jax.Array] = []
         for gradient, axes in zip(gradients, to_sum, strict=True):
             add_up = functools.partial(lax.psum, axis_name=axes)
-            sums.append(tracing.widened_on_cpus(add_up, gradient) if axes else gradient)
+            sums.append(narrow_sums.reduce_in_float32(add_up, gradient) if axes else gradient)
         return jax.tree.unflatten(tree, sums)
 
     by_x, by_gates, by_experts = call.on_devices(local, given, chosen, cotangents[0])

@@ -12,10 +12,9 @@ from jax.core import Tracer
 
 from ...array import NamedArray, is_named_array, named
 from ...axis import Axis, shown
-from ...engine import kernels
+from ...engine import auto, kernels
 from ...errors import AxisSizeError, OperandError, describe, message
 from ...kinds import is_array, type_text
-from ...layout import auto
 from ...layout.assignment import Entry
 from ...ops.index import index
 from ...ops.join import stack

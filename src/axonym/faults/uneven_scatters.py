@@ -1,9 +1,10 @@
-"""Positions that do not divide among the devices of a mesh.
+"""Internal. XLA scatters elements that are not there, where an axis of positions does not divide among devices.
 
-Where XLA splits an axis of an uneven size, the last device has elements that are not there, and computes with them. Its
-scatter adds them too, to whatever position they happen to have (`tests/upstream/test_uneven_scatter.py`): so does the
-gradient of a gather, such as that of an embedding of `tokens["pos", 1:]`. Here every device gets as many positions,
-and those that are too many are out of range, or cut off.
+The last device then has elements beyond the end of the array. XLA's scatter adds these, too, to whatever position they
+happen to have. The gradient of a gather is a scatter, such as that of an embedding of `tokens["pos", 1:]`.
+
+All versions, on Auto axes; `tests/upstream/test_uneven_scatter.py` shows it. The guards give all devices the same
+number of positions. The added ones are out of range, or their results are cut off.
 """
 
 import builtins
@@ -17,13 +18,13 @@ from jax import lax
 
 from ..dtypes import widened
 from ..layout import context, modes, partition
-from .merging import unshared
+from .shared_paddings import separate_padding
 
 At = tuple[Any, ...]
 """A positional index: a slice, an int or an array of ints for each dimension."""
 
 
-def missing(array: jax.Array, shape: Iterable[object]) -> list[int]:
+def count_missing(array: jax.Array, shape: Iterable[object]) -> list[int]:
     """Return how many positions to add along each dimension of an index, so that devices get equally many."""
     ways = _ways(array)
     counts: list[int] = []
@@ -52,44 +53,44 @@ def _ways(array: jax.Array) -> int:
     return math.lcm(*(partition.ways_on(mesh, axes) for axes in (*joined, *apart)))
 
 
-def shape_of(at: At) -> tuple[int, ...]:
+def broadcast_shape(at: At) -> tuple[int, ...]:
     """Return the shape that the arrays of an index have together."""
     return jnp.broadcast_shapes(*(jnp.shape(part) for part in at if _is_indexed(part)))
 
 
-def extended(array: jax.Array, dims: Sequence[int], more: Sequence[int]) -> jax.Array:
+def extend(array: jax.Array, dims: Sequence[int], more: Sequence[int]) -> jax.Array:
     """Add zeros at the end of some dimensions of an array."""
     around = [(0, 0, 0)] * array.ndim
     for dim, count in zip(dims, more, strict=True):
         around[dim] = (0, count, 0)
     zero = jnp.zeros((), array.dtype)
-    longer: jax.Array = lax.pad(unshared(array), zero, around)
+    longer: jax.Array = lax.pad(separate_padding(array), zero, around)
     return longer
 
 
 def read_more(at: At, more: Sequence[int]) -> At:
     """Let an index read position 0 as well, as often as is missing."""
-    shape = shape_of(at)
+    shape = broadcast_shape(at)
     longer: list[Any] = []
     for part in at:
         if _is_array(part):
-            part = extended(jnp.asarray(part), *_own(part, shape, more))
+            part = extend(jnp.asarray(part), *_own(part, shape, more))
         longer.append(part)
     return tuple(longer)
 
 
 def cut_off(found: jax.Array, at: At, more: Sequence[int]) -> jax.Array:
     """Drop the elements that an index read because of `read_more`."""
-    first = first_read(at)
+    first = find_first_read(at)
     for dim, count in enumerate(more, start=first):
         if count:
             found = lax.slice_in_dim(found, 0, found.shape[dim] - count, axis=dim)
     return found
 
 
-def written_more(at: At, sizes: Sequence[int], more: Sequence[int]) -> At:
+def write_more(at: At, sizes: Sequence[int], more: Sequence[int]) -> At:
     """Let an index of an array of some sizes write out of range as often as is missing, each time elsewhere."""
-    shape = shape_of(at)
+    shape = broadcast_shape(at)
     longer: list[Any] = []
     for part, size in zip(at, sizes, strict=False):
         if not _is_array(part):
@@ -113,14 +114,14 @@ def _own(part: Any, shape: Sequence[int], more: Sequence[int]) -> tuple[list[int
     return dims, [more[leading + dim] for dim in dims]
 
 
-def unsliced(at: Sequence[Any]) -> list[int]:
+def find_indexed(at: Sequence[Any]) -> list[int]:
     """Return the dimensions that a positional index does not slice."""
     return [dim for dim, part in enumerate(at) if _is_indexed(part)]
 
 
-def first_read(at: Sequence[Any]) -> int:
+def find_first_read(at: Sequence[Any]) -> int:
     """Return where what an index reads has the dimensions of its arrays: by NumPy, in place only if adjacent."""
-    indexed = unsliced(at)
+    indexed = find_indexed(at)
     if indexed and indexed == list(range(indexed[0], indexed[-1] + 1)):
         return indexed[0]
     return 0

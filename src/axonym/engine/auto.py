@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from ..faults.gathered_pieces import keep_apart
+from ..layout import assignment, explicit, partition, tracing
 from ..names.plans import Names
-from . import assignment, explicit, partition, tracing
 
 
 def whole(array: jax.Array, at: Sequence[int], names: Names = ()) -> jax.Array:
@@ -63,7 +64,7 @@ def moved(
     (fitting,) = dividing(fn, arrays, [entries])
     if fitting != list(entries):
         explicit.report_gathered(arrays[0], fitting)
-        fn = _apart(fn)
+        fn = keep_apart(fn)
     result: jax.Array = local(fn, arrays, fitting)
     return result
 
@@ -76,22 +77,9 @@ def all_moved(
         return fn(array)
     entries = [explicit.entries_from_type(array)] * count
     results: tuple[jax.Array, ...] = local(
-        _apart(fn), [array], tuple(dividing(fn, [array], entries))
+        keep_apart(fn), [array], tuple(dividing(fn, [array], entries))
     )
     return results
-
-
-def _apart(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep XLA from merging what a function makes with what it is gathered for.
-
-    XLA loses the rest of a split array where a piece from its start is gathered and written back
-    (`tests/upstream/test_gathered_pieces.py`).
-    """
-
-    def apart(*arrays: jax.Array) -> Any:
-        return jax.lax.optimization_barrier(fn(*arrays))
-
-    return apart
 
 
 def dividing(

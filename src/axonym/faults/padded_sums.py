@@ -1,8 +1,8 @@
-"""Sums over windows of arrays that may be padded.
+"""Internal. XLA sums windows wrongly over an axis of one element that has as many zeros before as after it.
 
-Where an axis of one element was padded by as many zeros before as after it, XLA takes each window to hold the element,
-though a window may lie in the padding that the sum itself adds. So the gradient of the middle element of a cumulative
-sum would be wrong: the element's gradient, padded, is summed up backwards (`tests/upstream/test_padded_sums.py`).
+It takes each window to hold the element, though a window may lie in the padding that the sum itself adds. The gradient
+of the middle element of a cumulative sum would be wrong, since the padded gradient of the element is summed backwards.
+All versions, also on one device; `tests/upstream/test_padded_sums.py` shows it.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .merging import unshared
+from .shared_paddings import separate_padding
 
 
-def accumulated(
+def accumulate(
     sums: Callable[[jax.Array], jax.Array], array: jax.Array, axis: int, reverse: bool = False
 ) -> jax.Array:
     """Call a function that sums cumulatively along `axis`, and add the last element of an odd number of them apart.
@@ -22,10 +22,10 @@ def accumulated(
     Of an even number, none has as many elements before it as after it. A barrier is not enough here: on jax 0.10, XLA
     removes it before it merges the sum with the padding of an axis of one element.
     """
-    array = unshared(array)
+    array = separate_padding(array)
     size = array.shape[axis]
     if not isinstance(size, int):
-        return summed(sums, array, (axis,))
+        return sum_windows(sums, array, (axis,))
     if not _may_be_padded(size):
         return sums(array)
     first, last = (lax.slice_in_dim(array, at, at + 1, axis=axis) for at in (0, size - 1))
@@ -38,7 +38,7 @@ def accumulated(
     return jnp.concatenate([rest, total], axis)
 
 
-def summed(
+def sum_windows(
     sums: Callable[[jax.Array], jax.Array], array: jax.Array, axis: Sequence[int]
 ) -> jax.Array:
     """Call a function that sums over windows along `axis`, and keep XLA from merging it with a padding around it.
@@ -48,7 +48,7 @@ def summed(
     if any(_may_be_padded(array.shape[at]) for at in axis):
         array = lax.optimization_barrier(array)
     else:
-        array = unshared(array)
+        array = separate_padding(array)
     result = sums(array)
     if any(_may_be_padded(size) for at in axis for size in (array.shape[at], result.shape[at])):
         result = lax.optimization_barrier(result)

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import axonym as axn
-from axonym.layout import auto
+from axonym.engine import auto
 from tests.laws import assert_close
 
 

@@ -1,7 +1,8 @@
-"""The largest and smallest elements of arrays that are split over devices, where NaN would be lost.
+"""Internal. XLA loses NaN in the largest and smallest elements of arrays that are split over devices.
 
-To join what devices have found, XLA for CPUs and NCCL, its library for GPUs, compare with `fmin` and `fmax`, for which
-a number comes before NaN. https://github.com/NVIDIA/nccl/blob/master/src/device/reduce_kernel.h
+To join what devices have found, XLA for CPUs and NCCL, its library for GPUs, compare with `fmin` and `fmax`, which
+prefer a number to NaN. All versions; `tests/upstream/test_joins_of_devices.py` shows it for CPUs, and
+https://github.com/NVIDIA/nccl/blob/master/src/device/reduce_kernel.h for GPUs.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,12 +14,12 @@ import jax.numpy as jnp
 from ..layout import context, explicit, modes
 
 
-def highest(array: jax.Array, axis: Iterable[int] | None = None, **options: object) -> jax.Array:
+def find_max(array: jax.Array, axis: Iterable[int] | None = None, **options: object) -> jax.Array:
     """Do `jnp.max`; NaN is larger than all numbers, on all devices."""
     return _extremum(jnp.max, array, axis, options)
 
 
-def lowest(array: jax.Array, axis: Iterable[int] | None = None, **options: object) -> jax.Array:
+def find_min(array: jax.Array, axis: Iterable[int] | None = None, **options: object) -> jax.Array:
     """Do `jnp.min`; NaN is smaller than all numbers, on all devices."""
     return _extremum(jnp.min, array, axis, options)
 
@@ -32,19 +33,19 @@ def _extremum(
     if axis is None:
         axis = range(array.ndim)
     at = tuple(axis)
-    return with_nan(fn(array, at, **options), array, at, where=options.get("where"))
+    return restore_nan(fn(array, at, **options), array, at, where=options.get("where"))
 
 
-def with_nan(
+def restore_nan(
     found: jax.Array, array: jax.Array, axis: tuple[int, ...], where: Any = None
 ) -> jax.Array:
     """Replace an extremum over `axis` by NaN where an element is NaN that devices may have lost."""
-    if not may_be_lost(array, axis):
+    if not may_lose_nan(array, axis):
         return found
     return jnp.where(jnp.any(jnp.isnan(array), axis, where=where), jnp.nan, found)
 
 
-def may_be_lost(array: jax.Array, axis: Iterable[int]) -> bool:
+def may_lose_nan(array: jax.Array, axis: Iterable[int]) -> bool:
     """Return whether there may be NaN, and one of the dimensions `axis` may lie on several devices.
 
     The type of an array tells on Explicit mesh axes; on Auto ones, the compiler decides.

@@ -1,4 +1,7 @@
-"""Sliding one signal along another on a mesh."""
+"""Internal. XLA sums gradients of convolved signals over mesh axes that nothing is split over.
+
+All versions, on Auto axes of a mesh of several axes; `tests/upstream/test_split_windows.py` shows it.
+"""
 
 from collections.abc import Callable
 
@@ -6,10 +9,10 @@ import jax
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from . import modes
+from ..layout import modes
 
 
-def slide_whole(slide: Callable[..., jax.Array], x: jax.Array, v: jax.Array) -> jax.Array:
+def slide_replicated(slide: Callable[..., jax.Array], x: jax.Array, v: jax.Array) -> jax.Array:
     """Slide one signal along the other; on a mesh of several axes, both and the result are replicated.
 
     XLA's partitioner would also sum gradients, and some results, over mesh axes that are not used.

@@ -1,0 +1,31 @@
+"""Internal. XLA loses most of a product in which the batch axis and the summed axis change places on a mesh.
+
+The result is split over one mesh axis along a batch axis; the operands are split over it along the summed axis, and
+over another mesh axis along the batch axis. All versions, on Auto axes; `tests/upstream/test_batched_products.py` shows
+it.
+"""
+
+from collections.abc import Sequence, Set
+
+import jax
+
+from ..layout.constraints import constrain_dimensions, find_free_auto_axes
+from ..layout.context import mapped
+from ..layout.partition import only
+
+
+def shard_batch(array: jax.Array, labels: Sequence[object], batch: Set[str]) -> jax.Array:
+    """On Auto mesh axes, shard the batch axes of an operand of a product as the mapping shards those of the result.
+
+    Args:
+        array: the operand.
+        labels: the labels of its dimensions.
+        batch: the labels that are names of batch axes; other dimensions stay as they are.
+    """
+    found = mapped(batch)
+    if not found:
+        return array
+    free = find_free_auto_axes()
+    entries = [only(found.get(label, ()), free) for label in labels]  # type: ignore[call-overload]
+    wanted = {at: entry for at, entry in enumerate(entries) if entry}
+    return constrain_dimensions(array, wanted)

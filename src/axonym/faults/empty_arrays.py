@@ -1,0 +1,25 @@
+"""Internal. JAX 0.10 cannot fetch or print a split result without elements, on Explicit mesh axes.
+
+XLA replicates an array without elements whatever its layout, so that the result has another sharding than its type
+says. `tests/upstream/test_empty_arrays.py` shows it. Collectives of XLA do not take an empty dimension either.
+"""
+
+from typing import Any
+
+import jax
+
+from ..layout.explicit import relayout
+
+
+def unsplit_empty(results: object) -> Any:
+    """On a mesh with Explicit axes, replicate the results that have no elements."""
+
+    def unsplit(result: object) -> Any:
+        if isinstance(result, jax.Array) and 0 in result.shape:
+            return relayout(result, [()] * result.ndim)
+        return result
+
+    # Most often there is one array, which needs no walk through a tree.
+    if isinstance(results, jax.Array):
+        return unsplit(results)
+    return jax.tree.map(unsplit, results)

@@ -1,0 +1,18 @@
+"""Internal. XLA loses the rest of a split array where a piece from its start is gathered and written back.
+
+All versions, on all platforms; `tests/upstream/test_gathered_pieces.py` shows it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+
+def keep_apart(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a function whose results are not merged with what they are gathered for."""
+
+    def apart(*arrays: jax.Array) -> Any:
+        return jax.lax.optimization_barrier(fn(*arrays))
+
+    return apart
