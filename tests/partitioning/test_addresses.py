@@ -70,7 +70,7 @@ def test_devices_are_counted():
 
 
 def test_a_mesh_axis_stands_for_what_lies_over_it():
-    look = lambda name, names: inside(lambda: addresses.targets("psum_scatter", name, None, names, set(names)))  # noqa: E731
+    look = lambda name, names: inside(lambda: addresses.targets("psum_scatter", (name, None), None, names, set(names)))  # noqa: E731
     assert look("y", ("embed", "mlp")) == {"embed": ("y",)}
     assert look("z", ("batch", "mlp")) == {"batch": ("z",)}
     assert look("z", ("embed", "mlp")) == {}

@@ -622,16 +622,6 @@ def test_mesh_axes_that_are_not_manual(request, kind, where):
 
 
 @pytest.mark.parametrize("over", [("data", "model"), ("model", "data")], ids=str)
-def test_a_ring_follows_the_blocks_of_its_axis(explicit_mesh, auto_mesh, over):
-    """Raw `ppermute` counts devices in the order of the mesh, whatever the order of the mesh axes it is given."""
-    for mesh in (auto_mesh, explicit_mesh):
-        for shift in (1, -3, np.int64(9), [(i, (i + 1) % 8) for i in range(8)]):
-            f = axn.shard_map(lambda x, shift=shift: axn.ppermute(x, "batch", shift), {"batch": over}, mesh)
-            by = 1 if isinstance(shift, list) else int(shift)
-            np.testing.assert_array_equal(f(axn.arange(B)).array, np.roll(np.arange(8), by))
-
-
-@pytest.mark.parametrize("over", [("data", "model"), ("model", "data")], ids=str)
 def test_mesh_axes_are_gathered_and_cut_one_by_one_in_their_order(auto_mesh, over):
     outer, inner = over
 

@@ -16,7 +16,8 @@ from ..errors import AxisClashError, AxisError, AxisSizeError, OperandError, mes
 from ..layout import context
 from ..names import plans
 from ..ops.elementwise import rsqrt, square, stop_gradient
-from ..partitioning.collectives import axis_size, pmean
+from ..partitioning.addresses import count_of, mesh_axes_of
+from ..partitioning.collectives import pmean
 from ..partitioning.shard import auto_sharded
 from .inputs import check_input, with_sizes
 from .layer import Layer
@@ -165,7 +166,8 @@ class BatchNorm(Layer):
             return y, state
 
         split = [name for name, entry in context.mapped(self.over).items() if entry]
-        count = math.prod(map(x.axis_size, self.over)) * axis_size(split)
+        blocks = count_of(mesh_axes_of("BatchNorm", split, (), meaning="arrays"))
+        count = math.prod(map(x.axis_size, self.over)) * blocks
         if count < 2:
             problem = f"a variance needs more than {count} element"
             hint = "pass inference=True to use the running statistics"
@@ -177,8 +179,9 @@ class BatchNorm(Layer):
             bias: NamedArray | None,
         ) -> tuple[NamedArray, BatchNormState]:
             wide = widen(x)
-            mean = pmean(wide.mean(self.over), split)
-            var = pmean(square(wide - mean).mean(self.over), split)
+            over = mesh_axes_of("BatchNorm", split, (), meaning="arrays")
+            mean = pmean(wide.mean(self.over), over=over)
+            var = pmean(square(wide - mean).mean(self.over), over=over)
             return _scaled(x, mean, var, weight, bias, eps=self.eps), BatchNormState(mean, var)
 
         y, batch = from_inputs(normalized)(x, weight, bias)

@@ -20,7 +20,8 @@ from ..layout.records import AUDIT
 from ..layout.scope import current_scope
 from ..ops.contract import dot
 from ..ops.elementwise import tanh
-from ..partitioning.collectives import axis_size, pcast, ppermute
+from ..partitioning.addresses import count_of, mesh_axes_of
+from ..partitioning.collectives import pcast, ppermute
 from ..partitioning.options import PRODUCTS
 from ..partitioning.shard import auto_sharded
 from ..partitioning.shard_map import shard_map
@@ -96,17 +97,19 @@ def around(
     Returns:
         What `last` makes, laid out as the input.
     """
-    split = tuple(context.mapped(x.names))
+    split, names = tuple(context.mapped(x.names)), x.names
 
     hidden = last.In[0].name
 
     def run(x: NamedArray, first: Sequence[Linear], weight: NamedArray) -> NamedArray:
         # The gradient of a weight is then summed over the batch once, and not for each block.
-        first, weight = pcast((first, weight), split)
-        count = axis_size(ring)
+        every = mesh_axes_of("MLP", split, names, meaning="arrays")
+        along = mesh_axes_of("MLP", ring, names, meaning="arrays")
+        first, weight = pcast((first, weight), over=every)
+        count = count_of(along)
         read = [_products(x, first)]
         for _ in range(1, count):
-            x = ppermute(x, ring)
+            x = ppermute(x, over=along)
             read.append(_products(x, first))
         # Both products with the own block in one operation would wait for both of its neighbours.
         read[0] = lax.optimization_barrier(read[0])
@@ -115,7 +118,7 @@ def around(
         total = dot(between(*read[1]), weight, axis=hidden)
         for turn in range(2, count + 1):
             here = dot(between(*read[turn % count]), weight, axis=hidden)
-            total = ppermute(total, ring) + here
+            total = ppermute(total, over=along) + here
         return total
 
     x, first, weight = auto_sharded((x, first, last.weight))

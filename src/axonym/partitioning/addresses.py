@@ -3,7 +3,8 @@
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Literal
 
 import jax
 from jax import lax
@@ -12,35 +13,49 @@ from ..axis import AxisSelection, selection
 from ..errors import AxisNotFoundError, AxisSizeError, ShardingError, describe, message, suggestion
 from ..layout import assignment, context, explicit, modes, partition
 from ..layout.assignment import AxisMapping, Entry
+from ..layout.records import LEDGER
 from ..layout.scope import current_scope
 from ..names.plans import Names
 from ..phrases import given_with_size, missing_axis
 
 REDUCTIONS = ("psum", "pmean", "pmax", "pmin")
 
+# What a name stands for: an axis of arrays or of the mesh where only one has it, or else the one that is meant.
+Meaning = Literal["either", "arrays", "mesh"]
+
 
 def targets(
     function: str,
-    name: str,
+    axis: tuple[str, int | None],
     over: AxisSelection | None,
     names: Names,
     present: set[str],
     array: jax.Array | None = None,
 ) -> dict[str, Entry]:
-    """Return the axes of an array that a name stands for, and the mesh axes of their blocks."""
+    """Return the axes of an array that an axis stands for, and the mesh axes of their blocks."""
+    name, size = axis
+    if size is None and over is None:
+        require_one_meaning(function, name, names, array, present)
     if name in names:
         cut = None
         if function == "psum_scatter":
             cut = name
         if over is None:
-            over = name
-        return {name: mesh_axes_of(function, over, names, array, cut)}
+            return {name: mesh_axes_of(function, {name: size}, names, array, cut)}
+        return {name: mesh_axes_of(function, over, names, array, cut, meaning="mesh")}
     if name in present:
         return {}
-    if name not in manual_axes():
+    if name not in manual_axes() or size is not None:
         facts = f"axes of the arrays: {', '.join(sorted(present)) or 'none'}"
         hint = suggestion(name, {*present, *manual_axes()})
         raise AxisNotFoundError(message(function, f"no array has axis {name!r}", facts, hint=hint))
+    return split_over(function, name, names, array)
+
+
+def split_over(
+    function: str, name: str, names: Names, array: jax.Array | None = None
+) -> dict[str, Entry]:
+    """Return the axes of an array whose blocks are to be gathered or scattered over a mesh axis."""
     found: dict[str, Entry] = {}
     for own in names:
         entry = _entry(own, names)
@@ -97,8 +112,11 @@ def mesh_axes_of(
     names: Names,
     array: jax.Array | None = None,
     cut: str | None = None,
+    meaning: Meaning = "either",
 ) -> Entry:
     """Find the Manual mesh axes that axes, of arrays or of the mesh, stand for.
+
+    An `Axis`, which has a size, is one of arrays.
 
     Args:
         function: the name for errors.
@@ -106,17 +124,22 @@ def mesh_axes_of(
         names: the names of the array in question, if there is one.
         array: the array itself, which shows whether it is a parameter where its names do not.
         cut: the axis to scatter, whose size does not show its mesh axes.
+        meaning: which a name stands for where both the arrays and the mesh have it.
 
     Raises:
         AxisSizeError: if the size of an `Axis` is neither the local nor the global one.
         ShardingError: if one is an axis of neither the mapping, the mesh nor the arrays, or of the mesh and not Manual;
-            if it is ambiguous whether the array is a parameter, and the axis has different mesh axes then.
+            if a name without a size may be that of an axis of arrays or of the mesh; if it is ambiguous whether the
+            array is a parameter, and the axis has different mesh axes then.
     """
     manual = manual_axes()
     found: list[str] = []
     unclear: list[str] = []
     for name, size in selection(axis, function):
-        if name in names or _is_mapped(name, names):
+        if size is None and meaning == "either":
+            require_one_meaning(function, name, names, array)
+        is_of_mesh = size is None and meaning == "mesh" and name in _mesh_axes()
+        if not is_of_mesh and (name in names or _is_mapped(name, names)):
             if array is None:
                 entry: Entry | None = _entry(name, names)
             else:
@@ -126,10 +149,10 @@ def mesh_axes_of(
             else:
                 found += entry
                 require_size(function, (name, size), names, array, entry)
-        elif name in manual:
+        elif name in manual and size is None and meaning != "arrays":
             found.append(name)
         else:
-            _require_known(function, name)
+            _require_known(function, (name, size), names)
     for name in unclear:
         stored, computed = readings(name, names)
         # Together with the others, both may be the same: a sum does not depend on the order of mesh axes.
@@ -143,22 +166,93 @@ def _is_mapped(name: str, names: Names) -> bool:
     return any(assignment.looked_up(mapping, name) is not None for mapping in _mappings(names))
 
 
-def _require_known(function: str, name: str) -> None:
-    """Raise for a name that is unknown here, as far as names are known."""
+def _mesh_axes() -> tuple[str, ...]:
+    mesh = context.context_mesh()
+    if mesh is None:
+        return ()
+    return mesh.axis_names
+
+
+def require_one_meaning(
+    function: str,
+    name: str,
+    names: Names,
+    array: object = None,
+    present: Collection[str] = (),
+) -> None:
+    """Raise for a name that both the arrays and the mesh have, unless the mapping makes them the same devices.
+
+    Args:
+        function: the name for errors.
+        name: the name.
+        names: the names of the array in question, if there is one.
+        array: the array itself.
+        present: names of arrays beside it.
+    """
     mesh, scope = context.context_mesh(), current_scope()
-    if mesh is not None and name in mesh.axis_names:
+    if mesh is None or scope is None or name not in mesh.axis_names:
+        return
+    mappings = (*scope.mappings.all(), *_computed_by())
+    entries = {assignment.looked_up(mapping, name) for mapping in mappings} - {None}
+    known = {*names, *present, *scope.names, *scope.hidden, *scope.looped}
+    is_same = entries == {(name,)}
+    if is_same and name in present and name not in names:
+        # This array is gathered over the mesh axis, or not at all.
+        is_same = not any(name in entry for _, entry in _all_readings(names))
+    if is_same or not (entries or name in known):
+        return
+    facts: list[str] = []
+    if array is not None:
+        facts.append(has(names, array))
+    facts += (*_mapping_facts(), f"mesh: {partition.describe_mesh(mesh)}")
+    sizes = sorted(size for own, size in scope.sizes if own == name)
+    given = f'axn.Axis("{name}", {sizes[0] if sizes else "..."})'
+    hint = f'over="{name}" for the mesh axis, or {given} for the axis of arrays'
+    problem = f"{name!r} is an axis of arrays and a mesh axis"
+    raise ShardingError(message(function, problem, *facts, hint=hint))
+
+
+def _require_known(function: str, axis: tuple[str, int | None], names: Names) -> None:
+    """Raise for an axis that is unknown here, as far as axes are known."""
+    name, size = axis
+    mesh, scope = context.context_mesh(), current_scope()
+    if mesh is not None and name in mesh.axis_names and size is None:
         kind = modes.list_modes(mesh)[name]
         problem = (
             f"mesh axis {name!r} is {kind}, but collectives need a Manual axis, inside of shard_map"
         )
         raise ShardingError(message(function, problem, f"mesh: {partition.describe_mesh(mesh)}"))
-    if scope is None or name in scope.names:
+    if scope is None:
+        _require_no_misspelling(function, axis, names)
         return
     mappings = (scope.mappings.compute, scope.mappings.parameters)
-    if all(assignment.looked_up(mapping, name) is None for mapping in mappings):
-        known = sorted({*scope.names, *itertools.chain(*mappings), *manual_axes()})
-        problem = f"{name!r} is an axis of neither the arguments, the mapping nor the mesh"
-        facts, hint = f"there are: {', '.join(known)}", suggestion(name, known)
+    is_mapped = any(assignment.looked_up(mapping, name) is not None for mapping in mappings)
+    if is_mapped or name in scope.names:
+        return
+    known = sorted({*scope.names, *itertools.chain(*mappings), *manual_axes()})
+    problem = f"{name!r} is an axis of neither the arguments, the mapping nor the mesh"
+    facts, hint = f"there are: {', '.join(known)}", suggestion(name, known)
+    if name in manual_axes():
+        problem = f"{name!r} is a mesh axis, and an axis of neither the arguments nor the mapping"
+        hint = f'over="{name}" for the mesh axis; an axis that is made inside needs no collective'
+    raise ShardingError(message(function, problem, facts, hint=hint))
+
+
+def _require_no_misspelling(function: str, axis: tuple[str, int | None], names: Names) -> None:
+    """Raise, outside of a shard_map, for a name that is close to a known one; an `Axis` was declared somewhere.
+
+    Other unknown names are axes that nothing maps: of all arrays there, only those in question are known.
+    """
+    name, size = axis
+    ledger = LEDGER.get()
+    known = {*names, *itertools.chain(*_computed_by()), *_mesh_axes()}
+    if ledger is not None:
+        known |= ledger.known
+    hint = suggestion(name, known)
+    if size is None and name not in known and hint is not None:
+        problem = f"{name!r} is an axis of neither the array, the mapping nor the mesh"
+        facts = f"there are: {', '.join(sorted(known))}"
+        hint += f" Otherwise, give an Axis, or map {name!r} to None"
         raise ShardingError(message(function, problem, facts, hint=hint))
 
 
@@ -243,6 +337,8 @@ def _mapping_facts() -> tuple[str, ...]:
     if scope is None:
         return ()
     mappings = scope.mappings
+    if mappings.parameters == mappings.compute:
+        return (f"mapping: {mappings.compute}",)
     return f"parameters: {mappings.parameters}", f"compute: {mappings.compute}"
 
 
@@ -385,10 +481,11 @@ def require_whole(
 
 
 def require_no_blocks(
-    function: str, name: str, names: Names, array: jax.Array, axes: Entry
+    function: str, axis: tuple[str, int | None], names: Names, array: jax.Array, axes: Entry
 ) -> None:
-    """Raise for a reduction over a name whose devices hold different blocks of another axis."""
-    if not names or name in manual_axes():
+    """Raise for a reduction over an axis whose devices hold different blocks of another axis."""
+    name, size = axis
+    if not names or (size is None and name in manual_axes()):
         return
     mine = set(itertools.chain(*readings(name, names))) & {*axes}
     for own, entry in _all_readings(names):

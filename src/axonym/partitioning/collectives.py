@@ -13,8 +13,6 @@ parameter if only parameters have the axis. If that does not decide either, an e
 """
 
 import functools
-import itertools
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -22,18 +20,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.core import Tracer
 
-from ..array import NamedArray, is_named_array
+from ..array import NamedArray
 from ..axis import AxisSelection, AxisSelector, selection, selector
-from ..core import shape_of
-from ..errors import ArgumentError, BroadcastError, OperandError, ShardingError, describe, message
+from ..errors import ArgumentError, BroadcastError, ShardingError, describe, message
 from ..faults import narrow_sums
 from ..layout import assignment, explicit, modes, partition, tracing
 from ..layout.assignment import Entry
 from ..layout.scope import current_scope
 from ..names.plans import Names
 from .addresses import (
+    Meaning,
     count_of,
     dimension,
     has,
@@ -45,11 +42,13 @@ from .addresses import (
     require_computed,
     require_even,
     require_no_blocks,
+    require_one_meaning,
     require_partial,
     require_size,
     require_whole,
-    targets,
 )
+from .leaves import along, asked_axes, each
+from .permutations import pairs_of, renumbered
 
 __all__ = [
     "all_gather",
@@ -70,17 +69,21 @@ __all__ = [
 T = TypeVar("T")
 
 
-def psum(x: T, axis: AxisSelection) -> T:
+def psum(x: T, axis: AxisSelection | None = None, *, over: AxisSelection | None = None) -> T:
     """Add up the values of all devices; each gets the sum.
 
     Args:
         x: arrays without the axis, such as sums over the local block of it.
-        axis: the axis, or several, over which the sum is partial. Numbers are multiplied by its number of blocks.
+        axis: the axis, or several, over which the sum is partial, or mesh axes. Numbers are multiplied by its number
+            of blocks.
+        over: mesh axes to add up over, in place of the axis. The name of a mesh axis that arrays have too means the
+            mesh axis here only; an `Axis` is always one of arrays.
 
     Raises:
         AxisSizeError: if an `Axis` is given whose size is neither the local nor the global one.
+        OperandError: if neither `axis` nor `over` is given.
         ShardingError: if an array has the axis itself, or a `vmap` hides it; if it is the same on all devices; if it
-            matters and is ambiguous whether it is a parameter; if the axis is unknown.
+            matters and is ambiguous whether it is a parameter; if the axis is unknown, or of both arrays and the mesh.
 
     Examples:
         >>> def norm(x):
@@ -89,27 +92,33 @@ def psum(x: T, axis: AxisSelection) -> T:
         >>> axn.shard_map(norm, {"embed": "model"}, mesh)(axn.ones(axn.Axis("embed", 16))).item()
         4.0
     """
-    return _reduced("psum", lax.psum, x, axis, idle=False)
+    return _reduced("psum", lax.psum, x, axis, over, idle=False)
 
 
-def pmean(x: T, axis: AxisSelection) -> T:
+def pmean(x: T, axis: AxisSelection | None = None, *, over: AxisSelection | None = None) -> T:
     """Average the values of all devices; each gets the mean. Arguments and errors are those of `psum`."""
-    return _reduced("pmean", lax.pmean, x, axis, idle=False)
+    return _reduced("pmean", lax.pmean, x, axis, over, idle=False)
 
 
-def pmax(x: T, axis: AxisSelection) -> T:
-    """Return the largest of the values of all devices; JAX has no derivative of it."""
-    return _reduced("pmax", _with_nan(lax.pmax), x, axis, idle=True)
+def pmax(x: T, axis: AxisSelection | None = None, *, over: AxisSelection | None = None) -> T:
+    """Return the largest of the values of all devices; JAX has no derivative of it.
+
+    Arguments are those of `psum`.
+    """
+    return _reduced("pmax", _with_nan(lax.pmax), x, axis, over, idle=True)
 
 
-def pmin(x: T, axis: AxisSelection) -> T:
-    """Return the smallest of the values of all devices; JAX has no derivative of it."""
-    return _reduced("pmin", _with_nan(lax.pmin), x, axis, idle=True)
+def pmin(x: T, axis: AxisSelection | None = None, *, over: AxisSelection | None = None) -> T:
+    """Return the smallest of the values of all devices; JAX has no derivative of it.
+
+    Arguments are those of `psum`.
+    """
+    return _reduced("pmin", _with_nan(lax.pmin), x, axis, over, idle=True)
 
 
 def all_gather(
     x: T,
-    axis: AxisSelection,
+    axis: AxisSelection | None = None,
     *,
     over: AxisSelection | None = None,
     to: Literal["varying", "invarying", "reduced"] = "varying",
@@ -119,14 +128,16 @@ def all_gather(
     Args:
         x: arrays; those of a tree without the axis stay as they are.
         axis: the axis to gather. A mesh axis stands for the axis of each array that is mapped to it.
-        over: the axis or mesh axis to gather over, where the mapping does not say.
+        over: the axis or mesh axis to gather over, where the mapping does not say. Alone, it stands for the axis of
+            each array that is mapped to it.
         to: "invarying" makes a result that may leave the shard_map replicated; its gradient is not scattered.
 
     Raises:
         AxisNotFoundError: if no array has the axis.
         AxisSizeError: if an `Axis` is given whose size is neither the local nor the global one.
-        OperandError: if there are only plain arrays.
-        ShardingError: if a block is whole already, or the order of mesh axes would be lost.
+        OperandError: if there are only plain arrays, or neither `axis` nor `over` is given.
+        ShardingError: if a block is whole already, the order of mesh axes would be lost, or a name may be that of an
+            axis of arrays or of the mesh.
     """
 
     def one(array: jax.Array, names: Names, name: str, dim: int, axes: Entry) -> Any:
@@ -139,22 +150,26 @@ def all_gather(
         joined = functools.partial(gather, axis=dim, tiled=True)
         return narrow_sums.reduce_in_float32(functools.partial(_without_types, joined), array)
 
-    return _along("all_gather", one, x, axis, over)
+    return along("all_gather", one, x, axis, over)
 
 
-def psum_scatter(x: T, axis: AxisSelection, *, over: AxisSelection | None = None) -> T:
+def psum_scatter(
+    x: T, axis: AxisSelection | None = None, *, over: AxisSelection | None = None
+) -> T:
     """Add up the values of all devices, and scatter the sum along an axis; each device gets its block.
 
     Args:
         x: arrays with the whole axis; for those of a tree that lack it, each device gets the whole sum.
         axis: the axis to scatter. A mesh axis stands for the axis of each array that is mapped to it.
-        over: the axis or mesh axis to add up and scatter over, where the mapping does not say.
+        over: the axis or mesh axis to add up and scatter over, where the mapping does not say. Alone, it stands for
+            the axis of each array that is mapped to it.
 
     Raises:
         AxisNotFoundError: if no array has the axis.
         AxisSizeError: if the axis does not divide, or has a size that is neither the local nor the global one.
-        ShardingError: if an array is the same on all devices or a block already, or the order of mesh axes would be
-            lost.
+        OperandError: if neither `axis` nor `over` is given.
+        ShardingError: if an array is the same on all devices or a block already, the order of mesh axes would be
+            lost, or a name may be that of an axis of arrays or of the mesh.
     """
 
     def one(array: jax.Array, names: Names, name: str, dim: int, axes: Entry) -> Any:
@@ -176,7 +191,7 @@ def psum_scatter(x: T, axis: AxisSelection, *, over: AxisSelection | None = None
         require_partial("psum_scatter", array, names, axes)
         return narrow_sums.reduce_in_float32(lambda array: lax.psum(array, axes), array)
 
-    return _along("psum_scatter", one, x, axis, over, rest)
+    return along("psum_scatter", one, x, axis, over, rest)
 
 
 def all_to_all(
@@ -204,10 +219,10 @@ def all_to_all(
         for name in (cut, grown):
             require_axis("all_to_all", name, names, array)
         if over is not None:
-            axes = mesh_axes_of("all_to_all", over, names, array)
+            axes = mesh_axes_of("all_to_all", over, names, array, meaning="mesh")
         else:
-            first = mesh_axes_of("all_to_all", grown, names, array)
-            second = mesh_axes_of("all_to_all", cut, names, array, cut)
+            first = mesh_axes_of("all_to_all", grown, names, array, meaning="arrays")
+            second = mesh_axes_of("all_to_all", cut, names, array, cut, meaning="arrays")
             if first and second and first != second:
                 problem = f"axis {grown!r} is split over {', '.join(first)}, and {cut!r} over {', '.join(second)}"
                 hint = "name the mesh axes of the blocks with over="
@@ -224,11 +239,15 @@ def all_to_all(
             array, assignment.one_or_all(axes), split_axis=at, concat_axis=to, tiled=True
         )
 
-    return _each("all_to_all", one, x)
+    return each("all_to_all", one, x)
 
 
 def ppermute(
-    x: T, axis: AxisSelector, shift: int | Sequence[tuple[int, int]] | np.ndarray = 1
+    x: T,
+    axis: AxisSelection | None = None,
+    shift: int | Sequence[tuple[int, int]] | np.ndarray = 1,
+    *,
+    over: AxisSelection | None = None,
 ) -> T:
     """Send values to other devices along an axis.
 
@@ -237,26 +256,29 @@ def ppermute(
         axis: the axis whose blocks the devices hold, or a mesh axis.
         shift: how far along the ring of devices; or pairs of source and destination, where devices that are no
             destination get zeros.
+        over: mesh axes, in place of the axis, as in `psum`.
 
     Raises:
         ArgumentError: if the shift is not an integer, or a device is a source or a destination twice, or does not
             exist.
-        ShardingError: if the axis is unknown.
+        OperandError: if neither `axis` nor `over` is given.
+        ShardingError: if the axis is unknown, or of both arrays and the mesh.
     """
+    asked, meaning = asked_axes("ppermute", axis, over)
 
     def one(array: jax.Array, names: Names) -> Any:
-        axes = mesh_axes_of("ppermute", axis, names, array)
+        axes = mesh_axes_of("ppermute", asked, names, array, meaning=meaning)
         if not axes:
             return array
-        pairs = _pairs(shift, count_of(axes), axes)
+        pairs = pairs_of(shift, count_of(axes), axes)
         # JAX numbers the devices in the order of the mesh, whatever the order of the axes.
         ordered = tuple(mesh_axis for mesh_axis in manual_axes() if mesh_axis in axes)
-        numbers = _numbers(axes, ordered)
+        numbers = renumbered(axes, ordered)
         return lax.ppermute(
             array, assignment.one_or_all(ordered), [(numbers[i], numbers[j]) for i, j in pairs]
         )
 
-    return _each("ppermute", one, x)
+    return each("ppermute", one, x)
 
 
 def ragged_all_to_all(
@@ -299,9 +321,10 @@ def ragged_all_to_all(
         raise BroadcastError(
             message("ragged_all_to_all", "the two arrays have different axes", *facts)
         )
+    meaning: Meaning = "mesh"
     if over is None:
-        over = axis
-    axes = mesh_axes_of("ragged_all_to_all", over, operand.names, operand.array)
+        over, meaning = axis, "arrays"
+    axes = mesh_axes_of("ragged_all_to_all", over, operand.names, operand.array, meaning=meaning)
     if not axes:
         hint = "name the mesh axis to send rows over with over="
         raise ShardingError(
@@ -331,69 +354,97 @@ def ragged_all_to_all(
     return NamedArray(sent, order).rearrange(output.names)
 
 
-def axis_index(axis: AxisSelection) -> jax.Array:
+def axis_index(
+    axis: AxisSelection | None = None, *, over: AxisSelection | None = None
+) -> jax.Array:
     """Return the index of this device's block of an axis: 0 where it is not mapped.
 
-    For several mesh axes, the last one runs fastest.
+    For several mesh axes, the last one runs fastest. Arguments are those of `psum`.
     """
-    axes = mesh_axes_of("axis_index", axis, ())
+    axes = _axes_of("axis_index", axis, over)
     if not axes:
         return jnp.zeros((), jnp.int32)
     return lax.axis_index(axes)
 
 
-def axis_size(axis: AxisSelection) -> int:
-    """Return the number of blocks of an axis: 1 where it is not mapped."""
-    return count_of(mesh_axes_of("axis_size", axis, ()))
+def axis_size(axis: AxisSelection | None = None, *, over: AxisSelection | None = None) -> int:
+    """Return the number of blocks of an axis: 1 where it is not mapped. Arguments are those of `psum`."""
+    return count_of(_axes_of("axis_size", axis, over))
 
 
-def fold_key(key: jax.Array, axis: AxisSelection) -> jax.Array:
-    """Make a random key that differs between the blocks of an axis; where it is not mapped, keep the key."""
-    axes = mesh_axes_of("fold_key", axis, ())
+def fold_key(
+    key: jax.Array, axis: AxisSelection | None = None, *, over: AxisSelection | None = None
+) -> jax.Array:
+    """Make a random key that differs between the blocks of an axis; where it is not mapped, keep the key.
+
+    Arguments are those of `psum`.
+    """
+    axes = _axes_of("fold_key", axis, over)
     if not axes:
         return key
     return jax.random.fold_in(key, lax.axis_index(axes))
 
 
-def pcast(x: T, axis: AxisSelection, to: Literal["varying"] = "varying") -> T:
+def pcast(
+    x: T,
+    axis: AxisSelection | None = None,
+    to: Literal["varying"] = "varying",
+    *,
+    over: AxisSelection | None = None,
+) -> T:
     """Make JAX treat values as if they differed between the blocks of an axis.
 
     The gradient with respect to such a value is that of the device alone, to be summed later: for gradient
-    accumulation, and for loop carries that are initially equal on all devices.
+    accumulation, for Jacobians and gradients of each row, and for loop carries that are initially equal on all devices.
+    Arguments are those of `psum`.
 
     Raises:
         ArgumentError: if `to` is not "varying".
     """
-    axis = dict(selection(axis, "pcast"))
+    asked, meaning = asked_axes("pcast", axis, over)
     if to != "varying":
         raise ArgumentError(message("pcast", f"to must be 'varying', not {to!r}"))
 
     def one(array: jax.Array, names: Names) -> Any:
-        axes = mesh_axes_of("pcast", axis, names)
+        axes = mesh_axes_of("pcast", asked, names, meaning=meaning)
         missing = partition.without(axes, tracing.varying_over(array))
         if missing and is_checked(axes):
             return lax.pcast(array, missing, to=to)
         return array
 
-    return _each("pcast", one, x)
+    return each("pcast", one, x)
+
+
+def _axes_of(function: str, axis: AxisSelection | None, over: AxisSelection | None) -> Entry:
+    asked, meaning = asked_axes(function, axis, over)
+    return mesh_axes_of(function, asked, (), meaning=meaning)
 
 
 def _reduced(
-    function: str, collective: Callable[..., Any], x: T, axis: AxisSelection, *, idle: bool
+    function: str,
+    collective: Callable[..., Any],
+    x: T,
+    axis: AxisSelection | None,
+    over: AxisSelection | None,
+    *,
+    idle: bool,
 ) -> T:
     """Reduce each leaf over the devices; `idle` allows values that are equal on all devices."""
-    asked = dict(selection(axis, function))
+    asked, meaning = asked_axes(function, axis, over)
+    named = asked
+    if over is not None:
+        named = {}  # mesh axes may add up blocks of any axis
 
     def reduced(array: jax.Array, axes: Entry) -> Any:
         return narrow_sums.reduce_in_float32(lambda array: collective(array, axes), array)
 
     def one(array: Any, names: Names) -> Any:
-        for name in asked:
-            _require_reducible(function, name, names, array)
+        for pair in named.items():
+            _require_reducible(function, pair, names, array)
         is_number = isinstance(array, bool | int | float | complex)
-        axes = mesh_axes_of(function, asked, names, None if is_number else array)
-        for name in asked:
-            require_no_blocks(function, name, names, array, axes)
+        axes = mesh_axes_of(function, asked, names, None if is_number else array, meaning=meaning)
+        for pair in named.items():
+            require_no_blocks(function, pair, names, array, axes)
 
         if is_number:
             if idle or not axes:
@@ -410,13 +461,18 @@ def _reduced(
         require_partial(function, array, names, axes)
         return reduced(array, axes)
 
-    return _each(function, one, x, numbers=True)
+    return each(function, one, x, numbers=True)
 
 
-def _require_reducible(function: str, name: str, names: Names, array: object) -> None:
+def _require_reducible(
+    function: str, axis: tuple[str, int | None], names: Names, array: object
+) -> None:
     """Raise for an axis that an array has itself, or that a surrounding `vmap` hides."""
+    name, size = axis
+    if size is None:
+        require_one_meaning(function, name, names, array)
     scope = current_scope()
-    if scope is not None and name in scope.hidden and mesh_axes_of(function, name, names):
+    if scope is not None and name in scope.hidden and mesh_axes_of(function, {name: size}, names):
         problem = f"a surrounding vmap or nmap maps over axis {name!r}, "
         problem += "so the reduction would be only over devices"
         hint = "reduce outside of it; or name the mesh axis"
@@ -441,69 +497,6 @@ def _with_nan(collective: Callable[..., Any]) -> Callable[..., Any]:
     return extremum
 
 
-def _each(function: str, one: Callable[..., Any], x: T, numbers: bool = False) -> T:
-    """Apply `one(array, names)` to each named or plain array of a tree."""
-
-    def leaf(value: object) -> Any:
-        if isinstance(value, NamedArray):
-            shape_of(function, value.array, value.names)
-            return NamedArray(one(jnp.asarray(value.array), value.names), value.names)
-        if hasattr(value, "shape") and hasattr(value, "dtype"):
-            return one(jnp.asarray(value), ())
-        if numbers and isinstance(value, bool | int | float | complex):
-            return one(value, ())
-        return value
-
-    mapped: T = jax.tree.map(leaf, x, is_leaf=is_named_array)
-    return mapped
-
-
-def _along(
-    function: str,
-    one: Callable[..., Any],
-    x: T,
-    axis: AxisSelection,
-    over: AxisSelection | None,
-    rest: Callable[..., Any] | None = None,
-) -> T:
-    """Apply `one` to each array along each of the given axes that it has, and `rest` to arrays without them."""
-    asked = selection(axis, function)
-    if over is not None:
-        over = dict(selection(over, function))
-    leaves = jax.tree.leaves(x, is_leaf=is_named_array)
-    named = [leaf for leaf in leaves if isinstance(leaf, NamedArray)]
-    present = set(itertools.chain.from_iterable(leaf.names for leaf in named))
-    if rest is None and not present and any(getattr(leaf, "shape", ()) for leaf in leaves):
-        problem = "there is no NamedArray, and plain arrays do not name the dimension to gather"
-        hint = "name their axes with axn.named, or use jax.lax.all_gather"
-        raise OperandError(message(function, problem, hint=hint))
-
-    def apply(array: jax.Array, names: Names) -> jax.Array:
-        touched = False
-        for name, size in asked:
-            for own, axes in targets(function, name, over, names, present, array).items():
-                touched = True
-                # the size of a mesh axis, which stands for axes of arrays, is not one of theirs
-                given = None
-                if own == name:
-                    given = size
-                require_size(function, (own, given), names, array, axes)
-                if axes:
-                    array = one(array, names, own, dimension(array, names, own), axes)
-        if touched or rest is None:
-            return array
-        found: list[str] = []
-        for name, _ in asked:
-            found += mesh_axes_of(function, over or name, names, array)
-        axes = tuple(dict.fromkeys(found))
-        if not axes:
-            return array
-        result: jax.Array = rest(array, names, axes)
-        return result
-
-    return _each(function, apply, x)
-
-
 def _alone(function: str, array: jax.Array) -> jax.Array:
     """Reduce over one device, with the result dtype for several."""
     if function == "psum" and array.dtype == bool:
@@ -511,54 +504,6 @@ def _alone(function: str, array: jax.Array) -> jax.Array:
     if function == "pmean" and (array.dtype == bool or jnp.issubdtype(array.dtype, jnp.integer)):
         array = lax.pmean(array, ())
     return array
-
-
-def _pairs(shift: Any, count: int, axes: Entry) -> list[tuple[int, int]]:
-    """List pairs of source and destination; raise unless they permute some devices."""
-    try:
-        if isinstance(shift, Sequence):
-            listed = list(shift)
-        elif np.ndim(shift):
-            listed = np.asarray(shift).tolist()
-        else:
-            step = operator.index(shift)
-            listed = [(i, (i + step) % count) for i in range(count)]
-        if not all(map(_is_pair, listed)):
-            hint = "give an int to shift along the ring, "
-            hint += "or pairs of a source and a destination: [(0, 1), (1, 0)]"
-            problem = f"{listed!r} is not a list of pairs"
-            raise ArgumentError(message("ppermute", problem, hint=hint))
-        pairs = [(operator.index(i), operator.index(j)) for i, j in listed]
-    except TypeError:
-        got = repr(shift)
-        if isinstance(shift, Tracer):
-            got = "a traced value"
-        problem = f"shift must be an int or pairs of ints; got {got}"
-        raise ArgumentError(message("ppermute", problem)) from None
-    for numbers in zip(*pairs, strict=True):
-        if len(set(numbers)) < len(numbers) or not set(numbers) <= set(range(count)):
-            problem = f"sources and destinations are {', '.join(map(str, numbers))}"
-            fact = f"mesh axis {', '.join(axes)}: devices 0 to {count - 1}, "
-            fact += "each at most once on either side"
-            raise ArgumentError(message("ppermute", problem, fact))
-    return pairs
-
-
-def _is_pair(value: object) -> bool:
-    return isinstance(value, tuple | list) and len(value) == 2
-
-
-def _numbers(axes: Entry, ordered: Entry) -> list[int]:
-    """Renumber devices along mesh axes for another order of these axes."""
-    sizes = {axis: lax.axis_size(axis) for axis in axes}
-    numbers: list[int] = []
-    for place in itertools.product(*(range(size) for size in sizes.values())):
-        at = dict(zip(axes, place, strict=True))
-        number = 0
-        for axis in ordered:
-            number = number * sizes[axis] + at[axis]
-        numbers.append(number)
-    return numbers
 
 
 def _without_types(collective: Callable[..., Any], array: jax.Array) -> Any:

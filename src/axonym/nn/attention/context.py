@@ -111,7 +111,8 @@ def _split_inside(call: AttentionCall) -> Split | None:
         known = looked_up(dict(context.current_mapping() or {}), name) is not None
         entry: Entry = ()
         if known:
-            entry = mesh_axes_of(FUNCTION, name, x.names, jnp.asarray(x.array))
+            array = jnp.asarray(x.array)
+            entry = mesh_axes_of(FUNCTION, name, x.names, array, meaning="arrays")
         found.append(entry)
     queries, keys = found
     if not queries:

@@ -246,9 +246,10 @@ class MixtureOfExperts(Layer):
         if weight.axis_size(Router.name) == Router.size:
             return self.router
         to: Any = "varying"
-        if is_checked(mesh_axes_of("MixtureOfExperts", Router.name, weight.names)):
+        Block = weight.resolve_axis(Router.name)
+        if is_checked(mesh_axes_of("MixtureOfExperts", Block, weight.names)):
             to = "invarying"
-        return dataclasses.replace(self.router, weight=all_gather(weight, Router.name, to=to))
+        return dataclasses.replace(self.router, weight=all_gather(weight, Block, to=to))
 
     def _chosen(self, probabilities: NamedArray) -> tuple[NamedArray, NamedArray]:
         """Choose experts for each token; return their probabilities and indices."""

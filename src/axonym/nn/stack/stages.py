@@ -344,7 +344,7 @@ class Pipeline:
             return list(leaves)
 
         def permute(*blocks: NamedArray) -> list[NamedArray]:
-            return ppermute(list(blocks), self.Stage.name, by)
+            return ppermute(list(blocks), shift=by, over=self.mesh_axes)
 
         # On Explicit axes, jax 0.10 would gather what stays outside of a partial shard_map.
         manual = {*self.mesh_axes, *explicit.free_axes(mesh)}

@@ -1,0 +1,94 @@
+"""Apply collectives to the arrays of a tree, and pass on what is none."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from ..array import NamedArray, is_named_array
+from ..axis import AxisSelection, selection
+from ..core import shape_of
+from ..errors import OperandError, message
+from ..names.plans import Names
+from .addresses import Meaning, dimension, mesh_axes_of, require_size, split_over, targets
+
+T = TypeVar("T")
+
+
+def asked_axes(
+    function: str, axis: AxisSelection | None, over: AxisSelection | None
+) -> tuple[dict[str, int | None], Meaning]:
+    """Return the axes to communicate over, and what their names stand for."""
+    if over is not None:
+        return dict(selection(over, function)), "mesh"
+    if axis is None:
+        hint = 'name one, such as "batch", or a mesh axis with over="data"'
+        raise OperandError(message(function, "no axis is given", hint=hint))
+    return dict(selection(axis, function)), "either"
+
+
+def each(function: str, one: Callable[..., Any], x: T, numbers: bool = False) -> T:
+    """Apply `one(array, names)` to each named or plain array of a tree."""
+
+    def leaf(value: object) -> Any:
+        if isinstance(value, NamedArray):
+            shape_of(function, value.array, value.names)
+            return NamedArray(one(jnp.asarray(value.array), value.names), value.names)
+        if hasattr(value, "shape") and hasattr(value, "dtype"):
+            return one(jnp.asarray(value), ())
+        if numbers and isinstance(value, bool | int | float | complex):
+            return one(value, ())
+        return value
+
+    mapped: T = jax.tree.map(leaf, x, is_leaf=is_named_array)
+    return mapped
+
+
+def along(
+    function: str,
+    one: Callable[..., Any],
+    x: T,
+    axis: AxisSelection | None,
+    over: AxisSelection | None,
+    rest: Callable[..., Any] | None = None,
+) -> T:
+    """Apply `one` to each array along each of the given axes that it has, and `rest` to arrays without them."""
+    devices, meaning = asked_axes(function, axis, over)
+    asked = devices
+    if axis is not None and over is not None:
+        asked = dict(selection(axis, function))
+    leaves = jax.tree.leaves(x, is_leaf=is_named_array)
+    named = [leaf for leaf in leaves if isinstance(leaf, NamedArray)]
+    present = set(itertools.chain.from_iterable(leaf.names for leaf in named))
+    if rest is None and not present and any(getattr(leaf, "shape", ()) for leaf in leaves):
+        problem = "there is no NamedArray, and plain arrays do not name the dimension to gather"
+        hint = "name their axes with axn.named, or use jax.lax.all_gather"
+        raise OperandError(message(function, problem, hint=hint))
+
+    def apply(array: jax.Array, names: Names) -> jax.Array:
+        touched = False
+        steps = asked
+        if axis is None:
+            steps = dict.fromkeys(mesh_axes_of(function, devices, names, array, meaning=meaning))
+        for name, size in steps.items():
+            if axis is None:
+                found = split_over(function, name, names, array)
+            else:
+                given = None if over is None else devices
+                found = targets(function, (name, size), given, names, present, array)
+            for own, axes in found.items():
+                touched = True
+                require_size(function, (own, size), names, array, axes)
+                if axes:
+                    array = one(array, names, own, dimension(array, names, own), axes)
+        if touched or rest is None:
+            return array
+        axes = mesh_axes_of(function, devices, names, array, meaning=meaning)
+        if not axes:
+            return array
+        result: jax.Array = rest(array, names, axes)
+        return result
+
+    return each(function, apply, x)
