@@ -1,4 +1,4 @@
-"""Apply collectives to the arrays of a tree, and pass on what is none."""
+"""Apply collectives to the arrays of a tree, and pass on what is none: numbers, texts, and holes of filters."""
 
 import itertools
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from ..axis import AxisSelection, selection
 from ..core import shape_of
 from ..errors import OperandError, message
 from ..names.plans import Names
+from ..transform.leaves import is_hole
 from .addresses import Meaning, dimension, mesh_axes_of, require_size, split_over, targets
 
 T = TypeVar("T")
@@ -33,6 +34,8 @@ def each(function: str, one: Callable[..., Any], x: T, numbers: bool = False) ->
     """Apply `one(array, names)` to each named or plain array of a tree."""
 
     def leaf(value: object) -> Any:
+        if is_hole(value) or getattr(value, "dtype", None) == jax.dtypes.float0:
+            return value
         if isinstance(value, NamedArray):
             shape_of(function, value.array, value.names)
             return NamedArray(one(jnp.asarray(value.array), value.names), value.names)
@@ -59,7 +62,7 @@ def along(
     asked = devices
     if axis is not None and over is not None:
         asked = dict(selection(axis, function))
-    leaves = jax.tree.leaves(x, is_leaf=is_named_array)
+    leaves = [leaf for leaf in jax.tree.leaves(x, is_leaf=is_named_array) if not is_hole(leaf)]
     named = [leaf for leaf in leaves if isinstance(leaf, NamedArray)]
     present = set(itertools.chain.from_iterable(leaf.names for leaf in named))
     if rest is None and not present and any(getattr(leaf, "shape", ()) for leaf in leaves):
