@@ -1,5 +1,7 @@
 """Arrays that a function inside of a `shard_map` closes over, on meshes of each kind."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -77,6 +79,63 @@ def test_what_is_split_must_be_an_argument(explicit_mesh):
 
         with pytest.raises(ValueError, match="of the user, beside"):
             axn.shard_map(fails, {}, strict=False)(X)
+
+
+class Scaled:
+    def __init__(self, weight):
+        self.weights = {"w": weight}
+
+    def __call__(self, x):
+        return x * self.weights["w"]
+
+    def method(self, x):
+        return self(x)
+
+
+def scaled(x):
+    return x * SCALE
+
+
+def naming(w):
+    return [lambda x: axn.dot(x, w, axis="embed"), lambda x: axn.vmap(lambda row: row + w, "batch")(x)]
+
+
+def reaching(w):
+    """Ways in which a function reaches an array that it does not name itself, and what the error calls the array."""
+    inner, scaler = (lambda y: axn.tanh(y) * w), Scaled(w)
+    return {
+        "w": [
+            jax.jit(inner),
+            axn.named_jit(inner),
+            lambda x: inner(x),
+            lambda x: axn.grad(lambda x: inner(x).sum())(x),
+        ],
+        "y": [lambda x, y=w: x * y, functools.partial(lambda x, y: x * y, y=w)],
+        "args[0]": [functools.partial(lambda y, x: x * y, w)],
+        "self.weights": [scaler, scaler.method],
+        "scaler.weights": [lambda x: scaler(x)],
+        "SCALE": [lambda x: scaled(x), lambda x: (lambda: x * SCALE)()],
+    }
+
+
+@pytest.mark.parametrize("layout", [{"embed": "model"}, {}], ids=str)
+def test_what_is_reached_and_refused_has_a_name(explicit_mesh, monkeypatch, layout):
+    """Split arrays always; whole ones where the function itself does not name them."""
+    with axn.set_mesh(explicit_mesh):
+        w, x = axn.shard(axn.arange(E, dtype=float), layout), axn.shard(X, DATA)
+        monkeypatch.setitem(globals(), "SCALE", w)
+        cases = reaching(w)
+        if layout:
+            cases["w"] += naming(w)
+        cases = [(name, f) for name, functions in cases.items() for f in functions]
+        for name, f in cases:
+            with pytest.raises(ShardingError) as error:
+                jax.eval_shape(axn.shard_map(f, DATA), x)
+            assert str(error.value) == (
+                f"shard_map: the function closes over {name}, on Explicit axes of the mesh\n"
+                f"  {name}: {jax.typeof(w.array)}\n"
+                "  hint: pass it as an argument: each device gets its block by the mapping"
+            )
 
 
 def test_a_copy_has_other_variables_alone():

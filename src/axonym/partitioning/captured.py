@@ -6,8 +6,10 @@ the function, and a copy of it gets them as arguments.
 """
 
 import dis
+import functools
+import inspect
 from collections.abc import Mapping
-from types import CellType, CodeType, FunctionType
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import jax
@@ -24,6 +26,55 @@ def typed_variables(fn: object) -> dict[str, Any]:
     used = (name for name in fn.__code__.co_names if name in fn.__globals__)
     variables = {**{name: fn.__globals__[name] for name in used}, **enclosed}
     return {name: value for name, value in variables.items() if arrays_in(value)}
+
+
+def all_typed_variables(fn: object) -> dict[str, Any]:
+    """Return all that a function reaches and that holds arrays with Explicit mesh axes, to explain an error.
+
+    Besides its own variables, these are those of functions and objects that it uses, default values, and what
+    `functools.partial` and bound methods add.
+    """
+    found: dict[str, Any] = {}
+    seen = set[int]()
+    left: list[tuple[str, Any]] = [("self", fn)]
+    while left:
+        name, value = left.pop()
+        if id(value) in seen or isinstance(value, ModuleType | type):
+            continue
+        seen.add(id(value))
+        if arrays_in(value):
+            found[name] = value
+        elif isinstance(value, FunctionType):
+            left += _reached(value)
+        elif isinstance(value, MethodType):
+            left += [(name, value.__func__), ("self", value.__self__)]
+        elif isinstance(value, functools.partial):
+            arguments = enumerate(value.args)
+            left += [(name, value.func), *((f"args[{i}]", each) for i, each in arguments)]
+            left += value.keywords.items()
+        else:
+            attributes = getattr(value, "__dict__", {})
+            left += [(f"{name}.{attribute}", each) for attribute, each in attributes.items()]
+    return dict(sorted(found.items()))
+
+
+def _reached(fn: FunctionType) -> list[tuple[str, Any]]:
+    """List the outer variables of a function and of the functions inside of it, and its default values."""
+    codes, names = [fn.__code__], set[str]()
+    for code in codes:  # it grows
+        steps = dis.get_instructions(code)
+        names.update(step.argval for step in steps if step.opname == "LOAD_GLOBAL")
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    found: list[tuple[str, Any]] = []
+    for name in names & fn.__globals__.keys():
+        value = fn.__globals__[name]
+        # Functions of other files are mostly those of libraries.
+        if getattr(value, "__module__", fn.__module__) == fn.__module__ or arrays_in(value):
+            found.append((name, value))
+    cells = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
+    found += [(name, cell.cell_contents) for name, cell in cells if _is_filled(cell)]
+    found += [(each.name, each.default) for each in inspect.signature(fn).parameters.values()]
+    return found
 
 
 def arrays_in(value: object) -> list[jax.Array]:

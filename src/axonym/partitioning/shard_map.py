@@ -393,7 +393,7 @@ class _Blocks:
 
     def _check_variables(self, f: object, flaw: Exception) -> None:
         """Raise ShardingError, where JAX raised another error, if a function closes over split arrays."""
-        variables = captured.typed_variables(f)
+        variables = captured.all_typed_variables(f)
         if not variables:
             return
         facts: list[str] = []
