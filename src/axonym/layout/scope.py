@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ..current.features import Feature
-from .assignment import Mappings
+from .assignment import Mappings, looked_up
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,12 +18,14 @@ class Scope:
         sizes: the axes of its arguments, with their global sizes.
         hidden: axes that a surrounding `vmap` or `nmap` maps over.
         looped: axes that a surrounding loop runs along.
+        rows: those of both at each of whose positions a function returns a result of its own.
     """
 
     mappings: Mappings
     sizes: frozenset[tuple[str, int]]
     hidden: frozenset[str] = frozenset()
     looped: frozenset[str] = frozenset()
+    rows: frozenset[str] = frozenset()
 
     @property
     def names(self) -> frozenset[str]:
@@ -34,6 +36,12 @@ class Scope:
     def is_in_data(self) -> bool:
         """Whether a surrounding map or loop runs along an axis of data, so that arrays inside may lack it."""
         return self.is_data((*self.hidden, *self.looped))
+
+    @property
+    def axes_of_rows(self) -> frozenset[str]:
+        """The mesh axes over which rows are split, by any of the mappings."""
+        entries = (looked_up(mapping, row) for row in self.rows for mapping in self.mappings.all())
+        return frozenset(axis for entry in entries for axis in entry or ())
 
     def is_data(self, names: Iterable[str]) -> bool:
         """Return whether an array with these names is data, not a parameter."""
@@ -49,13 +57,13 @@ def current_scope() -> Scope | None:
     return SCOPE.get()
 
 
-def hiding(names: Iterable[str], *, loop: bool = False) -> AbstractContextManager[Any]:
-    """Tell collectives inside a shard_map about axes that a `vmap` or `nmap` maps over, or a loop runs along."""
+def hiding(names: Iterable[str], *, loop: str | None = None) -> AbstractContextManager[Any]:
+    """Tell what runs inside a shard_map about axes that a `vmap` or `nmap` maps over, or the named loop runs along."""
     scope = SCOPE.get()
     if scope is None:
         return nullcontext()
-    if loop:
-        inner = dataclasses.replace(scope, looped=scope.looped | set(names))
-    else:
-        inner = dataclasses.replace(scope, hidden=scope.hidden | set(names))
-    return SCOPE.using(inner)
+    changed = ["hidden" if loop is None else "looped"]
+    if loop in (None, "map"):  # in other loops, a carry may add up what belongs to all rows
+        changed.append("rows")
+    more = {field: getattr(scope, field) | set(names) for field in changed}
+    return SCOPE.using(dataclasses.replace(scope, **more))

@@ -20,7 +20,9 @@ from ..errors import (
     suggestion,
 )
 from ..layout import context, explicit
+from ..layout.scope import current_scope
 from ..names import plans
+from .devices import require_own_rows
 from .leaves import is_hole, refilled
 
 __all__ = ["grad", "hessian", "jacfwd", "jacrev", "value_and_grad"]
@@ -42,6 +44,7 @@ def grad(
     """Make the function that computes the gradient of a scalar, which may be a NamedArray without axes.
 
     A gradient has the axes of its argument. For a function that returns `x.scalar()`, `jax.grad` does the same.
+    Inside a `shard_map`, a gradient with respect to a value that is the same on several devices is summed over them.
 
     Args:
         fn: a function that returns a scalar, or a pair of one and anything else with `has_aux`.
@@ -52,6 +55,8 @@ def grad(
 
     Raises:
         AxisSizeError: if the function returns an array with dimensions.
+        ShardingError: inside a `shard_map`, if a `vmap`, `nmap` or `map` asks for the gradient of each row, and the sum
+            over devices would mix the rows of several.
 
     Examples:
         >>> axn.grad(lambda x: (x**2).sum())(axn.named([1.0, 2.0], "x"))
@@ -113,6 +118,10 @@ def _value_and_grad(
                     message(function, problem, facts_there, hint="reduce it: x.sum()")
                 )
             value = value.array
+        scope = current_scope()
+        if scope is not None and scope.rows:
+            taken = [args[number] for number in _numbers(argnums)]
+            require_own_rows(function, [value], taken, scope.axes_of_rows)
         return value, returned
 
     both = jax.value_and_grad(
@@ -191,6 +200,10 @@ def jacrev(
     """Make the function that computes the Jacobian by reverse mode, one pass per element of the output.
 
     Arguments and results are those of `jacfwd`; `allow_int` is that of `jax.jacrev`.
+
+    Raises:
+        ShardingError: inside a `shard_map`, if devices have the same argument and different outputs, whose rows would
+            be summed over the devices.
     """
     return _jacobian(
         "jacrev",
@@ -216,7 +229,7 @@ def hessian(
 
     The result has the axes of the output, those of the argument, and those of the argument again, which need other
     names by `rename`. If the output has axes of the argument too, give two mappings, for the first and the second
-    appearance of the argument's axes.
+    appearance of the argument's axes. Inside a `shard_map`, it raises like `jacrev`.
 
     Examples:
         >>> x = axn.named([1.0, 2.0, 3.0], "x")
@@ -269,6 +282,8 @@ def _jacobian(
                 value, aux = _pair(function, returned)
             leaves, tree = _flat(value)
             arrays = [_array(function, leaf) for leaf in leaves]
+            if transform is jax.jacrev:
+                require_own_rows(function, arrays, [called[number] for number in numbers])
             outputs[:] = [(list(map(_side, leaves, arrays)), tree)]
             plain = tree.unflatten(arrays)
             return plain, aux

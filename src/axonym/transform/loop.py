@@ -242,7 +242,7 @@ def _run(
     start = list(
         map(explicit.off_taken_axes, start)
     )  # a carry that is not mapped yet may become so
-    with hiding((plan.axis,), loop=True):
+    with hiding((plan.axis,), loop=plan.function):
         return settled(loop, start)
 
 
