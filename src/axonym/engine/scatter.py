@@ -94,7 +94,7 @@ class Write(NamedTuple):
     def batch(self) -> Names:
         """The axes that index arrays share with the rest of the array, for a batched scatter.
 
-        There are none if index arrays have further axes, as XLA's partitioner then loses elements of the array if it
+        There are none if index arrays have further axes, as the compiler then loses elements of the array if it
         splits those; and none with slices, which such a scatter does not support.
         """
         if any(isinstance(step, Strided) for step in self.steps):

@@ -23,3 +23,8 @@ def unsplit_empty(results: object) -> Any:
     if isinstance(results, jax.Array):
         return unsplit(results)
     return jax.tree.map(unsplit, results)
+
+
+def is_refused_by_collectives(array: jax.Array, dimension: int) -> bool:
+    """Return whether XLA refuses to gather or scatter along a dimension, since it is empty."""
+    return not array.shape[dimension]

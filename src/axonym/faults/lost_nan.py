@@ -10,8 +10,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from ..layout import context, explicit, modes
+from ..layout.assignment import Entry
 
 
 def find_max(array: jax.Array, axis: Iterable[int] | None = None, **options: object) -> jax.Array:
@@ -61,3 +63,15 @@ def may_lose_nan(array: jax.Array, axis: Iterable[int]) -> bool:
     if mesh is None:
         return False
     return any(mesh.shape[axis] > 1 for axis in modes.find_auto_axes(mesh))
+
+
+def restore_nan_of_devices(collective: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a collective maximum or minimum whose result is NaN if it is NaN on a device."""
+
+    def extremum(array: jax.Array, axes: Entry) -> Any:
+        found = collective(array, axes)
+        if not jnp.issubdtype(array.dtype, jnp.inexact):
+            return found
+        return jnp.where(lax.pmax(jnp.isnan(array).astype(jnp.int8), axes) > 0, jnp.nan, found)
+
+    return extremum

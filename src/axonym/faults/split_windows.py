@@ -5,7 +5,7 @@ elements. All versions, on Auto axes of a mesh of several axes; `tests/upstream/
 guard computes each block on its own device in a shard_map, where neighbours exchange the edges of their blocks.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -55,6 +55,41 @@ class Slide(NamedTuple):
 def may_idle(mesh: MeshLike, mesh_axes: Set[str]) -> bool:
     """Return whether an array on one of these mesh axes may leave another axis of the mesh idle."""
     return bool(mesh_axes) and sum(size > 1 for size in mesh.shape.values()) > 1
+
+
+def must_pool_in_blocks(
+    reduction: object, mesh: MeshLike, entries: Sequence[Entry], overlapping: Iterable[int]
+) -> bool:
+    """Return whether devices reduce windows block by block: maxima or minima that overlap along a split dimension."""
+    if reduction not in (lax.max, lax.min):
+        return False
+    return any(ways_on(mesh, entries[at]) > 1 for at in overlapping)
+
+
+def must_convolve_in_blocks(
+    mesh: MeshLike,
+    entries: Sequence[Entry],
+    spatial: Sequence[int],
+    groups: int,
+    outputs: Entry,
+    manual: Set[str],
+) -> bool:
+    """Return whether devices compute a convolution block by block.
+
+    With groups, any split axis will do, perhaps one that only a surrounding `vmap` knows.
+
+    Args:
+        mesh: the mesh.
+        entries: the mesh axes of each dimension of the input.
+        spatial: its spatial dimensions.
+        groups: the number of groups.
+        outputs: the mesh axes of the output axis of the weight.
+        manual: the mesh axes that would become Manual.
+    """
+    if groups > 1:
+        ways = (ways_on(mesh, entry) for entry in (*entries, outputs))
+        return max(ways) > 1 or may_idle(mesh, manual)
+    return any(ways_on(mesh, entries[at]) > 1 for at in spatial)
 
 
 def choose_blocks(

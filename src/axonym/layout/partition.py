@@ -115,7 +115,7 @@ def evenly(
 ) -> AxisMapping:
     """Return what a mapping that leaves sizes to JAX splits evenly; others are whole.
 
-    XLA splits a result of an uneven size over a part of a mesh axis, and JAX has no sharding to say so.
+    The compiler splits a result of an uneven size over a part of a mesh axis, for which JAX has no sharding.
     """
     if not mapping.uneven:
         return mapping

@@ -19,7 +19,7 @@ from ..engine import auto, checks, kernels
 from ..engine.renaming import up_to_renaming
 from ..errors import ArgumentError, AxisSizeError, message
 from ..faults.shared_paddings import separate_padding
-from ..faults.split_windows import Slide, add_edges, choose_blocks, may_idle, trim
+from ..faults.split_windows import Slide, add_edges, choose_blocks, must_convolve_in_blocks, trim
 from ..layout import assignment, context, explicit, partition, tracing
 from ..layout.blocks import choose_manual_axes, find_entries, find_mesh
 from ..names import plans
@@ -366,13 +366,8 @@ def _convolution(
         plain: Callable[..., jax.Array] = partial(_convolve, core=at, ways=ways, **settings)
         call = plain
 
-        # XLA's partitioner sums gradients, and some results, also over mesh axes that nothing is split over: if a
-        # spatial axis is split, and with groups if any axis is, perhaps one that only a surrounding `vmap` knows.
-        blocks = any(ways[i] > 1 for i in at[1:])
-        if settings["feature_group_count"] > 1:
-            outputs = partition.ways_on(mesh, filters[0])
-            blocks = max(*ways, outputs) > 1 or may_idle(mesh, manual)
-        if blocks:
+        groups = settings["feature_group_count"]
+        if must_convolve_in_blocks(mesh, entries, at[1:], groups, filters[0], manual):
             call = partial(
                 _by_blocks,
                 core=at,
@@ -441,7 +436,7 @@ def _by_blocks(
     slides = _slides(x, weight, spatial, padding, options)
     has, edges, sides = choose_blocks(mesh, has, slides)
 
-    # Sums over devices are float32 or wider, also those of gradients: XLA for CPUs fails on some narrower ones.
+    # Sums over devices, also those of gradients, are more exact in float32.
     dtype, wide = x.dtype, at_least_float32(x.dtype)
     spread = set(out).union(*has)
 

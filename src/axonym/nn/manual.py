@@ -1,8 +1,8 @@
 """Products with weights that devices gather themselves, in a `shard_map`; the gradient of a gather is a reduce-scatter.
 
-From constraints alone, XLA for CPUs makes no reduce-scatter: it adds up the whole gradient on each device, and keeps a
-part. A product is divided in two programs, since XLA gathers a block whole, over all of its mesh axes, where only some
-of them are Manual:
+From constraints alone, the compiler for CPUs makes no reduce-scatter: it adds up the whole gradient on each device, and
+keeps a part. A product is divided in two programs, since the compiler gathers a block over all of its mesh axes where
+only some of them are Manual:
 
 * the gather, with all mesh axes Manual. Each device returns the weight that it gathered as a part of an array of all of
   these copies, whose gradients are not summed yet;

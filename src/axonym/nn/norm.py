@@ -19,6 +19,7 @@ from ..create import ones, zeros
 from ..dtypes import at_least_float32, widened_to
 from ..engine import checks, kernels, primitives
 from ..engine.renaming import up_to_renaming
+from ..faults.broadcast_gradients import add_then_broadcast
 from ..names import plans
 from ..names.plans import Names
 from .inputs import check_input
@@ -219,10 +220,8 @@ class _Normalization:
             wide = widened_to(standardized.dtype, parameters[0])
             terms.append(primitives.multiply(standardized, wide))
         if self.biased and parameters[-1] is not None:
-            # Last, so that a sum stretches it: the transpose of that is a reshape. Before the transpose of an explicit
-            # broadcast, XLA may gather the rows of all devices.
             terms.append(parameters[-1].astype(standardized.dtype))
-        return jnp.broadcast_to(functools.reduce(primitives.add, terms), x.shape).astype(x.dtype)
+        return add_then_broadcast(primitives.add, terms, x.shape).astype(x.dtype)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))

@@ -20,7 +20,7 @@ from ..engine import along, auto, checks, kernels
 from ..errors import AxisSizeError, message
 from ..faults.padded_sums import sum_windows
 from ..faults.shared_paddings import separate_padding
-from ..faults.split_windows import Slide, add_edges, choose_blocks, trim
+from ..faults.split_windows import Slide, add_edges, choose_blocks, must_pool_in_blocks, trim
 from ..layout import assignment, context, explicit, partition
 from ..layout.blocks import choose_manual_axes, find_entries, find_mesh
 from ..names import plans
@@ -39,8 +39,6 @@ _PAIRWISE: dict[Callable[..., Any], Reduction] = {
     reduce.max: lax.max,
     reduce.min: lax.min,
 }
-# Where windows overlap between devices, XLA passes the gradients of these to the wrong elements.
-_SELECTIONS = (lax.max, lax.min)
 
 
 def pool(
@@ -289,12 +287,11 @@ def _pool(
             return reduced(separate_padding(x))
 
         run = call
-        if reduction in _SELECTIONS:
-            mesh, has = find_mesh(x), find_entries(x, names)
-            overlapping = [slide.at for slide in slides if slide.window > slide.step]
-            if any(partition.ways_on(mesh, has[at]) > 1 for at in overlapping):
-                manual = choose_manual_axes(mesh, has, explicit.has_explicit_axes(x))
-                run = partial(_by_blocks, call, slides, has, manual, first)
+        mesh, has = find_mesh(x), find_entries(x, names)
+        overlapping = (slide.at for slide in slides if slide.window > slide.step)
+        if must_pool_in_blocks(reduction, mesh, has, overlapping):
+            manual = choose_manual_axes(mesh, has, explicit.has_explicit_axes(x))
+            run = partial(_by_blocks, call, slides, has, manual, first)
         if not explicit.has_explicit_axes(x):
             return run(x)
 

@@ -28,6 +28,7 @@ from ..engine import auto, checks, reduction
 from ..engine.batched import batched
 from ..engine.operands import one_of
 from ..errors import ArgumentError, AxisError, AxisSizeError, OperandError, message
+from ..faults.transform_layouts import must_gather_before
 from ..kinds import type_text
 from ..phrases import given_with_size
 
@@ -125,9 +126,7 @@ def _transform(
             needed = "one axis"
         problem = f"needs {needed}, got {', '.join(names) or 'none'}"
         raise AxisError(message(function, problem, f"array has: {facts(a)}"))
-    # A device needs the whole axis. Where the compiler gathers it, XLA for CPUs may choose an order of dimensions in
-    # memory that its own transform then refuses; but of an axis that is cropped, or of several, it sends less.
-    whole = sizes == (None,)
+    whole = must_gather_before(sizes)
     return batched(fn, [a], [core], names, in_place=True, whole=whole, sizes=sizes, norm=norm)
 
 

@@ -99,7 +99,7 @@ def lexsort(keys: Sequence["NamedArray"], axis: AxisSelector) -> "NamedArray":
 def partition(x: "NamedArray", axis: AxisSelector, kth: int) -> "NamedArray":
     """Move the element that sorting along `axis` puts at `kth` there, smaller ones before and larger ones after it.
 
-    Both sides are in fact sorted, as a sort is fastest in XLA; do not rely on it.
+    Both sides are in fact sorted, since a sort is fastest; do not rely on it.
 
     Raises:
         AxisSizeError: if `kth`, which may count from the end, is out of range.
@@ -189,7 +189,7 @@ def _check_k(function: str, k: int, name: str, array: jax.Array) -> None:
 def _top_k(array: jax.Array, k: int, name: str) -> tuple[jax.Array, ...]:
     _check_k("top_k", k, name, array)
     if jnp.issubdtype(array.dtype, jnp.floating):
-        # XLA orders NaN by its sign, which processors set when they subtract infinities.
+        # `lax.top_k` orders NaN by its sign, which processors set when they subtract infinities.
         array = jnp.where(jnp.isnan(array), jnp.nan, array)
     return tuple(lax.top_k(array, k))
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-# A CPU keeps memory that is aligned so as its array, and copies other memory: of XLA, in bytes.
+# In bytes. JAX on a CPU uses memory with this alignment as it is, and copies other memory.
 ALIGNMENT = 64
 # As many rows of a transposed copy as a first cache has room for, which plain copies of NumPy do not look after.
 TILE = 64

@@ -25,6 +25,8 @@ from ..array import NamedArray
 from ..axis import AxisSelection, AxisSelector, selection, selector
 from ..errors import ArgumentError, BroadcastError, ShardingError, describe, message
 from ..faults import narrow_sums
+from ..faults.empty_arrays import is_refused_by_collectives
+from ..faults.lost_nan import restore_nan_of_devices
 from ..layout import assignment, explicit, modes, partition, tracing
 from ..layout.assignment import Entry
 from ..layout.scope import current_scope
@@ -105,7 +107,7 @@ def pmax(x: T, axis: AxisSelection | None = None, *, over: AxisSelection | None 
 
     Arguments are those of `psum`.
     """
-    return _reduced("pmax", _with_nan(lax.pmax), x, axis, over, idle=True)
+    return _reduced("pmax", restore_nan_of_devices(lax.pmax), x, axis, over, idle=True)
 
 
 def pmin(x: T, axis: AxisSelection | None = None, *, over: AxisSelection | None = None) -> T:
@@ -113,7 +115,7 @@ def pmin(x: T, axis: AxisSelection | None = None, *, over: AxisSelection | None 
 
     Arguments are those of `psum`.
     """
-    return _reduced("pmin", _with_nan(lax.pmin), x, axis, over, idle=True)
+    return _reduced("pmin", restore_nan_of_devices(lax.pmin), x, axis, over, idle=True)
 
 
 def all_gather(
@@ -144,7 +146,7 @@ def all_gather(
         require_blocks("all_gather", array, names, name, axes, told=over is not None)
 
         gather = functools.partial(lax.all_gather, axis_name=assignment.one_or_all(axes), to=to)
-        if not array.shape[dim]:  # XLA gathers nothing along an empty dimension
+        if is_refused_by_collectives(array, dim):
             return _without_types(lambda array: gather(array).reshape(array.shape), array)
         # The gradient is a sum.
         joined = functools.partial(gather, axis=dim, tiled=True)
@@ -177,7 +179,7 @@ def psum_scatter(
         require_even("psum_scatter", array, names, name, dim, axes)
         if over is None:
             require_whole("psum_scatter", array, names, name, dim, axes)
-        if not array.shape[dim]:  # XLA scatters no empty dimension
+        if is_refused_by_collectives(array, dim):
             return array
         scatter = functools.partial(
             lax.psum_scatter,
@@ -483,18 +485,6 @@ def _require_reducible(
         hint += "or name the mesh axis"
         raise ShardingError(message(function, problem, has(names, array), hint=hint))
     require_computed(function, name, names, array)
-
-
-def _with_nan(collective: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a maximum or minimum NaN if it is so on a device: XLA for CPUs, and NCCL, prefer numbers."""
-
-    def extremum(array: jax.Array, axes: Entry) -> Any:
-        found = collective(array, axes)
-        if not jnp.issubdtype(array.dtype, jnp.inexact):
-            return found
-        return jnp.where(lax.pmax(jnp.isnan(array).astype(jnp.int8), axes) > 0, jnp.nan, found)
-
-    return extremum
 
 
 def _alone(function: str, array: jax.Array) -> jax.Array:

@@ -15,7 +15,8 @@ from ...create import one_hot, zeros
 from ...dtypes import at_least_float32
 from ...engine import checks
 from ...errors import ArgumentError, message
-from ...layout.context import context_mesh, current_mapping, taken_axes, unmapped
+from ...faults.split_sorts import gathers_top_k
+from ...layout.context import taken_axes, unmapped
 from ...names import plans
 from ...ops.contract import dot
 from ...ops.reduce import logsumexp
@@ -254,9 +255,8 @@ class MixtureOfExperts(Layer):
     def _chosen(self, probabilities: NamedArray) -> tuple[NamedArray, NamedArray]:
         """Choose experts for each token; return their probabilities and indices."""
         Router = self.router.Out[0]
-        if current_mapping() is None or context_mesh() is None:
+        if not gathers_top_k():
             return top_k(probabilities, Router.name, self.top_k, CHOICE)
-        # XLA gathers the whole operand of `lax.top_k` on each device, but sorts each shard where it is.
         order = argsort(-probabilities, Router.name)
         chosen = order[Router.name, : self.top_k].rename({Router.name: CHOICE})
         return where(one_hot(chosen, Router, dtype=bool), probabilities, 0).sum(Router.name), chosen
