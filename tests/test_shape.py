@@ -1,5 +1,6 @@
 """Sizes by name: like a dict, but nothing that takes a tuple of sizes takes it."""
 
+import operator
 from typing import Any
 
 import jax.numpy as jnp
@@ -47,7 +48,21 @@ def test_a_shape_is_a_dict_that_cannot_be_mistaken_for_a_tuple() -> None:
         assert str(error.value) == (
             "shape: sizes by name cannot be iterated or unpacked, which would give the names\n"
             "  array has: a=2, b=3\n"
-            "  hint: write x.shape.values() for the sizes, x.names for the names, x.axes for both"
+            "  hint: write x.shape.values() for the sizes, x.names for the names, x.axes for both; "
+            "functions of other libraries take x.array, and axn.nmap(f)(x) applies f by name"
+        )
+
+
+def test_a_shape_is_not_added_to_a_tuple() -> None:
+    """Code for positional arrays makes new shapes that way, as NumPyro does of parameters."""
+    for pair in ((x().shape, (3,)), ((), x().shape), (x().shape, x().shape)):
+        with pytest.raises(AxisError) as error:
+            operator.add(*pair)
+        assert str(error.value) == (
+            "shape: sizes by name cannot be added to others, which have no names\n"
+            "  array has: a=2, b=3\n"
+            "  hint: write x.shape.values() for the sizes, x.names for the names, x.axes for both; "
+            "functions of other libraries take x.array, and axn.nmap(f)(x) applies f by name"
         )
 
 
@@ -58,7 +73,8 @@ def test_a_shape_has_no_positions(position: Any) -> None:
     assert str(error.value) == (
         f"shape: {position!r} is not the name of an axis\n"
         "  array has: a=2, b=3\n"
-        "  hint: a position counts in x.axes and in x.array.shape"
+        "  hint: a position counts in x.axes and in x.array.shape; functions of other libraries take x.array, and "
+        "axn.nmap(f)(x) applies f by name"
     )
     with pytest.raises(AxisNotFoundError) as error:
         axn.ones(axn.Axis("batch", 2)).shape["bach"]

@@ -8,6 +8,8 @@ from .errors import AxisError, ShapeKeyError, message, suggestion
 
 __all__ = ["Shape"]
 
+_ELSEWHERE = "functions of other libraries take x.array, and axn.nmap(f)(x) applies f by name"
+
 
 class Shape(Mapping[str, int]):
     """The sizes of named axes by name, like a dict in storage order, which cannot be iterated.
@@ -31,14 +33,17 @@ class Shape(Mapping[str, int]):
         else:
             problem, hint = (
                 f"{name!r} is not the name of an axis",
-                "a position counts in x.axes and in x.array.shape",
+                f"a position counts in x.axes and in x.array.shape; {_ELSEWHERE}",
             )
         raise ShapeKeyError(message("shape", problem, self._facts(), hint=hint))
 
     def __iter__(self) -> NoReturn:
-        problem = "sizes by name cannot be iterated or unpacked, which would give the names"
-        hint = "write x.shape.values() for the sizes, x.names for the names, x.axes for both"
-        raise AxisError(message("shape", problem, self._facts(), hint=hint))
+        raise self._unordered("iterated or unpacked, which would give the names")
+
+    def __add__(self, other: object) -> NoReturn:
+        raise self._unordered("added to others, which have no names")
+
+    __radd__ = __add__
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -66,6 +71,11 @@ class Shape(Mapping[str, int]):
     def items(self) -> ItemsView[str, int]:
         """Return pairs of a name and a size, in storage order."""
         return self._sizes.items()
+
+    def _unordered(self, use: str) -> AxisError:
+        problem = f"sizes by name cannot be {use}"
+        hint = "write x.shape.values() for the sizes, x.names for the names, x.axes for both"
+        return AxisError(message("shape", problem, self._facts(), hint=f"{hint}; {_ELSEWHERE}"))
 
     def _facts(self) -> str:
         return (

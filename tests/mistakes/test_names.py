@@ -271,7 +271,7 @@ def test_view(x: axn.NamedArray) -> None:
     """
     shape: sizes by name cannot be iterated or unpacked, which would give the names
       array has: batch=8, pos=4, embed=16
-      hint: write x.shape.values() for the sizes, x.names for the names, x.axes for both
+      hint: write x.shape.values() for the sizes, x.names for the names, x.axes for both; functions of other libraries take x.array, and axn.nmap(f)(x) applies f by name
     """
 )
 def test_unpacked_shape(x: axn.NamedArray) -> None:
@@ -282,7 +282,7 @@ def test_unpacked_shape(x: axn.NamedArray) -> None:
     """
     shape: 0 is not the name of an axis
       array has: batch=8, pos=4, embed=16
-      hint: a position counts in x.axes and in x.array.shape
+      hint: a position counts in x.axes and in x.array.shape; functions of other libraries take x.array, and axn.nmap(f)(x) applies f by name
     """
 )
 def test_a_position_in_the_shape(x: axn.NamedArray) -> None:
