@@ -71,3 +71,56 @@ def test_axes_are_required_with_their_sizes() -> None:
         "  its shape: (2,)\n"
         '  hint: name its dimensions first: axn.named(array, "batch")'
     )
+
+
+class Variable:
+    """A wrapper that passes attributes on to what it holds, as those of Flax do."""
+
+    def __init__(self, value: axn.NamedArray) -> None:
+        vars(self)["value"] = value
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.value, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AssertionError(f"{name} is set on an object of somebody else")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        axn.exp,
+        lambda x: axn.add(x, 1.0),
+        lambda x: axn.clip(x, 0.0, 1.0),
+        lambda x: axn.sum(x, "a"),
+        lambda x: axn.softmax(x, "a"),
+        lambda x: axn.cumsum(x, "a"),
+        lambda x: axn.sort(x, "a"),
+        lambda x: axn.tril(x, "a", "b"),
+        lambda x: axn.diagonal(x, "a", "b", new_axis="c"),
+        lambda x: axn.dot(x, axn.ones({"a": 2}), axis="a"),
+        lambda x: axn.dot(axn.ones({"a": 2}), x, axis="a"),
+        lambda x: axn.einsum("a b -> b", x),
+        lambda x: axn.where(axn.ones({"a": 2}) > 0, x, 0.0),
+        lambda x: axn.take(x, "a", 0),
+        lambda x: axn.concatenate("a", [x, x]),
+        lambda x: axn.roll(x, 1, "a"),
+        lambda x: axn.pad(x, {"a": (1, 1)}),
+        lambda x: axn.rename(x, {"a": "c"}),
+        lambda x: axn.rearrange(x, ("b", "a")),
+        lambda x: axn.flatten_axes(x, ("a", "b"), "c"),
+        lambda x: axn.split(x, "a", [axn.Axis("c", 1), axn.Axis("d", 1)]),
+    ],
+)
+def test_a_wrapper_around_a_named_array_is_none(call: Any) -> None:
+    """Its attributes are those of a named array, but a result could not be of its type."""
+    with pytest.raises(OperandError, match="Variable"):
+        call(Variable(axn.ones({"a": 2, "b": 2})))
+
+
+def test_the_error_about_a_wrapper_says_what_to_take() -> None:
+    with pytest.raises(OperandError) as caught:
+        axn.exp(Variable(axn.ones({"a": 2})))  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        "exp: expected a NamedArray, got Variable\n  hint: take the NamedArray out of the Variable first"
+    )

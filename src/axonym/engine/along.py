@@ -118,10 +118,9 @@ def along(
     """
     if type(axis) is not str:
         return along_with(fn, x, axis, after=after)
-    try:
-        (array,), names = x.node
-    except AttributeError:
-        raise unnamed(title(fn), x) from None
+    if not isinstance(x, Core):
+        raise unnamed(title(fn), x)
+    (array,), names = x.node
     try:
         call = _along_one[fn][names, axis]
     except KeyError:

@@ -17,6 +17,7 @@ from ..layout.scope import current_scope
 from ..names import plans
 from ..names.plans import Names
 from ..phrases import given_with_size, missing_axis, verb
+from ..shape import Shape
 
 Function = Callable[..., Any]
 P = ParamSpec("P")
@@ -251,6 +252,9 @@ def holds_named(operand: Payload) -> bool:
 def unnamed(function: str, x: Payload, *wanted: str) -> OperandError:
     """Build the error for a first operand without names; `wanted` are names that it should have."""
     problem = f"expected a NamedArray, got {type_text(x)}"
+    if isinstance(getattr(x, "shape", None), Shape):  # such as a variable of Flax around one
+        taken = f"take the NamedArray out of the {type(x).__name__} first"
+        return OperandError(message(function, problem, hint=taken))
     shape: tuple[int, ...] | None = None
     lines: list[str] = []
     if hasattr(x, "shape"):

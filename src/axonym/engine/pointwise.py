@@ -114,10 +114,9 @@ def _stand_in(fn: Function) -> Function:
 
 def unary(fn: Function, x: Core) -> "NamedArray":
     """Apply a function to each element."""
-    try:
-        (array,), names = x.node
-    except AttributeError:
-        raise unnamed(title(fn), x) from None
+    if not isinstance(x, Core):
+        raise unnamed(title(fn), x)
+    (array,), names = x.node
     try:
         call = _of_one[fn][names]
     except KeyError:
@@ -189,10 +188,9 @@ def _paired(fn: Function, x: Core, y: Core) -> Kernel:
 
 def between(fn: Function, x: Core, low: object, high: object) -> "NamedArray":
     """Apply a function that takes two Python numbers to each element."""
-    try:
-        (array,), names = x.node
-    except AttributeError:
-        raise unnamed(title(fn), x) from None
+    if not isinstance(x, Core):
+        raise unnamed(title(fn), x)
+    (array,), names = x.node
     try:
         call = _with_two[fn][names]
     except KeyError:

@@ -93,17 +93,16 @@ def dot(
     order = None
     if out_axes is not None:
         order = _order(out_axes)
-    try:
-        if len(arrays) == 2:  # the usual case, written out because a comprehension costs a call
-            ((a,), left), ((b,), right) = arrays[0].node, arrays[1].node
-            operands: tuple[Names, ...] = (left, right)
-            payloads: tuple[jax.Array, ...] = (a, b)
-        else:
-            operands = tuple(x.node[1] for x in arrays)
-            payloads = tuple(x.node[0][0] for x in arrays)
-    except AttributeError:
-        wrong = next((x for x in arrays if not isinstance(x, Core)), None)
-        raise checks.unnamed("dot", wrong) from None
+    for x in arrays:
+        if not isinstance(x, Core):
+            raise checks.unnamed("dot", x)
+    if len(arrays) == 2:  # the usual case, written out because a comprehension costs a call
+        ((a,), left), ((b,), right) = arrays[0].node, arrays[1].node
+        operands: tuple[Names, ...] = (left, right)
+        payloads: tuple[jax.Array, ...] = (a, b)
+    else:
+        operands = tuple(x.node[1] for x in arrays)
+        payloads = tuple(x.node[0][0] for x in arrays)
 
     key = (operands, given, order, precision, dtype)
     if dot_general is not lax.dot_general:  # not cached, as it may hold arrays

@@ -212,10 +212,9 @@ def triu(x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, k: int = 0) 
 def _triangle(
     function: str, x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, k: int
 ) -> "NamedArray":
-    try:
-        (array,), names = x.node
-    except AttributeError:
-        raise checks.unnamed(function, x) from None
+    if not isinstance(x, Core):
+        raise checks.unnamed(function, x)
+    (array,), names = x.node
     if k.__class__ is not int:
         k = _offset(function, k)
     try:
