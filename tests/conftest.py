@@ -39,8 +39,9 @@ from hypothesis import HealthCheck, settings
 
 from tests.sample import SEED, in_sample, in_share, third_of
 
-# Suites that run when they are named: what they test is beside the library, and one needs torch.
-SUITES = ("benchmarks", "compat", "docs", "examples", "huggingface", "upstream")
+# Suites that run when they are named: what they test is beside the library. Two need what the others do not: torch, and
+# the libraries of `axonym[neighbours]`.
+SUITES = ("benchmarks", "compat", "docs", "examples", "huggingface", "neighbours", "upstream")
 APART = [Path(__file__).parent / name for name in SUITES]
 
 settings.register_profile(

@@ -1,0 +1,63 @@
+"""Orbax v1 beside Orbax v1 on plain arrays: states of named arrays on any mesh."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from orbax.checkpoint import v1 as ocp
+
+import axonym as axn
+
+Embed, Mlp = axn.make_axes(embed=8, mlp=16)
+OPTIMIZER = optax.adamw(1e-2)
+
+
+def init(key: jax.Array) -> dict[str, Any]:
+    model = axn.nn.MLP.init(Embed, Embed, Mlp, depth=1, key=key)
+    return {"model": model, "optimizer": OPTIMIZER.init(model), "table": axn.ones(Mlp, jnp.bfloat16)}
+
+
+def test_a_state_is_read_on_another_mesh(
+    tmp_path: Path, auto_mesh: jax.sharding.Mesh, explicit_mesh: jax.sharding.Mesh
+) -> None:
+    with axn.set_mesh(explicit_mesh):
+        state = axn.named_jit(init, {"embed": "data", "mlp": "model"})(jax.random.key(0))
+        ocp.save(tmp_path / "named", state)
+    plain = dict(enumerate(map(np.asarray, jax.tree.leaves(state))))
+    ocp.save(tmp_path / "plain", plain)
+    expected = ocp.load(tmp_path / "plain", plain)
+    for mesh in (auto_mesh, explicit_mesh):
+        with axn.set_mesh(mesh):
+            abstract = axn.shard(jax.eval_shape(init, jax.random.key(0)), {"mlp": "data"})
+            read = ocp.load(tmp_path / "named", abstract)
+        assert jax.tree.structure(read) == jax.tree.structure(state)
+        assert read["model"].layers[0].weight.sharding.is_equivalent_to(abstract["model"].layers[0].weight.sharding, 2)
+        for x, y in zip(jax.tree.leaves(read), expected.values(), strict=True):
+            assert x.dtype == y.dtype
+            np.testing.assert_array_equal(x, y)
+
+
+def test_part_of_a_state_is_read(tmp_path: Path) -> None:
+    x = axn.arange({"a": 2, "b": 3})
+    ocp.save(tmp_path / "state", {"x": x, "y": axn.ones({"c": 2})})
+    read = ocp.load(tmp_path / "state", {"x": x, "y": axn.NamedArray(ocp.PLACEHOLDER, ("c",))})
+    assert axn.array_equal(read["x"], x)
+    assert read["y"].array is ocp.PLACEHOLDER
+
+
+def test_without_a_template_names_are_gone(tmp_path: Path) -> None:
+    ocp.save(tmp_path / "state", {"x": axn.arange({"a": 2, "b": 3})})
+    with pytest.warns(UserWarning, match="Sharding info not provided"):
+        read = ocp.load(tmp_path / "state")
+    np.testing.assert_array_equal(read["x"]["array"], np.arange(6).reshape(2, 3))
+
+
+def test_other_sizes_and_structures_are_errors(tmp_path: Path) -> None:
+    ocp.save(tmp_path / "state", {"x": axn.arange({"a": 2, "b": 3})})
+    for wrong in ({"z": axn.arange({"a": 2, "b": 3})}, {"x": jnp.zeros((2, 3))}):
+        with pytest.raises((ValueError, KeyError)):
+            ocp.load(tmp_path / "state", wrong)
