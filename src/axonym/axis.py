@@ -53,11 +53,20 @@ __all__ = [
 class Axis:
     """Declare a named axis and its size.
 
-    By convention, variables that hold an `Axis` are capitalised: `Batch = Axis("batch", 32)`.
+    By convention, variables that hold an `Axis` are capitalised.
+
+    Attributes:
+        name: the name, any text that is not empty. A dot separates a base from a role, see `derive`.
+        size: the number of positions, or a symbolic dimension of `jax.export`.
 
     Raises:
         OperandError: if `name` is empty or no string, or `size` neither an integer nor a dimension of `jax.export`.
         AxisSizeError: if `size` is negative.
+
+    Examples:
+        >>> Batch = axn.Axis("batch", 32)
+        >>> Batch.resize(8)
+        Axis(name='batch', size=8)
     """
 
     name: str
@@ -85,7 +94,12 @@ class Axis:
         return f"{self.name}({self.size})"
 
     def alias(self, new_name: str) -> "Axis":
-        """Return an axis of the same size under another name."""
+        """Return an axis of the same size under another name.
+
+        Examples:
+            >>> axn.Axis("position", 16).alias("key")
+            Axis(name='key', size=16)
+        """
         return Axis(new_name, self.size)
 
     def derive(self, role: str) -> "Axis":
@@ -107,7 +121,12 @@ class Axis:
         return Axis(f"{self.name}.{role}", self.size)
 
     def resize(self, size: int) -> "Axis":
-        """Return an axis of the same name with another size."""
+        """Return an axis of the same name with another size.
+
+        Examples:
+            >>> axn.Axis("batch", 32).resize(8)
+            Axis(name='batch', size=8)
+        """
         return Axis(self.name, size)
 
 
@@ -196,10 +215,19 @@ def _no_axis(entry: object, function: str, need_sizes: bool) -> OperandError:
 
 
 def selector(axis: AxisSelector, function: str = "axis") -> tuple[str, int | None]:
-    """Normalise a selector to its name and its size, or None without a size.
+    """Return the name that selects one axis, and the size that it must have, or None.
+
+    Args:
+        axis: an `Axis` or a name.
+        function: the name of the calling function, for errors.
 
     Raises:
         OperandError: if it is neither an `Axis` nor a name, or if it is several.
+
+    Examples:
+        >>> from axonym.axis import selector
+        >>> selector("batch"), selector(axn.Axis("batch", 32))
+        (('batch', None), ('batch', 32))
     """
     return _only(selection(axis, function), function)
 
@@ -264,7 +292,19 @@ def shown(*axes: Axis) -> str:
 
 
 def make_axes(**sizes: int) -> tuple[Axis, ...]:
-    """Make several axes at once: `Batch, Embed = make_axes(batch=32, embed=64)`."""
+    """Make several axes at once.
+
+    Args:
+        sizes: the size of each axis, by name.
+
+    Returns:
+        The axes, in the order of the arguments.
+
+    Examples:
+        >>> Batch, Embed = axn.make_axes(batch=32, embed=64)
+        >>> Embed
+        Axis(name='embed', size=64)
+    """
     return tuple(Axis(name, size) for name, size in sizes.items())
 
 
@@ -273,7 +313,15 @@ def axis_name(axes: AxisSelector) -> str: ...  # type: ignore[overload-overlap] 
 @overload
 def axis_name(axes: Sequence[AxisSelector] | Mapping[str, int | None]) -> tuple[str, ...]: ...
 def axis_name(axes: AxisSelection) -> str | tuple[str, ...]:
-    """Return the name of one selector, or the names of several."""
+    """Return the name of one selector, or the names of several.
+
+    Args:
+        axes: one selector gives a text, all else a tuple.
+
+    Examples:
+        >>> axn.axis_name(axn.Axis("batch", 32)), axn.axis_name(axn.make_axes(batch=32, embed=64))
+        ('batch', ('batch', 'embed'))
+    """
     if isinstance(axes, str):
         return axes
     if isinstance(axes, Axis):
@@ -282,7 +330,15 @@ def axis_name(axes: AxisSelection) -> str | tuple[str, ...]:
 
 
 def axis_size(axes: AxisSpec) -> int:
-    """Return the size of an axis, or the product of the sizes of several."""
+    """Return the size of an axis, or the product of the sizes of several.
+
+    Raises:
+        OperandError: if one has no size.
+
+    Examples:
+        >>> axn.axis_size(axn.make_axes(batch=32, embed=64))
+        2048
+    """
     return math.prod(axis.size for axis in spec(axes, "axis_size"))
 
 
@@ -315,8 +371,15 @@ def concat_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection: .
 def concat_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection:
     """Append the axes of `second` to those of `first`.
 
+    Returns:
+        A dict if `first` is a mapping, and a tuple otherwise.
+
     Raises:
         AxisClashError: if a name is in both.
+
+    Examples:
+        >>> axn.concat_axes({"batch": 32}, axn.Axis("embed", 64))
+        {'batch': 32, 'embed': 64}
     """
     left, right = selection(first, "concat_axes"), selection(second, "concat_axes")
     for name, _ in right:
@@ -334,8 +397,16 @@ def union_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection: ..
 def union_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection:
     """Append the axes of `second` that `first` lacks to those of `first`.
 
+    Returns:
+        A dict if one of the two is a mapping, and a tuple otherwise.
+
     Raises:
         AxisSizeError: if a name has two sizes.
+
+    Examples:
+        >>> Batch, Embed = axn.make_axes(batch=32, embed=64)
+        >>> axn.union_axes((Batch, Embed), Embed) == (Batch, Embed)
+        True
     """
     merged = dict(selection(first, "union_axes"))
     for name, size in selection(second, "union_axes"):
@@ -352,8 +423,15 @@ def intersect_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection
 def intersect_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection:
     """Return the axes of `first` that are in `second`, in the order of `first`.
 
+    Returns:
+        A dict if `first` is a mapping, and a tuple otherwise.
+
     Raises:
         AxisSizeError: if a name has two sizes.
+
+    Examples:
+        >>> axn.intersect_axes({"batch": 32, "embed": 64}, ("embed", "mlp"))
+        {'embed': 64}
     """
     others = dict(selection(second, "intersect_axes"))
     kept: dict[str, int | None] = {}
@@ -370,10 +448,21 @@ def without_axes(axes: Mapping[str, int], remove: AxisSelection) -> dict[str, in
 @overload
 def without_axes(axes: AxisSelection, remove: AxisSelection) -> AxisSelection: ...
 def without_axes(axes: AxisSelection, remove: AxisSelection) -> AxisSelection:
-    """Drop axes by name; missing names are ignored.
+    """Remove axes by name; names that are not there are ignored.
+
+    Args:
+        axes: the axes.
+        remove: those to remove.
+
+    Returns:
+        A dict if `axes` is a mapping, and a tuple otherwise.
 
     Raises:
         AxisSizeError: if a name has two sizes.
+
+    Examples:
+        >>> axn.without_axes({"batch": 32, "embed": 64}, "batch")
+        {'embed': 64}
     """
     gone = dict(selection(remove, "without_axes"))
     pairs = selection(axes, "without_axes")
@@ -389,11 +478,22 @@ def eliminate_axes(axes: Mapping[str, int], remove: AxisSelection) -> dict[str, 
 @overload
 def eliminate_axes(axes: AxisSelection, remove: AxisSelection) -> AxisSelection: ...
 def eliminate_axes(axes: AxisSelection, remove: AxisSelection) -> AxisSelection:
-    """Drop axes by name, all of which must be present.
+    """Remove axes by name, all of which must be there.
+
+    Args:
+        axes: the axes.
+        remove: those to remove.
+
+    Returns:
+        A dict if `axes` is a mapping, and a tuple otherwise.
 
     Raises:
         AxisNotFoundError: if one of `remove` is missing.
         AxisSizeError: if a name has two sizes.
+
+    Examples:
+        >>> axn.eliminate_axes({"batch": 32, "embed": 64}, "batch")
+        {'embed': 64}
     """
     known = names_in(selection(axes, "eliminate_axes"))
     for name, _ in selection(remove, "eliminate_axes"):
@@ -413,9 +513,21 @@ def replace_axis(axes: AxisSelection, old: AxisSelector, new: AxisSelection) -> 
 def replace_axis(axes: AxisSelection, old: AxisSelector, new: AxisSelection) -> AxisSelection:
     """Replace one axis by one or more.
 
+    Args:
+        axes: the axes.
+        old: the axis to replace.
+        new: those that take its place.
+
+    Returns:
+        A dict if `axes` is a mapping, and a tuple otherwise.
+
     Raises:
         AxisNotFoundError: if `old` is missing.
         AxisClashError: if a new name is already in use.
+
+    Examples:
+        >>> axn.replace_axis({"batch": 32, "embed": 64}, "embed", {"heads": 4, "head_dim": 16})
+        {'batch': 32, 'heads': 4, 'head_dim': 16}
     """
     pairs = selection(axes, "replace_axis")
     known = names_in(pairs)
@@ -436,11 +548,19 @@ def resolve_axis(
     axes: AxisSpec, chosen: Sequence[AxisSelector] | Mapping[str, int | None]
 ) -> tuple[Axis, ...]: ...
 def resolve_axis(axes: AxisSpec, chosen: AxisSelection) -> Axis | tuple[Axis, ...]:
-    """Look up axes by name: one selector gives an `Axis`, several give a tuple.
+    """Look up axes by name.
+
+    Args:
+        axes: the axes to choose from.
+        chosen: one selector gives an `Axis`, several give a tuple.
 
     Raises:
         AxisNotFoundError: if a name is missing.
         AxisSizeError: if a chosen `Axis` has another size.
+
+    Examples:
+        >>> axn.resolve_axis({"batch": 32, "embed": 64}, "embed")
+        Axis(name='embed', size=64)
     """
     known = {axis.name: axis for axis in spec(axes, "resolve_axis")}
     found: list[Axis] = []
@@ -455,7 +575,16 @@ def resolve_axis(axes: AxisSpec, chosen: AxisSelection) -> Axis | tuple[Axis, ..
 
 
 def selects_axis(selector: AxisSelection, selected: AxisSelection) -> bool:
-    """Return whether each axis of `selected` is in `selector`, with the same size where both have one."""
+    """Return whether each axis of `selected` is in `selector`, with the same size where both have one.
+
+    Args:
+        selector: the axes that select.
+        selected: the axes in question.
+
+    Examples:
+        >>> axn.selects_axis(("batch", "embed"), axn.Axis("embed", 64))
+        True
+    """
     known = dict(selection(selector, "selects_axis"))
     for name, size in selection(selected, "selects_axis"):
         if name not in known:
@@ -469,10 +598,21 @@ def selects_axis(selector: AxisSelection, selected: AxisSelection) -> bool:
 def unsize_axes(
     axes: AxisSelection, chosen: AxisSelection | None = None
 ) -> tuple[AxisSelector, ...]:
-    """Drop the sizes of all axes, or of the chosen ones.
+    """Remove the sizes of all axes, or of the chosen ones.
+
+    Args:
+        axes: the axes.
+        chosen: those that lose their sizes; by default all.
+
+    Returns:
+        A tuple of names, and of an `Axis` where the size stays.
 
     Raises:
         AxisNotFoundError: if one of `chosen` is missing.
+
+    Examples:
+        >>> axn.unsize_axes(axn.make_axes(batch=32, embed=64), "batch")
+        ('batch', Axis(name='embed', size=64))
     """
     pairs = selection(axes, "unsize_axes")
     known = names = names_in(pairs)

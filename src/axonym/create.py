@@ -62,8 +62,15 @@ __all__ = [
 def full(shape: AxisSpec, fill_value: ArrayLike, dtype: DTypeLike | None = None) -> NamedArray:
     """Make an array of one value.
 
-    Raises:
-        OperandError: if `fill_value` is not a scalar.
+    Args:
+        shape: the axes of the array, with their sizes.
+        fill_value: the value, a number or an array without dimensions.
+        dtype: by default that of the value.
+
+    Examples:
+        >>> axn.full({"x": 3}, 7)
+        NamedArray(int32[x=3])
+        [7 7 7]
     """
     if isinstance(fill_value, Axis):
         raise not_in_a_tuple("full", *spec(shape, "full"), fill_value)
@@ -97,12 +104,32 @@ def _check_scalar(function: str, fill_value: Operand) -> None:
 
 
 def zeros(shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
-    """Make an array of zeros, by default in JAX's default float dtype."""
+    """Make an array of zeros.
+
+    Args:
+        shape: the axes of the array, with their sizes.
+        dtype: by default JAX's float dtype.
+
+    Examples:
+        >>> axn.zeros({"x": 3})
+        NamedArray(float32[x=3])
+        [0. 0. 0.]
+    """
     return _filled("zeros", shape, 0, float if dtype is None else dtype)
 
 
 def ones(shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
-    """Make an array of ones, by default in JAX's default float dtype."""
+    """Make an array of ones.
+
+    Args:
+        shape: the axes of the array, with their sizes.
+        dtype: by default JAX's float dtype.
+
+    Examples:
+        >>> axn.ones({"x": 3})
+        NamedArray(float32[x=3])
+        [1. 1. 1.]
+    """
     return _filled("ones", shape, 1, float if dtype is None else dtype)
 
 
@@ -115,7 +142,18 @@ def _array_of(function: str, x: NamedArray) -> jax.Array:
 
 
 def full_like(x: NamedArray, fill_value: ArrayLike, dtype: DTypeLike | None = None) -> NamedArray:
-    """Make an array of one value with the axes, dtype and sharding of another."""
+    """Make an array of one value with the axes, dtype and sharding of another.
+
+    Args:
+        x: the other array.
+        fill_value: the value, a number or an array without dimensions.
+        dtype: by default that of `x`.
+
+    Examples:
+        >>> axn.full_like(axn.ones({"x": 3}), 7)
+        NamedArray(float32[x=3])
+        [7. 7. 7.]
+    """
     array = _array_of("full_like", x)
     _check_scalar("full_like", fill_value)
     return _filled_like(x, array, fill_value, dtype)
@@ -132,12 +170,32 @@ def _filled_like(
 
 
 def zeros_like(x: NamedArray, dtype: DTypeLike | None = None) -> NamedArray:
-    """Make an array of zeros with the axes, dtype and sharding of another."""
+    """Make an array of zeros with the axes, dtype and sharding of another.
+
+    Args:
+        x: the other array.
+        dtype: by default that of `x`.
+
+    Examples:
+        >>> axn.zeros_like(axn.ones({"x": 3}))
+        NamedArray(float32[x=3])
+        [0. 0. 0.]
+    """
     return _filled_like(x, _array_of("zeros_like", x), 0, dtype)
 
 
 def ones_like(x: NamedArray, dtype: DTypeLike | None = None) -> NamedArray:
-    """Make an array of ones with the axes, dtype and sharding of another."""
+    """Make an array of ones with the axes, dtype and sharding of another.
+
+    Args:
+        x: the other array.
+        dtype: by default that of `x`.
+
+    Examples:
+        >>> axn.ones_like(axn.zeros({"x": 3}))
+        NamedArray(float32[x=3])
+        [1. 1. 1.]
+    """
     return _filled_like(x, _array_of("ones_like", x), 1, dtype)
 
 
@@ -210,7 +268,13 @@ def logspace(
     base: Operand = 10.0,
     dtype: DTypeLike | None = None,
 ) -> NamedArray:
-    """Make numbers whose logarithms to `base` are evenly spaced from `start` to `stop`; arguments as in `linspace`."""
+    """Make numbers whose logarithms to `base` are evenly spaced from `start` to `stop`; arguments as in `linspace`.
+
+    Examples:
+        >>> axn.logspace(axn.Axis("x", 3), start=0, stop=2)
+        NamedArray(float32[x=3])
+        [  1.  10. 100.]
+    """
     return _spaced(_logspace, axis, (start, stop, base), endpoint, dtype)
 
 
@@ -230,7 +294,13 @@ def geomspace(
     endpoint: bool = True,
     dtype: DTypeLike | None = None,
 ) -> NamedArray:
-    """Make numbers with a constant ratio from `start` to `stop`; arguments as in `linspace`."""
+    """Make numbers with a constant ratio from `start` to `stop`; arguments as in `linspace`.
+
+    Examples:
+        >>> axn.geomspace(axn.Axis("x", 3), start=1, stop=4).round(3)
+        NamedArray(float32[x=3])
+        [1. 2. 4.]
+    """
     return _spaced(jnp.geomspace, axis, (start, stop), endpoint, dtype)
 
 
@@ -280,7 +350,14 @@ def eye(
 def tri(
     row: Axis, column: AxisSelector, *, k: int = 0, dtype: DTypeLike | None = None
 ) -> NamedArray:
-    """Make a matrix with ones on and below a diagonal and zeros above it; arguments as in `eye`."""
+    """Make a matrix with ones on and below a diagonal and zeros above it; arguments as in `eye`.
+
+    Examples:
+        >>> axn.tri(axn.Axis("row", 2), "column")
+        NamedArray(float32[row=2, column=2])
+        [[1. 0.]
+         [1. 1.]]
+    """
     first, second = _matrix_axes("tri", row, column)
     return _laid_out(jnp.tri(first.size, second.size, k, dtype), (first.name, second.name))
 
@@ -326,27 +403,88 @@ def fromfunction(fn: Callable[..., Any], axes: AxisSpec, dtype: DTypeLike = int)
 
 
 def bartlett(axis: Axis) -> NamedArray:
-    """Make a Bartlett window: a triangle that is zero at both ends."""
+    """Make a Bartlett window: a triangle that is zero at both ends.
+
+    Args:
+        axis: the axis of the window, with its size.
+
+    Returns:
+        A window with this axis, as `jnp.bartlett` of its size.
+
+    Examples:
+        >>> axn.bartlett(axn.Axis("time", 5)).round(2)
+        NamedArray(float32[time=5])
+        [0.  0.5 1.  0.5 0. ]
+    """
     return _window(jnp.bartlett, axis)
 
 
 def blackman(axis: Axis) -> NamedArray:
-    """Make a Blackman window, the sum of a constant and two cosines."""
+    """Make a Blackman window, the sum of a constant and two cosines.
+
+    Args:
+        axis: the axis of the window, with its size.
+
+    Returns:
+        A window with this axis, as `jnp.blackman` of its size.
+
+    Examples:
+        >>> axn.blackman(axn.Axis("time", 5)).round(2)
+        NamedArray(float32[time=5])
+        [-0.    0.34  1.    0.34 -0.  ]
+    """
     return _window(jnp.blackman, axis)
 
 
 def hamming(axis: Axis) -> NamedArray:
-    """Make a Hamming window, a raised cosine that is above zero at both ends."""
+    """Make a Hamming window, a raised cosine that is above zero at both ends.
+
+    Args:
+        axis: the axis of the window, with its size.
+
+    Returns:
+        A window with this axis, as `jnp.hamming` of its size.
+
+    Examples:
+        >>> axn.hamming(axn.Axis("time", 3)).round(2)
+        NamedArray(float32[time=3])
+        [0.08 1.   0.08]
+    """
     return _window(jnp.hamming, axis)
 
 
 def hanning(axis: Axis) -> NamedArray:
-    """Make a von Hann window, a raised cosine that is zero at both ends."""
+    """Make a von Hann window, a raised cosine that is zero at both ends.
+
+    Args:
+        axis: the axis of the window, with its size.
+
+    Returns:
+        A window with this axis, as `jnp.hanning` of its size.
+
+    Examples:
+        >>> axn.hanning(axn.Axis("time", 5)).round(2)
+        NamedArray(float32[time=5])
+        [0.  0.5 1.  0.5 0. ]
+    """
     return _window(jnp.hanning, axis)
 
 
 def kaiser(axis: Axis, beta: ArrayLike) -> NamedArray:
-    """Make a Kaiser window, from a Bessel function; it is narrower for a larger `beta`."""
+    """Make a Kaiser window, from a Bessel function.
+
+    Args:
+        axis: the axis of the window, with its size.
+        beta: the shape; the window is narrower for a larger one.
+
+    Returns:
+        A window with this axis, as `jnp.kaiser` of its size.
+
+    Examples:
+        >>> axn.kaiser(axn.Axis("time", 3), 2.0).round(2)
+        NamedArray(float32[time=3])
+        [0.44 1.   0.44]
+    """
     if isinstance(beta, Core) or jnp.ndim(beta):
         raise OperandError(message("kaiser", f"beta must be a scalar, not {type_text(beta)}"))
     return _window(jnp.kaiser, axis, beta)
@@ -362,9 +500,23 @@ def one_hot(x: Operand, class_axis: Axis, *, dtype: DTypeLike | None = None) -> 
 
     A number out of range gives zeros. A plain number or 0-d array gives one vector.
 
+    Args:
+        x: class numbers, with any axes.
+        class_axis: the axis of the classes, with its size.
+        dtype: by default JAX's float dtype.
+
+    Returns:
+        The axes of `x`, then `class_axis`.
+
     Raises:
         AxisClashError: if `x` has the class axis already.
         OperandError: if `x` is not of integers.
+
+    Examples:
+        >>> axn.one_hot(axn.named([0, 2], "batch"), axn.Axis("label", 3))
+        NamedArray(float32[batch=2, label=3])
+        [[1. 0. 0.]
+         [0. 0. 1.]]
     """
     if isinstance(x, int | float | np.generic | np.ndarray | jax.Array) and not jnp.ndim(x):
         x = NamedArray(jnp.asarray(x), ())
