@@ -98,7 +98,14 @@ def psum(x: T, axis: AxisSelection | None = None, *, over: AxisSelection | None 
 
 
 def pmean(x: T, axis: AxisSelection | None = None, *, over: AxisSelection | None = None) -> T:
-    """Average the values of all devices; each gets the mean. Arguments and errors are those of `psum`."""
+    """Average the values of all devices; each gets the mean. Arguments and errors are those of `psum`.
+
+    Examples:
+        >>> mesh = jax.make_mesh((4,), ("data",))
+        >>> x = axn.arange(axn.Axis("batch", 8))
+        >>> axn.shard_map(lambda x: axn.pmean(x.mean(), "batch"), {"batch": "data"}, mesh)(x).item()
+        3.5
+    """
     return _reduced("pmean", lax.pmean, x, axis, over, idle=False)
 
 
@@ -106,6 +113,12 @@ def pmax(x: T, axis: AxisSelection | None = None, *, over: AxisSelection | None 
     """Return the largest of the values of all devices; JAX has no derivative of it.
 
     Arguments are those of `psum`.
+
+    Examples:
+        >>> mesh = jax.make_mesh((4,), ("data",))
+        >>> x = axn.arange(axn.Axis("batch", 8))
+        >>> axn.shard_map(lambda x: axn.pmax(x.max(), "batch"), {"batch": "data"}, mesh)(x).item()
+        7
     """
     return _reduced("pmax", restore_nan_of_devices(lax.pmax), x, axis, over, idle=True)
 
@@ -114,6 +127,12 @@ def pmin(x: T, axis: AxisSelection | None = None, *, over: AxisSelection | None 
     """Return the smallest of the values of all devices; JAX has no derivative of it.
 
     Arguments are those of `psum`.
+
+    Examples:
+        >>> mesh = jax.make_mesh((4,), ("data",))
+        >>> x = axn.arange(axn.Axis("batch", 8))
+        >>> axn.shard_map(lambda x: axn.pmin(x.min(), "batch"), {"batch": "data"}, mesh)(x).item()
+        0
     """
     return _reduced("pmin", restore_nan_of_devices(lax.pmin), x, axis, over, idle=True)
 
@@ -140,6 +159,14 @@ def all_gather(
         OperandError: if there are only plain arrays, or neither `axis` nor `over` is given.
         ShardingError: if a block is whole already, the order of mesh axes would be lost, or a name may be that of an
             axis of arrays or of the mesh.
+
+    Examples:
+        >>> mesh = jax.make_mesh((4,), ("data",))
+        >>> x = axn.arange(axn.Axis("batch", 8))
+        >>> def center(x):
+        ...     return x - axn.all_gather(x, "batch").mean()
+        >>> axn.shard_map(center, {"batch": "data"}, mesh)(x)["batch", 0].item()
+        -3.5
     """
 
     def one(array: jax.Array, names: Names, name: str, dim: int, axes: Entry) -> Any:
@@ -172,6 +199,14 @@ def psum_scatter(
         OperandError: if neither `axis` nor `over` is given.
         ShardingError: if an array is the same on all devices or a block already, the order of mesh axes would be
             lost, or a name may be that of an axis of arrays or of the mesh.
+
+    Examples:
+        >>> mesh = jax.make_mesh((4,), ("data",))
+        >>> def add_up(x):  # {batch, embed} in blocks of the batch
+        ...     return axn.psum_scatter(x.sum("batch"), "embed", over="data")
+        >>> x = axn.ones({"batch": 8, "embed": 4})
+        >>> axn.shard_map(add_up, {"batch": "data"}, mesh, out_mapping={"embed": "data"})(x).array
+        Array([8., 8., 8., 8.], dtype=float32)
     """
 
     def one(array: jax.Array, names: Names, name: str, dim: int, axes: Entry) -> Any:
@@ -212,6 +247,15 @@ def all_to_all(
         AxisSizeError: if `split` does not divide, or the size of an `Axis` is neither the local nor the global one.
         ShardingError: if the mapping gives the two to different mesh axes, an array is the same on all devices, or the
             order of mesh axes would be lost.
+
+    Examples:
+        >>> mesh = jax.make_mesh((4,), ("data",))
+        >>> def exchange(x):
+        ...     return axn.all_to_all(x, split="heads", concat="pos")
+        >>> x = axn.ones({"pos": 8, "heads": 4})
+        >>> moved = axn.shard_map(exchange, {"pos": "data"}, mesh, out_mapping={"heads": "data"})
+        >>> moved(x).shape
+        {'pos': 8, 'heads': 4}
     """
     (cut, _), (grown, _) = given = selector(split, "all_to_all"), selector(concat, "all_to_all")
     if over is not None:
@@ -265,6 +309,12 @@ def ppermute(
             exist.
         OperandError: if neither `axis` nor `over` is given.
         ShardingError: if the axis is unknown, or of both arrays and the mesh.
+
+    Examples:
+        >>> mesh = jax.make_mesh((4,), ("data",))
+        >>> x = axn.arange(axn.Axis("batch", 8))
+        >>> axn.shard_map(lambda x: axn.ppermute(x, "batch"), {"batch": "data"}, mesh)(x).array
+        Array([6, 7, 0, 1, 2, 3, 4, 5], dtype=int32)
     """
     asked, meaning = asked_axes("ppermute", axis, over)
 
@@ -362,6 +412,12 @@ def axis_index(
     """Return the index of this device's block of an axis: 0 where it is not mapped.
 
     For several mesh axes, the last one runs fastest. Arguments are those of `psum`.
+
+    Examples:
+        >>> mesh = jax.make_mesh((4,), ("data",))
+        >>> x = axn.arange(axn.Axis("batch", 8))
+        >>> axn.shard_map(lambda x: 0 * x + axn.axis_index("batch"), {"batch": "data"}, mesh)(x).array
+        Array([0, 0, 1, 1, 2, 2, 3, 3], dtype=int32)
     """
     axes = _axes_of("axis_index", axis, over)
     if not axes:
@@ -370,7 +426,14 @@ def axis_index(
 
 
 def axis_size(axis: AxisSelection | None = None, *, over: AxisSelection | None = None) -> int:
-    """Return the number of blocks of an axis: 1 where it is not mapped. Arguments are those of `psum`."""
+    """Return the number of blocks of an axis: 1 where it is not mapped. Arguments are those of `psum`.
+
+    Examples:
+        >>> mesh = jax.make_mesh((4,), ("data",))
+        >>> x = axn.arange(axn.Axis("batch", 8))
+        >>> axn.shard_map(lambda x: 0 * x + axn.collectives.axis_size("batch"), {"batch": "data"}, mesh)(x).array
+        Array([4, 4, 4, 4, 4, 4, 4, 4], dtype=int32)
+    """
     return count_of(_axes_of("axis_size", axis, over))
 
 
@@ -380,6 +443,15 @@ def fold_key(
     """Make a random key that differs between the blocks of an axis; where it is not mapped, keep the key.
 
     Arguments are those of `psum`.
+
+    Examples:
+        >>> mesh = jax.make_mesh((4,), ("data",))
+        >>> x = axn.arange(axn.Axis("batch", 8))
+        >>> def draw(x, key):
+        ...     return 0 * x + axn.random.bits(axn.fold_key(key, "batch"), ()).astype(int)
+        >>> drawn = axn.shard_map(draw, {"batch": "data"}, mesh)(x, jax.random.key(0))
+        >>> len(set(drawn.array.tolist()))  # one number for each device
+        4
     """
     axes = _axes_of("fold_key", axis, over)
     if not axes:
@@ -402,6 +474,15 @@ def pcast(
 
     Raises:
         ArgumentError: if `to` is not "varying".
+
+    Examples:
+        >>> mesh = jax.make_mesh((4,), ("data",))
+        >>> def grow(x):
+        ...     start = axn.pcast(axn.zeros(()), "batch")
+        ...     return x + axn.fold(lambda total, row: total + row, "batch")(start, x)
+        >>> x = axn.ones({"batch": 8})
+        >>> axn.shard_map(grow, {"batch": "data"}, mesh)(x).array
+        Array([3., 3., 3., 3., 3., 3., 3., 3.], dtype=float32)
     """
     asked, meaning = asked_axes("pcast", axis, over)
     if to != "varying":
