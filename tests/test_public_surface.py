@@ -249,6 +249,7 @@ def test_every_folder_of_tests_mirrors_one_of_src() -> None:
         Path("examples"),
         Path("benchmarks"),
         Path("types"),
+        Path("neighbours"),
         Path("upstream"),
         Path("fuzz"),
         Path("huggingface"),

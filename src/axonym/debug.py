@@ -24,7 +24,7 @@ from .engine.operands import own_names
 from .errors import ArgumentError, AxisSizeError, describe, message
 from .kinds import Payload, Tree, has_type
 from .layout.assignment import path_text
-from .partitioning.shard import is_optimiser_state, static_axes
+from .partitioning.trees import find_static_axes, is_optimiser_state
 from .report.table import Printed
 
 __all__ = ["Diagnosis", "Finding", "checks", "diagnose", "unreached"]
@@ -317,7 +317,7 @@ def _lost(model: Tree) -> Iterator[Finding]:
 
 def _stale(model: Tree) -> Iterator[Finding]:
     for path, module in _modules(_without_optimisers(model)):
-        declared = {axis.name: axis for axes in static_axes(module).values() for axis in axes}
+        declared = {axis.name: axis for axes in find_static_axes(module).values() for axis in axes}
         for field in dataclasses.fields(module):
             x = getattr(module, field.name, None)
             if (

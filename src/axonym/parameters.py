@@ -24,7 +24,7 @@ from .names import plans
 from .names.plans import Names
 from .nn.settings import integer
 from .nn.stack.stacked import Stacked
-from .partitioning.shard import static_axes
+from .partitioning.trees import find_static_axes
 from .report.show import ArrayLayout, arrays_of, show
 from .report.table import Cell, Printed, Table, byte_text, grouped, total
 
@@ -215,7 +215,7 @@ def walk(tree: Tree) -> Iterator[Parameter]:
             sizes=sizes_of(names, shape),
             layers=tuple(layers),
             inputs=inputs,
-            looked_up=bool(inputs) and owner is not None and "In" not in static_axes(owner),
+            looked_up=bool(inputs) and owner is not None and "In" not in find_static_axes(owner),
         )
 
 
@@ -240,7 +240,7 @@ def _along(tree: Tree, keys: tuple[Any, ...]) -> Iterator[Any]:
 
 def _inputs(owner: eqx.Module, names: Names) -> Names | None:
     """Return the axes of an array that its module sums over, or None if it does not declare them."""
-    declared = {field: axis_name(axes) for field, axes in static_axes(owner).items()}
+    declared = {field: axis_name(axes) for field, axes in find_static_axes(owner).items()}
     if "axis" in declared and set(names) <= set(declared["axis"]):
         return ()
     for In, Out in (("In", "Out"), ("Vocab", "Embed"), ("Pos", "Embed")):

@@ -184,6 +184,6 @@ BELOW: dict[str, str] = {
     ),
     "axonym.partitioning": (
         "addresses arguments blocks buffers captured collectives flattened fsdp held jit keys "
-        "leaves numbers options permutations placement processes shard shard_map stages"
+        "leaves numbers options permutations placement processes shard shard_map stages trees"
     ),
 }

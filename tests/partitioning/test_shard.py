@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as
 import axonym as axn
 from axonym.errors import LostAxisError, OperandError, ShardingError
 from axonym.layout import context
-from axonym.partitioning.shard import static_axes
+from axonym.partitioning.trees import find_static_axes
 from tests.partitioning.meshes import KINDS, draw, make_mesh, values
 
 B, E, M = axn.make_axes(batch=8, embed=4, mlp=6)
@@ -485,8 +485,8 @@ def test_a_contracted_size_that_does_not_divide(mesh):
 
 def test_static_axes():
     layer = axn.nn.Linear.init(E, (B, M), key=jax.random.key(0))
-    assert static_axes(layer) == {"In": (E,), "Out": (B, M)}
-    assert static_axes(axn.nn.Dropout(0.5)) == {"broadcast_axes": ()}
+    assert find_static_axes(layer) == {"In": (E,), "Out": (B, M)}
+    assert find_static_axes(axn.nn.Dropout(0.5)) == {"broadcast_axes": ()}
 
 
 @pytest.mark.parametrize("own", [AxisType.Auto, AxisType.Explicit])

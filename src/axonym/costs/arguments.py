@@ -18,7 +18,7 @@ from ..layout.assignment import AxisMapping, Entry, Mappings, MeshLike, Resource
 from ..layout.records import Ledger
 from ..partitioning.arguments import by_parameter, identifiers, labels
 from ..partitioning.jit import NamedJit, remapped
-from ..partitioning.shard import is_optimiser_state, lay_out_tree, no_mapping, several_of
+from ..partitioning.trees import find_several, is_optimiser_state, no_mapping, shard_tree
 from ..report.show import ArrayLayout, show
 from ..report.target import abstract_array, is_array, unwrapped
 from ..transform.leaves import refilled
@@ -85,7 +85,7 @@ def arguments_of(
     parts = (args, kwargs)
     abstract = jax.tree.map(_abstract, parts, is_leaf=is_named_array)
     lay_out = functools.partial(
-        lay_out_tree, mapping=mappings, mesh=mesh, several=several_of(abstract), function="cost"
+        shard_tree, mapping=mappings, mesh=mesh, several=find_several(abstract), function="cost"
     )
     shown = functools.partial(by_parameter, _inner(jitted))
     placed = (lay_out(abstract[0], shown=shown), lay_out(abstract[1]))

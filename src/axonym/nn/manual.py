@@ -27,7 +27,8 @@ from ..layout.partition import entries_from_spec, partition_spec, spec_from_entr
 from ..layout.records import AUDIT
 from ..names.plans import Names
 from ..partitioning.options import PRODUCTS
-from ..partitioning.shard import auto_sharded, lay_out_tree
+from ..partitioning.shard import auto_sharded
+from ..partitioning.trees import shard_tree
 
 
 class Division(NamedTuple):
@@ -132,7 +133,7 @@ def divided(
     """
     if modes.has_explicit(shares.mesh):
         # A shard_map takes only what its type says to be split so.
-        x = lay_out_tree(x, shares.mapping, shares.mesh)
+        x = shard_tree(x, shares.mapping, shares.mesh)
 
     def run(x: NamedArray, weight: NamedArray) -> NamedArray:
         return _product(fn, shares, x, _copies(shares, weight), weight)
@@ -152,7 +153,7 @@ def _copies(shares: Division, weight: NamedArray) -> jax.Array:
                 block = lax.all_gather(block, have, axis=at, tiled=True)
         return block
 
-    stored = lay_out_tree(weight, shares.stored, shares.mesh)
+    stored = shard_tree(weight, shares.stored, shares.mesh)
     mapped = jax.shard_map(
         gather,
         in_specs=spec_from_entries(shares.split),

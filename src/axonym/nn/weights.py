@@ -20,7 +20,8 @@ from ..layout.context import context_mesh, current_mapping, stored_mapping
 from ..layout.partition import entries_from_spec, ways_on
 from ..ops.contract import dot
 from ..ops.index import take
-from ..partitioning.shard import auto_sharded, lay_out_tree, pspec_for
+from ..partitioning.shard import auto_sharded, pspec_for
+from ..partitioning.trees import shard_tree
 from .manual import divided, division
 
 X = TypeVar("X")
@@ -105,7 +106,7 @@ def look_up(weight: NamedArray, rows: Axis, ids: NamedArray) -> NamedArray:
         return divided(lambda ids, table: take(table, rows.name, ids), shares, ids, weight)
     if stored is None or mesh is None:
         return take(auto_sharded(weight), rows, ids)
-    return take(lay_out_tree(weight, stored, mesh), rows, ids)
+    return take(shard_tree(weight, stored, mesh), rows, ids)
 
 
 def _stored_apart(weight: NamedArray, rows: Axis, ids: NamedArray) -> AxisMapping | None:

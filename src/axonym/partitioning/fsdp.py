@@ -14,7 +14,7 @@ from ..layout import assignment, context, partition
 from ..layout.assignment import Mappings, MeshAxes, MeshLike, ResourceMapping
 from .arguments import check_options
 from .jit import NamedJit, named_jit
-from .shard import names_held
+from .trees import find_layout_names
 
 __all__ = ["fsdp", "fsdp_mapping"]
 
@@ -143,7 +143,7 @@ def fsdp_mapping(
     leaves = jax.tree.leaves_with_path(tree, is_leaf=is_named_array)
     sizes: list[dict[str, int]] = []
     for path, x in leaves:
-        if isinstance(x, NamedArray) and names_held("fsdp_mapping", path, x) == x.names:
+        if isinstance(x, NamedArray) and find_layout_names("fsdp_mapping", path, x) == x.names:
             sizes.append({axis.name: axis.size for axis in axes_of("fsdp_mapping", x)})
     large = [own for own in sizes if math.prod(own.values()) >= min_size]
     chosen = assignment.checked_mapping(mapping or {})

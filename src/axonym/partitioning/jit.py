@@ -37,8 +37,8 @@ from .flattened import Flattened, Structure, modules_in
 from .keys import check_keys, check_mesh_axes
 from .numbers import ChangingNumbers
 from .options import PRODUCTS, Products
-from .shard import lay_out_tree, names_of, no_mesh, paths_of, several_of
 from .stages import Lowered, Traced
+from .trees import collect_names, collect_paths, find_several, no_mesh, shard_tree
 
 __all__ = ["NamedJit", "Roles", "named_jit", "remapped"]
 
@@ -488,13 +488,13 @@ class NamedJit(Generic[P, R]):
         parts = (fn, args, kwargs)
         if roles.function != "shard_map":  # which looks at its own arguments
             check_mesh(roles.function, self.__wrapped__, mesh, args, kwargs)
-        names, paths = names_of(parts), set[str]().union(*map(paths_of, parts))
+        names, paths = collect_names(parts), set[str]().union(*map(collect_paths, parts))
         if roles.arguments is not None and mesh is not None:
             lay_out = functools.partial(
-                lay_out_tree,
+                shard_tree,
                 mapping=roles.arguments,
                 mesh=mesh,
-                several=several_of(parts),
+                several=find_several(parts),
                 function=roles.function,
             )
             shown = functools.partial(by_parameter, self.__wrapped__)
@@ -514,13 +514,13 @@ class NamedJit(Generic[P, R]):
             changes[context.STORED] = results
         with using(changes):
             result = fn(*args, **kwargs)
-        names |= names_of((result, enclosed(self._fn)))
-        paths |= paths_of(result)
+        names |= collect_names((result, enclosed(self._fn)))
+        paths |= collect_paths(result)
         if roles.strict:
             for mapping in (*checked, *ledger.entered):
                 check_keys(roles.function, mapping, names, mesh, paths, ledger=ledger)
         if results is not None and mesh is not None:
-            result = lay_out_tree(
+            result = shard_tree(
                 result, results, mesh, None, roles.function, _path_of_result, is_result=True
             )
         return self._taken_apart(result)

@@ -24,7 +24,7 @@ from ..layout.records import note
 from ..names.plans import Names
 from .buffers import copied
 from .keys import check_keys_of_data
-from .shard import names_of, no_mapping, no_mesh
+from .trees import collect_names, no_mapping, no_mesh
 
 __all__ = ["from_callback", "from_local", "local_slices"]
 
@@ -75,7 +75,7 @@ def from_local(
             )
         )
     if mapping is not None and strict:
-        check_keys_of_data("from_local", resolved, names_of(tree), concrete)
+        check_keys_of_data("from_local", resolved, collect_names(tree), concrete)
 
     def loaded(leaf: object) -> Any:
         if not isinstance(leaf, NamedArray):

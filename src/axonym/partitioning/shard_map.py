@@ -28,7 +28,7 @@ from .arguments import as_module, check_mesh
 from .held import array_of, fill, holds_array, names_held_by, spec_of, without_data
 from .jit import NamedJit, Roles
 from .keys import check_keys
-from .shard import names_of, no_mapping, no_mesh, static_axes
+from .trees import collect_names, find_static_axes, no_mapping, no_mesh
 
 __all__ = ["ShardMap", "shard_map"]
 
@@ -217,7 +217,7 @@ class ShardMap(Generic[P, R]):
         arrays, specs = blocks.cut([*leaves, *held], given, mappings)
         scope = Scope(mappings, frozenset(blocks.whole))
         strict = options.checked_mappings()
-        names = frozenset(names_of((f, args, kwargs)))
+        names = frozenset(collect_names((f, args, kwargs)))
         ledger = Ledger(LEDGER.get(), names, strict)
         # The layout of the results follows from their names, which are known when the function was traced. JAX reads
         # `out_specs` after that (tests/upstream/test_out_specs.py); if it did before, an empty list would be an error.
@@ -252,7 +252,7 @@ class ShardMap(Generic[P, R]):
         (result,) = results
         for own in strict:
             for mapping in (own.parameters, own.compute):
-                check_keys("shard_map", mapping, names | names_of(result), mesh, ledger=ledger)
+                check_keys("shard_map", mapping, names | collect_names(result), mesh, ledger=ledger)
         out_leaves, out_tree = jax.tree.flatten(result, is_leaf=is_named_array)
         return jax.tree.unflatten(out_tree, fill(out_leaves, whole))
 
@@ -563,7 +563,7 @@ class _Blocks:
 
         def visit(node: object) -> bool:
             if isinstance(node, eqx.Module):
-                for axes in static_axes(node).values():
+                for axes in find_static_axes(node).values():
                     found.update((axis.name, axis.size) for axis in axes)
             return False
 

@@ -19,7 +19,14 @@ from ..layout.assignment import AxisMapping, Mappings, MeshLike, ResourceMapping
 from ..layout.context import MAPPING
 from ..layout.records import AUDIT, LEDGER, Audit, Ledger
 from ..names.plans import Names
-from ..partitioning.shard import mapping_for, names_held, names_of, no_mapping, paths_of, several_of
+from ..partitioning.trees import (
+    choose_mapping,
+    collect_names,
+    collect_paths,
+    find_layout_names,
+    find_several,
+    no_mapping,
+)
 from ..transform.leaves import refilled
 from .picture import Picture
 from .show import ArrayLayout, Layouts, array_table, arrays_of, planned
@@ -224,7 +231,7 @@ def check(
         run.function(call)
     else:
         run.count(call.target)
-        run.model = run.lay_out("", "", call.target, several_of(call.target))
+        run.model = run.lay_out("", "", call.target, find_several(call.target))
     run.check_keys()
 
     on = partition.describe_mesh(abstract)
@@ -273,8 +280,8 @@ class _Run:
 
     def count(self, *trees: object) -> None:
         """Record the arrays that the mapping is for: keys are compared with their names, patterns with their paths."""
-        self._names |= names_of(trees)
-        self._paths.update(*map(paths_of, trees))
+        self._names |= collect_names(trees)
+        self._paths.update(*map(collect_paths, trees))
 
     def lay_out(
         self, shown: str, seen: str, tree: object, several: Set[str]
@@ -290,7 +297,7 @@ class _Run:
         rows: list[ArrayLayout] = []
         for own, names, payload in arrays_of(tree, "check"):
             path = joined(seen, own)
-            mapping = mapping_for(self._mappings, names, payload.shape, path, several)
+            mapping = choose_mapping(self._mappings, names, payload.shape, path, several)
             rows.append(self._lay_out(joined(shown, own), names, abstract_array(payload), mapping))
         return tuple(rows)
 
@@ -315,7 +322,7 @@ class _Run:
     def function(self, call: Call) -> None:
         """Trace a function, and lay out its arguments, its results and the arrays inside."""
         parts = call.target, call.args, call.kwargs
-        several = several_of(parts)
+        several = find_several(parts)
         self.count(*parts)
 
         given = call.by_parameter()
@@ -344,7 +351,7 @@ class _Run:
             self._found.add(self._stopped(stop))
             return
         self.count(result)
-        self.results = self.lay_out("result", "", result, several_of(result))
+        self.results = self.lay_out("result", "", result, find_several(result))
         self._report_inside()
 
     def _stopped(self, error: Exception) -> Problem:
@@ -395,9 +402,11 @@ class _Run:
             return array
 
         if isinstance(value, NamedArray):
-            names = names_held("check", keys, value)
+            names = find_layout_names("check", keys, value)
         shape = tuple(array.shape)
-        mapping = mapping_for(self._mappings, names, shape, assignment.path_text(keys[1:]), several)
+        mapping = choose_mapping(
+            self._mappings, names, shape, assignment.path_text(keys[1:]), several
+        )
         spec = PartitionSpec()
         if not _faults(names, shape, mapping, self._mesh):
             spec = partition.partition_spec(names, shape, mapping, self._mesh)

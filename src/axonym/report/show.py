@@ -20,7 +20,14 @@ from ..layout import assignment, context, modes, partition
 from ..layout.assignment import AxisMapping, Entry, Mappings, MeshLike, ResourceMapping
 from ..names.plans import Names
 from ..partitioning.keys import check_keys
-from ..partitioning.shard import mapping_for, names_held, names_of, no_mesh, paths_of, several_of
+from ..partitioning.trees import (
+    choose_mapping,
+    collect_names,
+    collect_paths,
+    find_layout_names,
+    find_several,
+    no_mesh,
+)
 from ..printing import summary
 from .picture import Drawing, Picture, Side, cut
 from .table import Cell, Printed, Table, byte_text, grouped, numbers, total
@@ -204,7 +211,7 @@ def arrays_of(tree: Tree, function: str) -> Iterator[tuple[str, Names, Payload]]
     for keys, leaf in jax.tree.leaves_with_path(tree, is_leaf=is_named_array):
         if isinstance(leaf, NamedArray):
             if has_type(leaf.array):
-                names = names_held(function, keys, leaf)
+                names = find_layout_names(function, keys, leaf)
                 yield assignment.path_text(keys), names, leaf.array
         elif has_type(leaf):
             yield assignment.path_text(keys), (), leaf
@@ -254,15 +261,15 @@ def show(
         if mesh is None:
             raise no_mesh("show", resolved.compute)
         if strict:
-            check_keys("show", resolved, names_of(tree), mesh, paths_of(tree))
+            check_keys("show", resolved, collect_names(tree), mesh, collect_paths(tree))
     rows: list[ArrayLayout] = []
-    several = several_of(tree)
+    several = find_several(tree)
     for path, names, array in arrays_of(tree, "show"):
         row = None
         if mapping is None:
             row = _actual(path, names, array)
         if row is None and resolved is not None and mesh is not None:
-            own = mapping_for(resolved, names, array.shape, path, several)
+            own = choose_mapping(resolved, names, array.shape, path, several)
             row = planned(path, names, array, own, mesh, "show")
         if row is None:
             row = _row(path, names, array, None, note="not known")

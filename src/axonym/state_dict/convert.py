@@ -19,7 +19,7 @@ from ..nn.linear import Linear
 from ..nn.moe.linear import MoELinear
 from ..partitioning.keys import check_keys
 from ..partitioning.placement import from_callback
-from ..partitioning.shard import names_of, no_mesh, paths_of
+from ..partitioning.trees import collect_names, collect_paths, no_mesh
 from ..transform.leaves import refilled
 from .axes import StoredArray, StoredAxes
 from .fit import Reading, Rival, fit
@@ -254,7 +254,7 @@ def _filled(
         if around is None:
             raise no_mesh(function, own)
         if strict:
-            check_keys(function, own, names_of(tree), around, paths_of(tree))
+            check_keys(function, own, collect_names(tree), around, collect_paths(tree))
     found = list(places(tree, layouts))
     entries = _entries(function, found, prefix, rename)
     table = {} if rename_axes is None else rename_axes

@@ -38,7 +38,7 @@ from ..names.plans import Names
 from ..nn.stack.interleaved import Interleaved
 from ..nn.stack.stacked import BlockSeq, Stacked
 from ..partitioning.buffers import fill, make_buffer
-from ..partitioning.shard import is_optimiser_state
+from ..partitioning.trees import is_optimiser_state
 from .axes import StoredArray, StoredAxes, StoredAxis
 from .layouts import Layout, Stored
 from .record import axes_text

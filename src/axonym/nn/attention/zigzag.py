@@ -21,7 +21,7 @@ from ...core import facts
 from ...errors import ArgumentError, message
 from ...layout import context, partition
 from ...ops.index import take
-from ...partitioning.shard import names_of
+from ...partitioning.trees import collect_names
 from ...phrases import missing_axis
 from ..settings import integer
 
@@ -61,7 +61,7 @@ def zigzag(tree: T, Pos: AxisSelector, ways: int | None = None, *, undo: bool = 
     if ways is None:
         ways = _ways(name)
     ways = integer("zigzag", "ways", ways)
-    known = names_of(tree)
+    known = collect_names(tree)
     if name not in known:
         raise missing_axis("zigzag", name, known)
 
