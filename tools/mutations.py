@@ -57,7 +57,12 @@ FAULTS = [
     Fault("layout/partition.py", "if axis in used and name == base:", "if axis in used:"),
     Fault("engine/prefixes.py", "edge = -1", "edge = 0"),
     Fault("ops/roll.py", "jnp.rot90, k=k, axes=axis", "jnp.rot90, k=-k, axes=axis"),
-    Fault("engine/auto.py", "if not size or size % partition.ways_on(mesh, entry):", "if not size:", "ops/test_pad.py"),
+    Fault(
+        "engine/auto.py",
+        "if not size or size % partition.count_shards(mesh, entry):",
+        "if not size:",
+        "ops/test_pad.py",
+    ),
     Fault("partitioning/collectives.py", "return jax.random.fold_in(key, lax.axis_index(axes))", "return key"),
     Fault("faults/uneven_scatters.py", "counts.append(-size % ways)", "counts.append(0)"),
     Fault("layout/constraints.py", "if mesh is None or not wanted:", "if True:"),

@@ -21,7 +21,7 @@ MAPPING = context.resolve_mapping({"batch": "data", "embed": ("data", "model"), 
 
 
 def spec(names: tuple[str, ...], shape: tuple[int, ...], mesh: Any = MESH, **mapping: Any) -> PartitionSpec:
-    return partition.partition_spec(names, shape, context.resolve_mapping(mapping) if mapping else MAPPING, mesh)
+    return partition.find_layout(names, shape, context.resolve_mapping(mapping) if mapping else MAPPING, mesh).spec
 
 
 @pytest.mark.parametrize(
@@ -151,15 +151,15 @@ def test_a_mapping_may_leave_sizes_that_do_not_divide_to_jax() -> None:
 
     def inside(mesh: AbstractMesh, own: Any = mapping) -> PartitionSpec:
         found: list[PartitionSpec] = []
-        jax.eval_shape(lambda: found.append(partition.partition_spec(("batch",), (6,), own, mesh)))
+        jax.eval_shape(lambda: found.append(partition.find_layout(("batch",), (6,), own, mesh).spec))
         return found[0]
 
     # JAX takes them inside of a program, on Auto axes.
     assert inside(MESH) == P("data")
-    assert partition.partition_spec(("batch",), (6,), mapping, MESH, lays_out=False) == P("data")
+    assert partition.find_layout(("batch",), (6,), mapping, MESH, lays_out=False).spec == P("data")
     refused = "batch=6 cannot be split evenly in 4"
     with pytest.raises(ShardingError, match=refused):
-        partition.partition_spec(("batch",), (6,), mapping, MESH)
+        partition.find_layout(("batch",), (6,), mapping, MESH)
     with pytest.raises(ShardingError, match=refused):
         inside(explicit)
     with pytest.raises(ShardingError, match=refused):

@@ -23,7 +23,7 @@ MAPPING = context.resolve_mapping({"batch": "data", "embed": ("data", "model"), 
 
 
 def spec(names: tuple[str, ...], shape: tuple[int, ...], mesh: Any = MESH, **mapping: Any) -> PartitionSpec:
-    return partition.partition_spec(names, shape, context.resolve_mapping(mapping) if mapping else MAPPING, mesh)
+    return partition.find_layout(names, shape, context.resolve_mapping(mapping) if mapping else MAPPING, mesh).spec
 
 
 def test_a_mapping_is_current_inside_its_block() -> None:

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ..layout import modes
 from ..layout.assignment import Entry
-from ..layout.partition import entries_from_spec, only, without
+from ..layout.layout import Layout
+from ..layout.partition import only, without
 from .compilers import Compiler
 from .sliding import Sliding, meetings
 
@@ -102,8 +103,7 @@ def settled(variable: Variable, guess: Sequence[Entry] = ()) -> Value:
     partial: Entry = ()
     if sharding is not None and not sharding.mesh.empty:
         free = list(only(sharding.mesh.axis_names, modes.find_auto_axes(sharding.mesh)))
-        typed = entries_from_spec(sharding.spec)
-        typed += [()] * (len(shape) - len(typed))
+        typed = list(Layout.from_spec(sharding.spec, len(shape)))
         partial = tuple(getattr(sharding.spec, "unreduced", ()))
     entries: list[Entry] = []
     used: set[str] = set()

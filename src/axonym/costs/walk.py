@@ -6,7 +6,8 @@ from typing import NamedTuple
 from jax.sharding import PartitionSpec
 
 from ..layout.assignment import Entry
-from ..layout.partition import entries_from_spec, without
+from ..layout.layout import Layout
+from ..layout.partition import without
 from .additions import Additions
 from .compilers import Compiler
 from .equations import (
@@ -576,7 +577,7 @@ def _split_of(
 
 def _put_together(spec: PartitionSpec, entries: Sequence[Entry]) -> list[Entry]:
     """Return the mesh axes of a result of a `shard_map`: those that divide it, and those that did inside."""
-    own = entries_from_spec(spec)
+    own = Layout.from_spec(spec)
     found: list[Entry] = []
     for i, entry in enumerate(entries):
         outer: Entry = ()

@@ -78,7 +78,7 @@ def _along(
             found: jax.Array = fn(flat, axis=-1, **keywords)
             return found
 
-        return moved(flattened, [array], explicit.entries_from_type(array)[:kept])
+        return moved(flattened, [array], explicit.read_layout(array)[:kept])
 
     return Kernel(target, body)
 

@@ -16,7 +16,7 @@ def whole(array: jax.Array, at: Sequence[int], names: Names = ()) -> jax.Array:
     """On a mesh with Explicit axes, gather the given dimensions, which an operation cannot process in shards."""
     if not explicit.has_explicit_axes(array):
         return array
-    entries = list(explicit.entries_from_type(array))
+    entries = list(explicit.read_layout(array))
     for position in at:
         entries[position] = ()
     return explicit.relayout(array, entries, names)
@@ -60,7 +60,7 @@ def moved(
     if not any(map(explicit.has_explicit_axes, arrays)):
         return fn(*arrays)
     if entries is None:
-        entries = explicit.entries_from_type(arrays[0])
+        entries = explicit.read_layout(arrays[0])
     (fitting,) = dividing(fn, arrays, [entries])
     if fitting != list(entries):
         explicit.report_gathered(arrays[0], fitting)
@@ -75,7 +75,7 @@ def all_moved(
     """Do what `moved` does for a function of one array that has `count` results."""
     if not explicit.has_explicit_axes(array):
         return fn(array)
-    entries = [explicit.entries_from_type(array)] * count
+    entries = [explicit.read_layout(array)] * count
     results: tuple[jax.Array, ...] = local(
         keep_apart(fn), [array], tuple(dividing(fn, [array], entries))
     )
@@ -96,7 +96,7 @@ def dividing(
         fits: list[assignment.Entry] = []
         for size, entry in zip(result.shape, entries, strict=True):
             # What has no elements is whole, as JAX makes it.
-            if not size or size % partition.ways_on(mesh, entry):
+            if not size or size % partition.count_shards(mesh, entry):
                 entry = ()
             fits.append(entry)
         fitting.append(fits)
@@ -119,6 +119,6 @@ def broadcast_entries(arrays: Sequence[Any]) -> list[assignment.Entry]:
     """Return the mesh axes of each dimension after broadcasting arrays of agreed layouts by position."""
     entries: list[assignment.Entry] = [()] * max(map(jnp.ndim, arrays))
     for array in arrays:
-        for at, entry in enumerate(reversed(explicit.entries_from_type(array)), start=1):
+        for at, entry in enumerate(reversed(explicit.read_layout(array)), start=1):
             entries[-at] = entry or entries[-at]
     return entries

@@ -348,7 +348,7 @@ def _core_entries(
     taken = set(used)
     for operand, array in zip(operands, arrays, strict=True):
         count = len(operand.core)
-        entries = explicit.entries_from_type(array)
+        entries = explicit.read_layout(array)
         for name, entry in zip(operand.core, entries[len(entries) - count :], strict=True):
             if name not in offered:
                 offered[name] = without(entry, taken)

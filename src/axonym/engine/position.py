@@ -187,7 +187,7 @@ def reading(names: Names, steps: tuple[Step, ...], function: str, reach: Reach) 
 
 
 def _split_names(array: jax.Array, names: Names) -> set[str]:
-    entries = explicit.entries_from_type(array)[array.ndim - len(names) :]
+    entries = explicit.read_layout(array)[array.ndim - len(names) :]
     return {name for name, entry in zip(names, entries, strict=True) if entry}
 
 

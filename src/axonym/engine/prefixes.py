@@ -32,8 +32,8 @@ def parts_along(array: jax.Array, at: int, name: str) -> tuple[Entry, int]:
     free = modes.find_auto_axes(mesh) - set(context.taken_axes())
     entry = partition.only(context.mapped((name,)).get(name, ()), free)
     if explicit.has_explicit_axes(array):
-        entry = (*explicit.entries_from_type(array)[at], *entry)
-    parts = partition.ways_on(mesh, entry)
+        entry = (*explicit.read_layout(array)[at], *entry)
+    parts = partition.count_shards(mesh, entry)
     if size % parts or size <= parts:
         return (), 1
     return entry, parts
@@ -115,7 +115,7 @@ def _divided(array: jax.Array, at: int, parts: int) -> jax.Array:
     shape = (*array.shape[:at], parts, array.shape[at] // parts, *array.shape[at + 1 :])
     if not explicit.has_explicit_axes(array):
         return lax.reshape(array, shape)
-    entries = list(explicit.entries_from_type(array))
+    entries = list(explicit.read_layout(array))
     entries.insert(at + 1, ())
     return _reshaped(array, shape, entries)
 
@@ -125,7 +125,7 @@ def _merged(array: jax.Array, at: int) -> jax.Array:
     shape = (*array.shape[:at], array.shape[at] * array.shape[at + 1], *array.shape[at + 2 :])
     if not explicit.has_explicit_axes(array):
         return lax.reshape(array, shape)
-    entries = list(explicit.entries_from_type(array))
+    entries = list(explicit.read_layout(array))
     del entries[at + 1]
     return _reshaped(array, shape, entries)
 

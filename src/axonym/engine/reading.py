@@ -28,7 +28,7 @@ def sliced(array: jax.Array, at: int, start: object, length: int) -> jax.Array:
     mesh = explicit.mesh_of_type(array)
     # Beside Manual axes JAX has no gradient of a gather within `auto.local`.
     typed = modes.has_explicit(mesh) and not modes.has_manual(mesh)
-    if length == 1 and typed and explicit.entries_from_type(array)[at]:
+    if length == 1 and typed and explicit.read_layout(array)[at]:
         return _one_of_split(array, at, start)
     return at_start(_cut, array, at, start, length)
 
@@ -62,7 +62,7 @@ def _one_of_split(array: jax.Array, at: int, start: object) -> jax.Array:
         found: jax.Array = array.at[(*[builtins.slice(None)] * at, positions)].get(mode="clip")
         return found
 
-    entries = list(explicit.entries_from_type(array))
+    entries = list(explicit.read_layout(array))
     entries[at] = ()
     if isinstance(start, int):
         begin = jnp.asarray(start)
@@ -88,7 +88,7 @@ def _stays_split(array: jax.Array, at: int, length: int) -> bool:
     if not length or not explicit.has_explicit_axes(array):
         return False
     shape = jax.typeof(array).sharding.mesh.shape
-    return not length % math.prod(shape[axis] for axis in explicit.entries_from_type(array)[at])
+    return not length % math.prod(shape[axis] for axis in explicit.read_layout(array)[at])
 
 
 def _cut(array: jax.Array, at: int, start: object, length: int) -> jax.Array:
@@ -145,7 +145,7 @@ def read_locally(
         found: jax.Array = read(*operands)
         return found
     array, *positions = explicit.on_one_mesh(operands)
-    entries = explicit.entries_from_type(array)
+    entries = explicit.read_layout(array)
     if not explicit.has_explicit_axes(array):
         # Its gradient comes back with a type.
         array = jax.reshard(array, explicit.sharding_from(array, entries))
@@ -168,7 +168,7 @@ def _dividing(sizes: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
     if mesh is None:
         return mapped
     for name, entry in tuple(mapped.items()):
-        ways = partition.ways_on(mesh, partition.only(entry, mesh.shape))
+        ways = partition.count_shards(mesh, partition.only(entry, mesh.shape))
         if sizes[name] % ways:
             del mapped[name]
     return mapped

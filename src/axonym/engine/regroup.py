@@ -155,7 +155,7 @@ def _layouts(
     array: jax.Array, groups: Sequence[Group]
 ) -> tuple[list[assignment.Entry], list[assignment.Entry]]:
     """Choose the mesh axes of each dimension right before and after a reshape."""
-    entries = iter(explicit.entries_from_type(array))
+    entries = iter(explicit.read_layout(array))
     owned = [list(itertools.islice(entries, group.dims)) for group in groups]
     names = itertools.chain.from_iterable(group.names for group in groups)
     mapping = context.mapped(filter(None, names))
@@ -196,7 +196,7 @@ def _leading(
     leading: assignment.Entry = ()
     for size, entry in zip(sizes, entries, strict=True):
         leading += entry
-        if size != partition.ways_on(mesh, entry):
+        if size != partition.count_shards(mesh, entry):
             break
     return leading
 

@@ -184,7 +184,7 @@ def writing(plan: Write) -> kernels.Kernel:
 
         array = on_mesh(array)
         operands = [array, update, *plans.values_at(arguments, traced)]
-        return auto.local(positionally, operands, list(explicit.entries_from_type(array)))
+        return auto.local(positionally, operands, list(explicit.read_layout(array)))
 
     return kernels.Kernel(plan.names, body)
 

@@ -55,7 +55,7 @@ def may_lose_nan(array: jax.Array, axis: Iterable[int]) -> bool:
     if not jnp.issubdtype(array.dtype, jnp.inexact):
         return False
     mesh = jax.typeof(array).sharding.mesh
-    entries = explicit.entries_from_type(array)
+    entries = explicit.read_layout(array)
     if any(entries[at] for at in axis):
         return True
     if mesh.empty:

@@ -15,7 +15,7 @@ from jax import lax
 
 from ..layout.assignment import Entry, MeshLike
 from ..layout.blocks import list_devices
-from ..layout.partition import ways_on
+from ..layout.partition import count_shards
 
 Edges = dict[int, tuple[int, int]]
 """For dimensions in blocks, how many elements of the block before and of the one after a block needs."""
@@ -63,7 +63,7 @@ def must_pool_in_blocks(
     """Return whether devices reduce windows block by block: maxima or minima that overlap along a split dimension."""
     if reduction not in (lax.max, lax.min):
         return False
-    return any(ways_on(mesh, entries[at]) > 1 for at in overlapping)
+    return any(count_shards(mesh, entries[at]) > 1 for at in overlapping)
 
 
 def must_convolve_in_blocks(
@@ -87,9 +87,9 @@ def must_convolve_in_blocks(
         manual: the mesh axes that would become Manual.
     """
     if groups > 1:
-        ways = (ways_on(mesh, entry) for entry in (*entries, outputs))
+        ways = (count_shards(mesh, entry) for entry in (*entries, outputs))
         return max(ways) > 1 or may_idle(mesh, manual)
-    return any(ways_on(mesh, entries[at]) > 1 for at in spatial)
+    return any(count_shards(mesh, entries[at]) > 1 for at in spatial)
 
 
 def choose_blocks(
@@ -109,7 +109,7 @@ def choose_blocks(
     for i, (at, slide) in enumerate(slides.items()):
         found = None
         if kept[at]:
-            found = slide.of_blocks(ways_on(mesh, kept[at]))
+            found = slide.of_blocks(count_shards(mesh, kept[at]))
         if found is None:
             kept[at] = ()
         else:

@@ -47,10 +47,10 @@ def _ways(array: jax.Array) -> int:
     free = tuple(modes.find_auto_axes(mesh))
     mapping = context.current_mapping()
     if mapping is None:
-        return partition.ways_on(mesh, free)
+        return partition.count_shards(mesh, free)
     joined = [partition.only(entry, free) for _, entry in mapping.entries]
     apart = [(axis,) for axis in free]
-    return math.lcm(*(partition.ways_on(mesh, axes) for axes in (*joined, *apart)))
+    return math.lcm(*(partition.count_shards(mesh, axes) for axes in (*joined, *apart)))
 
 
 def broadcast_shape(at: At) -> tuple[int, ...]:

@@ -34,15 +34,13 @@ def choose_manual_axes(mesh: MeshLike, entries: Sequence[Entry], typed: bool) ->
 def find_entries(array: jax.Array, names: Names) -> list[Entry]:
     """Return the mesh axes of each dimension: Explicit ones by the type, Auto ones by the mapping."""
     mapping, mesh = context.current_mapping(), context.context_mesh()
-    entries = list(explicit.entries_from_type(array)) or [()] * array.ndim
+    entries = list(explicit.read_layout(array)) or [()] * array.ndim
     if mapping is None or mesh is None or records.AUDIT.get() is not None:
         return entries
     auto = modes.find_auto_axes(mesh)
     if not auto:
         return entries
-    mapped = partition.entries_from_spec(
-        partition.partition_spec(names, array.shape, mapping, mesh)
-    )
+    mapped = partition.find_layout(names, array.shape, mapping, mesh)
     both: list[Entry] = []
     for own, entry in zip(entries, mapped, strict=True):
         both.append((*own, *partition.only(entry, auto)))
@@ -53,7 +51,7 @@ def list_devices(mesh_axes: Entry) -> tuple[list[int], Entry]:
     """List the devices of blocks in their order, and the mesh axes in that of the mesh, by which `ppermute` counts."""
     mesh = jax.sharding.get_abstract_mesh()
     ordered = partition.only(mesh.axis_names, mesh_axes)
-    places = np.arange(partition.ways_on(mesh, ordered)).reshape(
+    places = np.arange(partition.count_shards(mesh, ordered)).reshape(
         [mesh.shape[axis] for axis in ordered]
     )
     turned = places.transpose([ordered.index(axis) for axis in mesh_axes])

@@ -13,12 +13,11 @@ from ..names.plans import Names, values_at
 from . import modes
 from .assignment import AxisMapping, Entry, MeshLike
 from .context import context_mesh, current_mapping, mapped, taken_axes
-from .explicit import entries_from_type, has_explicit_axes, relayout
+from .explicit import has_explicit_axes, read_layout, relayout
+from .layout import Layout
 from .partition import (
-    entries_from_spec,
+    find_layout,
     only,
-    partition_spec,
-    spec_from_entries,
 )
 from .records import AUDIT, Refused, note
 from .tracing import INLINE
@@ -35,12 +34,12 @@ def _spec(
     note(mapping, names, shape)
     audit = AUDIT.get()
     if audit is None:
-        spec = partition_spec(names, shape, mapping, mesh, function)
+        spec = find_layout(names, shape, mapping, mesh, function).spec
         if _is_empty(shape):
             return _whole(shape)
         return spec
     try:
-        spec = partition_spec(names, shape, mapping, mesh)
+        spec = find_layout(names, shape, mapping, mesh).spec
     except ShardingError as error:
         audit.refused.append(Refused(names, shape, mapping, mesh, error))
         spec = _whole(shape)
@@ -59,7 +58,7 @@ def _is_empty(shape: Sequence[int]) -> bool:
 def _keep(spec: PartitionSpec, mesh_axes: Set[str]) -> PartitionSpec:
     """Keep some mesh axes of a spec, except those that a surrounding `vmap` maps over."""
     kept = mesh_axes - set(taken_axes())
-    return spec_from_entries([only(entry, kept) for entry in entries_from_spec(spec)])
+    return Layout([only(entry, kept) for entry in Layout.from_spec(spec)]).spec
 
 
 def constrain(
@@ -89,7 +88,7 @@ def constrain(
     if modes.has_explicit(mesh) and modes.has_auto(mesh):
         array = _constrain_both(array, explicit, auto)
     elif modes.has_explicit(mesh):
-        array = relayout(array, entries_from_spec(explicit.spec), is_asked=True)
+        array = relayout(array, Layout.from_spec(explicit.spec), is_asked=True)
     elif modes.has_auto(mesh):
         array = _constrain_apart(array, auto, _gradient_sharding(array, names, gradient, auto))
     return array
@@ -102,7 +101,7 @@ def _gradient_sharding(
     if gradient is None or not jnp.issubdtype(array.dtype, jnp.inexact) or _is_empty(array.shape):
         return own
     try:
-        spec = partition_spec(names, array.shape, gradient, own.mesh)
+        spec = find_layout(names, array.shape, gradient, own.mesh).spec
     except ShardingError:  # no parameter, which would not have come in
         return own
     return NamedSharding(own.mesh, _keep(spec, modes.find_auto_axes(own.mesh)))
@@ -201,7 +200,7 @@ def constrain_auto(array: jax.Array, auto: NamedSharding) -> jax.Array:
 def _constrain_both(array: jax.Array, explicit: NamedSharding, auto: NamedSharding) -> jax.Array:
     """Apply both on a mixed mesh; outside jit, the second step would undo the first."""
     moved: jax.Array = jax.lax.with_sharding_constraint(
-        relayout(array, entries_from_spec(explicit.spec), is_asked=True), auto
+        relayout(array, Layout.from_spec(explicit.spec), is_asked=True), auto
     )
     return moved
 
@@ -218,7 +217,7 @@ def decided(names: Names, sizes: Mapping[Any, int]) -> dict[str, Entry] | None:
     mapping, mesh = current_mapping(), context_mesh()
     if mapping is None or mesh is None:
         return None
-    entries = entries_from_spec(_spec(names, values_at(sizes, names), mapping, mesh))
+    entries = Layout.from_spec(_spec(names, values_at(sizes, names), mapping, mesh))
     known = mapped(names)
     return {name: entry for name, entry in zip(names, entries, strict=True) if name in known}
 
@@ -234,7 +233,7 @@ def lay_out(array: jax.Array, names: Names) -> jax.Array:
 def keep_whole(array: jax.Array, at: int) -> jax.Array:
     """Gather a dimension, whatever the modes of the mesh axes that it may be split over."""
     if has_explicit_axes(array):
-        entries = list(entries_from_type(array))
+        entries = list(read_layout(array))
         entries[at] = ()
         array = relayout(array, entries, is_asked=True)
     mesh = context_mesh()
@@ -250,7 +249,7 @@ def split_first(array: jax.Array, entry: Entry) -> jax.Array:
         return array
     typed = only(entry, modes.find_explicit_axes(mesh))
     if typed:
-        entries = [typed, *entries_from_type(array)[1:]]
+        entries = [typed, *read_layout(array)[1:]]
         array = relayout(array, entries, is_asked=True)
     auto = only(entry, modes.find_auto_axes(mesh))
     if auto:

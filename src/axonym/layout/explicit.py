@@ -13,7 +13,8 @@ from ..names.plans import values_at
 from . import modes
 from .assignment import Entry, MeshLike, looked_up
 from .context import context_mesh, current_mapping, taken_axes
-from .partition import entries_from_spec, only, spec_from_entries, without
+from .layout import Layout
+from .partition import only, without
 from .reshards import LIMIT, report_move
 
 L = TypeVar("L")
@@ -48,9 +49,9 @@ def on_one_mesh(arrays: Sequence[Any]) -> Sequence[Any]:
     return moved
 
 
-def entries_from_type(array: jax.Array) -> tuple[Entry, ...]:
-    """Return the mesh axes of each dimension, from the type of the array."""
-    return tuple(entries_from_spec(jax.typeof(array).sharding.spec))
+def read_layout(array: jax.Array) -> Layout:
+    """Return the layout in the type of an array: its Explicit mesh axes."""
+    return Layout.from_spec(jax.typeof(array).sharding.spec)
 
 
 def sharding_from(array: jax.Array, entries: Sequence[Entry]) -> NamedSharding:
@@ -61,7 +62,7 @@ def sharding_from(array: jax.Array, entries: Sequence[Entry]) -> NamedSharding:
     mesh = mesh_of_type(array)
     if mesh.empty:
         mesh = jax.sharding.get_abstract_mesh()
-    return NamedSharding(mesh, spec_from_entries(_without_taken(entries)))
+    return NamedSharding(mesh, Layout(_without_taken(entries)).spec)
 
 
 def _without_taken(entries: Sequence[Entry]) -> tuple[Entry, ...]:
@@ -86,11 +87,11 @@ def relayout(
         names: its names, where they are known, for `limit_reshards`.
         is_asked: whether the user asked for this layout, so that `limit_reshards` says nothing.
     """
-    if entries_from_type(array) == _without_taken(entries):
+    if read_layout(array) == _without_taken(entries):
         return array
     if LIMIT.get() is not None and not is_asked:
         known = tuple(name for name in names if isinstance(name, str))
-        report_move(array, entries_from_type(array), _without_taken(entries), known)
+        report_move(array, read_layout(array), _without_taken(entries), known)
     moved: jax.Array = jax.reshard(array, sharding_from(array, entries))
     return moved
 
@@ -98,7 +99,7 @@ def relayout(
 def report_gathered(array: jax.Array, entries: Sequence[Entry]) -> None:
     """Report, as `limit_reshards` says, that a result is not split as the array is that it was made of."""
     if LIMIT.get() is not None and len(entries) == array.ndim:
-        report_move(array, entries_from_type(array), _without_taken(entries), ())
+        report_move(array, read_layout(array), _without_taken(entries), ())
 
 
 def settle(
@@ -186,7 +187,7 @@ def claim(entry: Entry, size: int, free: dict[str, int]) -> Entry:
 
 def off_taken_axes(array: jax.Array) -> jax.Array:
     """Remove from a sharding the mesh axes that a surrounding `vmap` maps over, so that mapped arrays can use them."""
-    return relayout(array, entries_from_type(array))
+    return relayout(array, read_layout(array))
 
 
 def choose(
@@ -205,7 +206,7 @@ def choose(
     """
     operands: list[tuple[Sequence[object], Sequence[Entry]]] = []
     for own, array in zip(labels, arrays, strict=True):
-        entries = entries_from_type(array)
+        entries = read_layout(array)
         operands.append((own, entries[len(entries) - len(own) :]))
     return settle(out, operands, decided)
 
@@ -244,7 +245,7 @@ def agree(
 
     moved: list[object] = []
     for array, own in zip(arrays, labels, strict=True):
-        layout = entries_from_type(array)
+        layout = read_layout(array)
         wanted: list[Entry] = []
         for at, entry in enumerate(_without_taken(layout), start=len(own) - len(layout)):
             other: Entry = ()
@@ -262,12 +263,12 @@ def agree(
 
 def laid_out_like(array: jax.Array, other: jax.Array) -> jax.Array:
     """On a mesh with Explicit axes, give an array the layout of another array of the same shape."""
-    entries = entries_from_type(other)
-    if not has_explicit_axes(other) or entries_from_type(array) == entries:
+    entries = read_layout(other)
+    if not has_explicit_axes(other) or read_layout(array) == entries:
         return array
     if LIMIT.get() is not None and has_explicit_axes(array):
-        report_move(array, entries_from_type(array), entries, ())
-    sharding = NamedSharding(mesh_of_type(other), spec_from_entries(entries))
+        report_move(array, read_layout(array), entries, ())
+    sharding = NamedSharding(mesh_of_type(other), Layout(entries).spec)
     moved: jax.Array = jax.reshard(array, sharding)
     return moved
 

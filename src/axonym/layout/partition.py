@@ -5,12 +5,11 @@ import math
 from collections.abc import Container, Iterable
 from functools import lru_cache
 
-from jax.sharding import PartitionSpec
-
 from ..errors import ShardingError, describe, message, suggestion
 from ..names.plans import Names
 from . import modes, tracing
 from .assignment import AxisMapping, Entry, MeshLike, bases_of
+from .layout import Layout
 
 
 def describe_mesh(mesh: MeshLike) -> str:
@@ -18,8 +17,8 @@ def describe_mesh(mesh: MeshLike) -> str:
     return ", ".join(f"{name}={size}" for name, size in mesh.shape.items())
 
 
-def ways_on(mesh: MeshLike, entry: Entry) -> int:
-    """Return the number of parts into which mesh axes split a dimension."""
+def count_shards(mesh: MeshLike, entry: Entry) -> int:
+    """Return the number of shards into which mesh axes split a dimension."""
     return math.prod(mesh.shape[axis] for axis in entry)
 
 
@@ -44,7 +43,7 @@ def no_mesh_axis(function: str, name: str, axis: str, mesh: MeshLike, *facts: st
     )
 
 
-def partition_spec(
+def find_layout(
     names: Names,
     shape: tuple[int, ...],
     mapping: AxisMapping,
@@ -52,8 +51,8 @@ def partition_spec(
     function: str = "shard",
     *,
     lays_out: bool = True,
-) -> PartitionSpec:
-    """Lay out one array: a PartitionSpec with one entry per dimension; anonymous dimensions are not sharded.
+) -> Layout:
+    """Return how a mapping shards one array; anonymous dimensions are replicated.
 
     Manual mesh axes (inside a shard_map) are left out.
 
@@ -71,18 +70,18 @@ def partition_spec(
             divide a size, unless the mapping leaves these to JAX.
     """
     uneven = mapping.uneven and (not lays_out or tracing.transforming())
-    return _partition_spec(names, shape, mapping, mesh, function, uneven)
+    return _find_layout(names, shape, mapping, mesh, function, uneven)
 
 
 @lru_cache(8192)
-def _partition_spec(
+def _find_layout(
     names: Names,
     shape: tuple[int, ...],
     mapping: AxisMapping,
     mesh: MeshLike | None,
     function: str,
     uneven: bool,
-) -> PartitionSpec:
+) -> Layout:
     manual: set[str] = set()
     auto: set[str] = set()
     sizes: dict[str, int] = {}
@@ -91,7 +90,7 @@ def _partition_spec(
         auto = modes.find_auto_axes(mesh)
         sizes = dict(mesh.shape)
 
-    table = entries_from_mapping(names, shape, mapping, mesh, function, manual)
+    table = assign_mesh_axes(names, shape, mapping, mesh, function, manual)
     entries: list[Entry] = [()] * (len(shape) - len(names))
     for name, size in zip(names, shape[len(entries) :], strict=True):
         entry = table.get(name, ())
@@ -107,7 +106,7 @@ def _partition_spec(
             facts = _facts(names, shape, mapping, mesh)
             raise ShardingError(message(function, problem, *facts, hint=hint))
         entries.append(entry)
-    return spec_from_entries(entries)
+    return Layout(entries)
 
 
 def evenly(
@@ -121,7 +120,7 @@ def evenly(
         return mapping
     auto = modes.find_auto_axes(mesh)
     manual = modes.find_manual_axes(mesh)
-    table = entries_from_mapping(names, shape, mapping, mesh, function, manual)
+    table = assign_mesh_axes(names, shape, mapping, mesh, function, manual)
     whole: list[str] = []
     for name, size in zip(names, shape[len(shape) - len(names) :], strict=True):
         entry = table.get(name, ())
@@ -134,7 +133,7 @@ def evenly(
     )
 
 
-def entries_from_mapping(
+def assign_mesh_axes(
     names: Names,
     shape: tuple[int, ...],
     mapping: AxisMapping,
@@ -190,27 +189,3 @@ def _facts(
     if mesh is not None:
         facts.append(f"mesh: {describe_mesh(mesh)}")
     return facts
-
-
-def spec_from_entries(entries: Iterable[Entry]) -> PartitionSpec:
-    """Make a PartitionSpec from mesh axes per dimension."""
-    parts: list[Entry | str | None] = []
-    for entry in entries:
-        if len(entry) == 1:
-            parts.append(entry[0])
-        else:
-            parts.append(entry or None)
-    return PartitionSpec(*parts)
-
-
-def entries_from_spec(spec: PartitionSpec) -> list[Entry]:
-    """List the mesh axes of each dimension of a PartitionSpec."""
-    entries: list[Entry] = []
-    for part in spec.partitions:
-        if isinstance(part, str):
-            entries.append((part,))
-        elif isinstance(part, tuple):
-            entries.append(part)
-        else:  # None or UNCONSTRAINED
-            entries.append(())
-    return entries

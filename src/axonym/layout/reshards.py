@@ -16,7 +16,7 @@ from ..errors import ShardingError, describe, message
 from ..names.plans import Names
 from .assignment import Entry
 from .context import current_mapping, mapped
-from .partition import spec_from_entries
+from .layout import Layout
 
 
 class Limit(NamedTuple):
@@ -59,7 +59,7 @@ def report_move(
     problem = f"an operation moves an array of {nbytes:,} bytes between devices, though nobody asked for it"
     facts = (
         f"array has: {describe(names, array.shape)}",
-        f"its layout: {spec_from_entries(own)}, then {spec_from_entries(wanted)}",
+        f"its layout: {Layout(own).spec}, then {Layout(wanted).spec}",
         f"limit: {limit.limit_bytes:,} bytes",
         f"in: {users_line()[0]}",
     )

@@ -22,6 +22,7 @@ from ..faults.shared_paddings import separate_padding
 from ..faults.split_windows import Slide, add_edges, choose_blocks, must_convolve_in_blocks, trim
 from ..layout import assignment, context, explicit, partition, tracing
 from ..layout.blocks import choose_manual_axes, find_entries, find_mesh
+from ..layout.layout import Layout
 from ..names import plans
 from ..names.plans import Names
 from ..partitioning.shard import auto_sharded
@@ -357,7 +358,7 @@ def _convolution(
             find_entries(x, names),
             find_entries(weight, stored),
         )
-        ways = [partition.ways_on(mesh, entry) for entry in entries]
+        ways = [partition.count_shards(mesh, entry) for entry in entries]
         typed = any(map(explicit.has_explicit_axes, (x, weight)))
         manual = choose_manual_axes(mesh, [*entries, *filters], typed)
 
@@ -428,10 +429,12 @@ def _by_blocks(
     groups = options["feature_group_count"]
     if groups > 1:
         # A device that has an input of a group has all inputs of the group, and computes its outputs.
-        whole = [entry for entry in (summed, out) if not groups % partition.ways_on(mesh, entry)]
+        whole = [
+            entry for entry in (summed, out) if not groups % partition.count_shards(mesh, entry)
+        ]
         summed, out = (), max(whole, key=bool, default=())
         has[feature] = out
-        options["feature_group_count"] = groups // partition.ways_on(mesh, out)
+        options["feature_group_count"] = groups // partition.count_shards(mesh, out)
 
     slides = _slides(x, weight, spatial, padding, options)
     has, edges, sides = choose_blocks(mesh, has, slides)
@@ -454,8 +457,8 @@ def _by_blocks(
     kernel = [out, summed, *[()] * len(spatial)]
     y = jax.shard_map(
         convolve,
-        in_specs=(partition.spec_from_entries(has), partition.spec_from_entries(kernel)),
-        out_specs=partition.spec_from_entries(results),
+        in_specs=(Layout(has).spec, Layout(kernel).spec),
+        out_specs=Layout(results).spec,
         axis_names=manual,
         mesh=context.mesh_for_blocks(mesh),
     )(x.astype(wide), weight.astype(wide))

@@ -150,7 +150,7 @@ def _normalize(
         result: jax.Array = auto.local(
             from_inputs(normalized),
             [x, *lined],
-            list(explicit.entries_from_type(x)),
+            list(explicit.read_layout(x)),
         )
         return result
 

@@ -249,7 +249,7 @@ def _blocks(weight: NamedArray, label: str, size: int, block_size: int) -> _Bloc
     Block, Chunk = Axis(label, -(-size // chunks)), Axis(f"chunk of {label}", chunks)
     if Block.size * chunks > size:
         weight = pad(weight, {label: (0, Block.size * chunks - size)})
-    own = explicit.entries_from_type(weight.array)[weight.names.index(label) - len(weight.names)]
+    own = explicit.read_layout(weight.array)[weight.names.index(label) - len(weight.names)]
     if own or mapped((label,)).get(label):
         weight = unflatten_axis(weight, label, (Block, Chunk))
         return _Blocks(Block, Chunk, weight, stride=chunks, chunk_stride=1)

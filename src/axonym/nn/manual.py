@@ -23,7 +23,8 @@ from ..core import wrap
 from ..errors import ShardingError
 from ..layout import constraints, context, modes, tracing
 from ..layout.assignment import AxisMapping, Entry, MeshLike
-from ..layout.partition import entries_from_spec, partition_spec, spec_from_entries, ways_on
+from ..layout.layout import Layout
+from ..layout.partition import count_shards, find_layout
 from ..layout.records import AUDIT
 from ..names.plans import Names
 from ..partitioning.options import PRODUCTS
@@ -47,8 +48,8 @@ class Division(NamedTuple):
     mesh: MeshLike
     mapping: AxisMapping
     stored: AxisMapping
-    split: list[Entry]
-    whole: list[Entry]
+    split: Layout
+    whole: Layout
     parts: dict[str, Entry]
     further: set[str]
 
@@ -86,9 +87,9 @@ def division(x: NamedArray, weight: NamedArray, summed: Names) -> Division | Non
     if x.array.ndim != len(x.names) or weight.array.ndim != len(weight.names):
         return None
     try:
-        split = _entries(weight, stored, mesh)
-        whole = _entries(weight, mapping, mesh)
-        lying = dict(zip(x.names, _entries(x, mapping, mesh), strict=True))
+        split = find_layout(weight.names, weight.array.shape, stored, mesh)
+        whole = find_layout(weight.names, weight.array.shape, mapping, mesh)
+        lying = find_layout(x.names, x.array.shape, mapping, mesh).by_name(x.names)
     except ShardingError:  # which the product raises, where it lays the arrays out
         return None
 
@@ -97,7 +98,7 @@ def division(x: NamedArray, weight: NamedArray, summed: Names) -> Division | Non
     parts = {name: entry for name, entry in lying.items() if set(entry) & over and name not in own}
     batch = set(chain.from_iterable(parts.values()))
     others = set(chain.from_iterable(whole))
-    if not over or not over <= batch or batch & others or ways_on(mesh, tuple(over)) == 1:
+    if not over or not over <= batch or batch & others or count_shards(mesh, tuple(over)) == 1:
         return None
     further = others.union(*lying.values()) - batch
     if further and modes.has_explicit(mesh):
@@ -106,11 +107,7 @@ def division(x: NamedArray, weight: NamedArray, summed: Names) -> Division | Non
     return Division(mesh, mapping, stored, split, whole, parts, further)
 
 
-def _entries(x: NamedArray, mapping: AxisMapping, mesh: MeshLike) -> list[Entry]:
-    return entries_from_spec(partition_spec(x.names, x.array.shape, mapping, mesh))
-
-
-def _gathered_over(split: list[Entry], whole: list[Entry]) -> set[str]:
+def _gathered_over(split: Layout, whole: Layout) -> set[str]:
     """Return the mesh axes over which dimensions are gathered; none if a dimension is to lie otherwise."""
     over: set[str] = set()
     for have, wanted in zip(split, whole, strict=True):
@@ -156,8 +153,8 @@ def _copies(shares: Division, weight: NamedArray) -> jax.Array:
     stored = shard_tree(weight, shares.stored, shares.mesh)
     mapped = jax.shard_map(
         gather,
-        in_specs=spec_from_entries(shares.split),
-        out_specs=spec_from_entries([(*shares.manual, *shares.whole[0]), *shares.whole[1:]]),
+        in_specs=Layout(shares.split).spec,
+        out_specs=Layout([(*shares.manual, *shares.whole[0]), *shares.whole[1:]]).spec,
     )
     copies: jax.Array = mapped(stored.array)
     return copies
@@ -184,7 +181,7 @@ def _product(
 
     mapped = jax.shard_map(
         multiply,
-        in_specs=(_spec(x.names, shares), spec_from_entries([shares.manual])),
+        in_specs=(_spec(x.names, shares), Layout([shares.manual]).spec),
         out_specs=out_specs,
         axis_names=shares.named,
     )
@@ -193,4 +190,4 @@ def _product(
 
 
 def _spec(names: Names, shares: Division) -> PartitionSpec:
-    return spec_from_entries([shares.parts.get(name, ()) for name in names])
+    return Layout([shares.parts.get(name, ()) for name in names]).spec

@@ -23,6 +23,7 @@ from ..faults.shared_paddings import separate_padding
 from ..faults.split_windows import Slide, add_edges, choose_blocks, must_pool_in_blocks, trim
 from ..layout import assignment, context, explicit, partition
 from ..layout.blocks import choose_manual_axes, find_entries, find_mesh
+from ..layout.layout import Layout
 from ..names import plans
 from ..names.plans import Names
 from ..ops import reduce
@@ -296,9 +297,9 @@ def _pool(
             return run(x)
 
         mesh = jax.typeof(x).sharding.mesh
-        entries = list(explicit.entries_from_type(x))
+        entries = list(explicit.read_layout(x))
         for at, size in enumerate(shape):
-            if size % partition.ways_on(mesh, entries[at]):
+            if size % partition.count_shards(mesh, entries[at]):
                 entries[at] = ()
         result: jax.Array = auto.local(run, [x], entries)
         return result
@@ -325,7 +326,7 @@ def _by_blocks(
     padding = [(0, 0)] * x.ndim
     for at, sides in zip(moves, inside, strict=True):
         padding[at] = sides
-    spec = partition.spec_from_entries(has)
+    spec = Layout(has).spec
 
     def reduce(x: jax.Array) -> jax.Array:
         return call(add_edges(x, edges, has, outside), padding)

@@ -14,8 +14,7 @@ from jax import lax
 from ..array import NamedArray
 from ..errors import ShardingError
 from ..layout import context, modes, tracing
-from ..layout.assignment import AxisMapping, MeshLike
-from ..layout.partition import entries_from_spec, partition_spec, ways_on
+from ..layout.partition import count_shards, find_layout
 from ..layout.records import AUDIT
 from ..layout.scope import current_scope
 from ..ops.contract import dot
@@ -71,13 +70,16 @@ def ring_of(
     (hidden,) = last.In
     weights = [layer.weight for layer in (*first, last)]
     try:
-        lying = _entries(x, mapping, mesh)
-        entries = [_entries(weight, mapping, mesh) for weight in weights]
+        lying = find_layout(x.names, x.array.shape, mapping, mesh).by_name(x.names)
+        entries = [
+            find_layout(weight.names, weight.array.shape, mapping, mesh).by_name(weight.names)
+            for weight in weights
+        ]
     except ShardingError:  # which the products raise, where they lay the arrays out
         return None
     over = entries[0][hidden.name]
     further = [entry for own in entries for name, entry in own.items() if name != hidden.name]
-    if ways_on(mesh, over) == 1 or any(further):
+    if count_shards(mesh, over) == 1 or any(further):
         return None
     return next((name for name, entry in lying.items() if entry == over), None)
 
@@ -157,8 +159,3 @@ def _is_pointwise(fn: Callable[[NamedArray], NamedArray]) -> bool:
     while isinstance(fn, functools.partial):
         fn = fn.func
     return fn in _POINTWISE
-
-
-def _entries(x: NamedArray, mapping: AxisMapping, mesh: MeshLike) -> dict[str, tuple[str, ...]]:
-    spec = partition_spec(x.names, x.array.shape, mapping, mesh)
-    return dict(zip(x.names, entries_from_spec(spec), strict=True))

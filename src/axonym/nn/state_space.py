@@ -223,7 +223,7 @@ def _scanned(
 
     if parts == 1:
         drive = auto.whole(drive, (at,))
-    return auto.moved(states, [drive, decay, *start], explicit.entries_from_type(drive))
+    return auto.moved(states, [drive, decay, *start], explicit.read_layout(drive))
 
 
 def _scan(elements: Sequence[jax.Array], at: int) -> Sequence[jax.Array]:

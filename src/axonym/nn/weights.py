@@ -17,7 +17,8 @@ from ..engine import primitives
 from ..layout import tracing
 from ..layout.assignment import AxisMapping
 from ..layout.context import context_mesh, current_mapping, stored_mapping
-from ..layout.partition import entries_from_spec, ways_on
+from ..layout.layout import Layout
+from ..layout.partition import count_shards
 from ..ops.contract import dot
 from ..ops.index import take
 from ..partitioning.shard import auto_sharded, pspec_for
@@ -114,17 +115,17 @@ def _stored_apart(weight: NamedArray, rows: Axis, ids: NamedArray) -> AxisMappin
     mapping, stored, mesh = current_mapping(), stored_mapping(weight.names), context_mesh()
     if mapping is None or stored is None or mesh is None or not tracing.tracing():
         return None
-    split = entries_from_spec(pspec_for(weight, stored, strict=False))
-    gathered = entries_from_spec(pspec_for(weight, mapping, strict=False))
+    split = Layout.from_spec(pspec_for(weight, stored, strict=False))
+    gathered = Layout.from_spec(pspec_for(weight, mapping, strict=False))
     at = weight.names.index(rows.name)
     if split == gathered or split[at] != gathered[at]:
         return None
-    by_ids = entries_from_spec(pspec_for(ids, mapping, strict=False))
+    by_ids = Layout.from_spec(pspec_for(ids, mapping, strict=False))
     for entry in split:
         # The compiler exchanges parts of rows along one dimension of the ids; else it gathers the table, a long way.
         if set(entry) & set(itertools.chain.from_iterable(by_ids)) and entry not in by_ids:
             return None
-    ways = ways_on(mesh, tuple(itertools.chain.from_iterable(by_ids)))
+    ways = count_shards(mesh, tuple(itertools.chain.from_iterable(by_ids)))
     if ids.array.size >= rows.size * ways:
         return None
     return stored

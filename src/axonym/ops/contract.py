@@ -443,7 +443,7 @@ def _explicit(
     nothing else. If an operand has a contracted axis on the mesh axes of an axis of the result, it is not resharded:
     the partial sums are scattered.
     """
-    operands = list(zip(labels, map(explicit.entries_from_type, arrays), strict=True))
+    operands = list(zip(labels, map(explicit.read_layout, arrays), strict=True))
     sizes: dict[str | int, int] = {}
     for array, own in zip(arrays, labels, strict=True):
         sizes.update(zip(own, array.shape, strict=True))

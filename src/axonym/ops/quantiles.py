@@ -139,7 +139,7 @@ def _quantile(q: jax.Array, x: jax.Array, *weights: jax.Array, method: str) -> j
 def _find_middle(fn: checks.Function, x: jax.Array, axis: tuple[int, ...]) -> jax.Array:
     _check_elements(fn, plans.values_at(x.shape, axis))
     x = gather_sorted(auto.whole(x, axis), axis)
-    entries = enumerate(explicit.entries_from_type(x), start=-x.ndim)
+    entries = enumerate(explicit.read_layout(x), start=-x.ndim)
     kept = [entry for at, entry in entries if at not in axis]
     result: jax.Array = auto.local(partial(fn, axis=axis), [x], kept)
     return result

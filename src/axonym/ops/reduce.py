@@ -350,7 +350,7 @@ def _multiplied(
 ) -> jax.Array:
     """Multiply over axes within `local`: JAX's gradient reshapes and slices sharded dimensions."""
     removed = {at % x.ndim for at in axis}
-    kept = [entry for at, entry in enumerate(explicit.entries_from_type(x)) if at not in removed]
+    kept = [entry for at, entry in enumerate(explicit.read_layout(x)) if at not in removed]
 
     def call(x: jax.Array, where: jax.Array | None = None) -> jax.Array:
         return fn(x, axis, where=where, **options)

@@ -101,7 +101,7 @@ def _roll(
 
 
 def _rot90(array: jax.Array, axis: tuple[int, int], k: int) -> jax.Array:
-    entries = list(explicit.entries_from_type(array))
+    entries = list(explicit.read_layout(array))
     first, second = axis
     if entries and k % 2:
         # rows become columns where they are

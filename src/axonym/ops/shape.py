@@ -268,7 +268,7 @@ def _spread(
     mapping, mesh = context.current_mapping(), context.context_mesh()
     if mapping is None or mesh is None:
         return None
-    own = explicit.entries_from_type(array)
+    own = explicit.read_layout(array)
     table = dict(zip(plans.labels(names, len(own)), own, strict=True))
     free = explicit.free_axes(mesh, itertools.chain.from_iterable(own))
     new = {name: entry for name, entry in context.mapped(target).items() if name not in names}

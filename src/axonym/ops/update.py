@@ -369,7 +369,7 @@ def _updated(names: Names, given: Pairs, own: tuple[Names, ...], updated: Names)
 
         array = on_mesh(array)
         arrays: list[Any] = [array, update, *starts]
-        written: jax.Array = auto.local(put, arrays, list(explicit.entries_from_type(array)))
+        written: jax.Array = auto.local(put, arrays, list(explicit.read_layout(array)))
         return written
 
     return kernels.Kernel(names, body)

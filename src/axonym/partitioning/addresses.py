@@ -503,8 +503,8 @@ def require_even(
     function: str, array: jax.Array, names: Names, name: str, dim: int, axes: Entry
 ) -> None:
     """Raise for an uneven scatter of an axis, counting the Explicit mesh axes that split it already."""
-    beside = explicit.entries_from_type(array)[dim]
-    ways = count_of(axes) * partition.ways_on(explicit.mesh_of_type(array), beside)
+    beside = explicit.read_layout(array)[dim]
+    ways = count_of(axes) * partition.count_shards(explicit.mesh_of_type(array), beside)
     if array.shape[dim] % ways:
         over = ", ".join((*axes, *beside))
         problem = (

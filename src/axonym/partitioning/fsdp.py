@@ -137,7 +137,7 @@ def fsdp_mapping(
             raise ShardingError(
                 message("fsdp_mapping", problem, facts, hint=suggestion(axis, mesh.axis_names))
             )
-    ways = partition.ways_on(mesh, wanted)
+    ways = partition.count_shards(mesh, wanted)
     kept = assignment.Mappings(mapping or {}).parameters
     used = {name for name, entry in kept.entries if set(entry) & set(wanted)}
     leaves = jax.tree.leaves_with_path(tree, is_leaf=is_named_array)

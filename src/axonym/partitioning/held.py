@@ -7,7 +7,8 @@ import jax
 from jax.sharding import PartitionSpec
 
 from ..array import NamedArray
-from ..layout import explicit, partition
+from ..layout import explicit
+from ..layout.layout import Layout
 from ..names.plans import Names
 
 
@@ -21,7 +22,7 @@ def spec_of(leaf: object) -> PartitionSpec | None:
     """Return the layout that the type of an array has, if it is one."""
     if not isinstance(leaf, jax.Array):
         return None
-    return partition.spec_from_entries(explicit.entries_from_type(leaf))
+    return Layout(explicit.read_layout(leaf)).spec
 
 
 def fill(leaves: Sequence[object], arrays: Iterable[object]) -> list[Any]:

@@ -264,18 +264,18 @@ def _sharding(
     function: str, names: Names, sizes: tuple[int, ...], mapping: AxisMapping, mesh: Mesh
 ) -> NamedSharding:
     note(mapping, names)
-    return NamedSharding(mesh, partition.partition_spec(names, sizes, mapping, mesh, function))
+    return NamedSharding(mesh, partition.find_layout(names, sizes, mapping, mesh, function).spec)
 
 
 def _parts(
     function: str, names: Names, shape: tuple[int, ...], mapping: AxisMapping, mesh: Mesh
 ) -> list[tuple[list[int], int]]:
     """List, for each dimension, the parts that this process holds, and the number of all parts."""
-    entries = partition.entries_from_mapping(names, shape, mapping, mesh, function)
+    entries = partition.assign_mesh_axes(names, shape, mapping, mesh, function)
     parts = [([0], 1)] * (len(shape) - len(names))
     for name in names:
         entry = entries.get(name, ())
-        ways = partition.ways_on(mesh, entry)
+        ways = partition.count_shards(mesh, entry)
         sharding: Any = NamedSharding(mesh, PartitionSpec(entry))
         indices = sharding.addressable_devices_indices_map((ways,)).values()
         parts.append((sorted({index[0].start or 0 for index in indices}), ways))

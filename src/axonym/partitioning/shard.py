@@ -206,7 +206,7 @@ def pspec_for(
             names, shape = find_layout_names("pspec_for", path, leaf), tuple(leaf.array.shape)
             own = choose_mapping(mapping, names, shape, "", several)
             try:
-                return partition.partition_spec(names, shape, own, mesh, "pspec_for")
+                return partition.find_layout(names, shape, own, mesh, "pspec_for").spec
             except ShardingError as error:
                 raise add_path(error, assignment.path_text(path)) from None
         if hasattr(leaf, "shape"):
@@ -241,6 +241,6 @@ def round_axis_for_partitioning(
     if mesh is None:
         raise no_mesh("round_axis_for_partitioning", resolved)
     one = AxisMapping(((axis.name, resolved[axis.name]),))
-    partition.partition_spec((axis.name,), (0,), one, mesh, "round_axis_for_partitioning")
-    ways = partition.ways_on(mesh, resolved[axis.name])
+    partition.find_layout((axis.name,), (0,), one, mesh, "round_axis_for_partitioning")
+    ways = partition.count_shards(mesh, resolved[axis.name])
     return axis.resize(-(-axis.size // ways) * ways)

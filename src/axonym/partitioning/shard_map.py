@@ -20,6 +20,7 @@ from ..kinds import type_text
 from ..layout import assignment, context, explicit, modes, partition, tracing
 from ..layout.assignment import Entry, Mappings, MeshLike, ResourceMapping
 from ..layout.context import MAPPING, STORED
+from ..layout.layout import Layout
 from ..layout.records import LEDGER, Ledger, note
 from ..layout.scope import SCOPE, Scope
 from . import captured
@@ -356,7 +357,9 @@ class _Blocks:
                 mapping = mappings.of(leaf.names)
                 shape = shape_of("shard_map", leaf.array, leaf.names)
                 note(mapping, leaf.names)
-                spec = partition.partition_spec(leaf.names, shape, mapping, self.mesh, "shard_map")
+                spec = partition.find_layout(
+                    leaf.names, shape, mapping, self.mesh, "shard_map"
+                ).spec
                 self.whole.update(leaf.shape.items())
             array = jnp.asarray(array_of(leaf))
             full = self._fitting("in_specs", spec, array.shape, whole=True)
@@ -386,7 +389,7 @@ class _Blocks:
 
     def _has_split(self, tree: object) -> bool:
         for leaf in jax.tree.leaves(tree):
-            for entry in partition.entries_from_spec(spec_of(leaf) or PartitionSpec()):
+            for entry in Layout.from_spec(spec_of(leaf) or PartitionSpec()):
                 if partition.only(entry, self.manual):
                     return True
         return False
@@ -410,7 +413,7 @@ class _Blocks:
         """Check the spec of a plain array."""
         if spec is None:
             spec = PartitionSpec()
-        entries = partition.entries_from_spec(spec)
+        entries = Layout.from_spec(spec)
         used = list(itertools.chain.from_iterable(entries))
         known = self.mesh.axis_names
         problem = hint = None
@@ -431,17 +434,15 @@ class _Blocks:
 
     def _uneven(self, shape: tuple[int, ...], entries: Sequence[Entry]) -> str | None:
         for size, entry in zip(shape, entries, strict=False):
-            ways = partition.ways_on(self.mesh, entry)
+            ways = partition.count_shards(self.mesh, entry)
             if size % ways:
                 over = ", ".join(entry)
                 return f"{size} cannot be split evenly in {ways} over mesh axis {over}"
         return None
 
     def _only_manual(self, spec: PartitionSpec) -> PartitionSpec:
-        entries = partition.entries_from_spec(spec)
-        return partition.spec_from_entries(
-            [partition.only(entry, self.manual) for entry in entries]
-        )
+        entries = Layout.from_spec(spec)
+        return Layout([partition.only(entry, self.manual) for entry in entries]).spec
 
     def _moved(self, array: jax.Array, spec: PartitionSpec) -> jax.Array:
         """Move an argument by type where mesh axes are Explicit; JAX does so for Auto ones."""
@@ -450,14 +451,14 @@ class _Blocks:
             return array
         free -= set(context.taken_axes())
         wanted: list[Entry] = []
-        for entry in partition.entries_from_spec(spec):
+        for entry in Layout.from_spec(spec):
             # JAX puts Manual axes before others that split the same dimension.
             ordered = sorted(entry, key=lambda axis: axis not in self.manual)
             wanted.append(partition.only(ordered, free))
         wanted += [()] * (array.ndim - len(wanted))
-        if tuple(wanted) == explicit.entries_from_type(array):
+        if tuple(wanted) == explicit.read_layout(array):
             return array
-        sharding = NamedSharding(self.mesh, partition.spec_from_entries(wanted))
+        sharding = NamedSharding(self.mesh, Layout(wanted).spec)
         moved: jax.Array = jax.reshard(array, sharding)
         return moved
 
@@ -476,12 +477,12 @@ class _Blocks:
             if isinstance(leaf, NamedArray):
                 mapping, shape = mappings.of(leaf.names), shape_of("shard_map", array, leaf.names)
                 note(mapping, leaf.names)
-                table = partition.entries_from_mapping(
+                table = partition.assign_mesh_axes(
                     leaf.names, shape, mapping, self.mesh, "shard_map"
                 )
                 entries: list[Entry] = [()] * (len(shape) - len(leaf.names))
                 entries += [table.get(name, ()) for name in leaf.names]
-                spec = partition.spec_from_entries(entries)
+                spec = Layout(entries).spec
             spec = self._only_manual(self._fitting("out_specs", spec, array.shape, whole=False))
             if self.check:
                 self._check(jax.tree_util.keystr(path), leaf, array, spec, mappings)
@@ -493,7 +494,7 @@ class _Blocks:
         self, path: str, leaf: object, array: jax.Array, spec: PartitionSpec, mappings: Mappings
     ) -> None:
         """Raise ShardingError for a result that cannot have its layout."""
-        names, entries = names_held_by(leaf), partition.entries_from_spec(spec)
+        names, entries = names_held_by(leaf), Layout.from_spec(spec)
         where = "the result"
         if path:
             where = f"the result at {path}"
@@ -516,7 +517,7 @@ class _Blocks:
         for name, size, entry in zip(names, sizes, named_entries, strict=bool(names)):
             flaw = self._block_flaw((name, size), entry, varying, mappings)
             if flaw is not None:
-                ways = partition.ways_on(self.mesh, entry)
+                ways = partition.count_shards(self.mesh, entry)
                 then = f"assembled, it would have {ways} times {size}"
                 problem, hint = flaw
                 problem = f"{where} {problem}"
@@ -527,7 +528,7 @@ class _Blocks:
     ) -> tuple[str, str] | None:
         """Return what shows that an axis of a result is not a block over mesh axes, and what would work."""
         name, size = axis
-        ways = partition.ways_on(self.mesh, entry)
+        ways = partition.count_shards(self.mesh, entry)
         assembled = (name, size * ways)
         if ways == 1 or assembled in self.whole or assembled in self._declared():
             return None
@@ -541,7 +542,7 @@ class _Blocks:
             return problem, hint
 
         computed = partition.only(assignment.looked_up(mappings.compute, name) or (), self.manual)
-        if (name, size * partition.ways_on(self.mesh, computed)) in self.whole:
+        if (name, size * partition.count_shards(self.mesh, computed)) in self.whole:
             problem = f"has axis {name!r} split over {', '.join(computed)}, as it is computed, "
             problem += f"but its layout, that of parameters, splits it over {over}"
             hint = "name the mesh axes of its blocks: "

@@ -195,7 +195,7 @@ def add_path(error: ShardingError, path: str) -> ShardingError:
 
 def _planned(array: Any, names: Names, mapping: AxisMapping, mesh: MeshLike, function: str) -> Any:
     """Return an abstract array that says where its data will be, as loaders of checkpoints want it."""
-    spec = partition.partition_spec(names, tuple(array.shape), mapping, mesh, function)
+    spec = partition.find_layout(names, tuple(array.shape), mapping, mesh, function).spec
     return _placed(array, spec, mesh)
 
 
@@ -228,7 +228,7 @@ def _lay_out(array: Any, names: Names, mapping: AxisMapping, mesh: MeshLike, fun
     if tracing.transforming():
         return constraints.constrain(array, names, mapping, mesh, function)
     note(mapping, names)
-    spec = partition.partition_spec(names, tuple(array.shape), mapping, mesh, function)
+    spec = partition.find_layout(names, tuple(array.shape), mapping, mesh, function).spec
     target: NamedSharding | PartitionSpec = spec
     if isinstance(mesh, Mesh):
         target = NamedSharding(mesh, spec)

@@ -17,6 +17,7 @@ from ..kinds import Payload, Tree
 from ..layout import assignment, constraints, context, modes, partition
 from ..layout.assignment import AxisMapping, Mappings, MeshLike, ResourceMapping
 from ..layout.context import MAPPING
+from ..layout.layout import Layout
 from ..layout.records import AUDIT, LEDGER, Audit, Ledger
 from ..names.plans import Names
 from ..partitioning.trees import (
@@ -409,10 +410,10 @@ class _Run:
         )
         spec = PartitionSpec()
         if not _faults(names, shape, mapping, self._mesh):
-            spec = partition.partition_spec(names, shape, mapping, self._mesh)
+            spec = partition.find_layout(names, shape, mapping, self._mesh).spec
         explicit = modes.find_explicit_axes(self._mesh)
-        own = [partition.only(entry, explicit) for entry in partition.entries_from_spec(spec)]
-        sharding = NamedSharding(self._mesh, partition.spec_from_entries(own))
+        own = [partition.only(entry, explicit) for entry in Layout.from_spec(spec)]
+        sharding = NamedSharding(self._mesh, Layout(own).spec)
         return jax.ShapeDtypeStruct(
             shape, array.dtype, sharding=sharding, weak_type=array.weak_type
         )
@@ -523,12 +524,12 @@ def _faults(
         if name in table:  # go on with the remaining mesh axes, to find sizes that do not divide
             table[name] = tuple(axis for axis in dict.fromkeys(table[name]) if used[axis] == name)
 
-    entries = partition.entries_from_mapping(
+    entries = partition.assign_mesh_axes(
         names, shape, AxisMapping(tuple(table.items())), mesh, "check"
     )
     for name, size in zip(names, shape[len(shape) - len(names) :], strict=True):
         axes = entries.get(name, ())
-        ways = partition.ways_on(mesh, axes)
+        ways = partition.count_shards(mesh, axes)
         if size % ways:
             over = ", ".join(axes)
             text = f"{name}={size} cannot be split evenly in {ways} over mesh axis {over}"

@@ -17,7 +17,8 @@ from ..engine import checks
 from ..errors import OperandError, describe, message
 from ..kinds import Payload, Tree, has_type, type_text
 from ..layout import assignment, context, modes, partition
-from ..layout.assignment import AxisMapping, Entry, Mappings, MeshLike, ResourceMapping
+from ..layout.assignment import AxisMapping, Mappings, MeshLike, ResourceMapping
+from ..layout.layout import Layout
 from ..names.plans import Names
 from ..partitioning.keys import check_keys
 from ..partitioning.trees import (
@@ -78,7 +79,7 @@ class ArrayLayout:
         """The layout by name, such as `("batch→data", "embed→(fsdp, model)")`."""
         if self.spec is None:
             return (self.note,)
-        entries = _entries(self.spec, len(self.shape))
+        entries = Layout.from_spec(self.spec, len(self.shape))
         split: list[str] = []
         for label, axes in zip(_labels(self.names, self.shape), entries, strict=True):
             if len(axes) == 1:
@@ -107,7 +108,7 @@ class ArrayLayout:
 
     def drawing(self, title: str) -> Drawing:
         """Draw the array; of more than two dimensions, those that are split."""
-        entries = _entries(self.spec or PartitionSpec(), len(self.shape))
+        entries = Layout.from_spec(self.spec or PartitionSpec(), len(self.shape))
         sizes = dict(self.mesh)
         ways = [math.prod(sizes[axis] for axis in entry) for entry in entries]
         labels = _labels(self.names, self.shape)
@@ -148,12 +149,6 @@ def _drawn(ways: Sequence[int]) -> tuple[list[int], int]:
 def _labels(names: Names, shape: Sequence[int]) -> tuple[str, ...]:
     """Name each dimension; anonymous ones by position."""
     return (*(f"dim {i}" for i in range(len(shape) - len(names))), *names)
-
-
-def _entries(spec: PartitionSpec, ndim: int) -> list[Entry]:
-    """Return the mesh axes of each dimension."""
-    found = partition.entries_from_spec(spec)
-    return found + [()] * (ndim - len(found))
 
 
 def array_table(arrays: Sequence[ArrayLayout], titles: tuple[str, str]) -> Table:
@@ -285,7 +280,7 @@ def planned(
     Raises:
         ShardingError: if it does not fit.
     """
-    spec = partition.partition_spec(names, tuple(array.shape), mapping, mesh, function)
+    spec = partition.find_layout(names, tuple(array.shape), mapping, mesh, function).spec
     return dataclasses.replace(_row(path, names, array, spec, mesh), planned=True)
 
 
@@ -301,8 +296,8 @@ def _row(
     shape, nbytes = tuple(array.shape), math.prod(array.shape) * array.dtype.itemsize
     ways = 1
     if mesh is not None:
-        for entry in partition.entries_from_spec(spec or PartitionSpec()):
-            ways *= partition.ways_on(mesh, entry)
+        for entry in Layout.from_spec(spec or PartitionSpec()):
+            ways *= partition.count_shards(mesh, entry)
     held = None
     if note not in {"not known", "host"}:
         held = nbytes // ways
@@ -522,7 +517,7 @@ def _ranges_at(
     sizes = sharding.mesh.shape
     coordinates = dict(zip(sharding.mesh.axis_names, at, strict=True))
     ranges = []
-    for size, entry in zip(shape, _entries(sharding.spec, len(shape)), strict=True):
+    for size, entry in zip(shape, Layout.from_spec(sharding.spec, len(shape)), strict=True):
         part, ways = 0, 1
         for axis in entry:  # the first axis of an entry varies slowest
             part, ways = part * sizes[axis] + coordinates[axis], ways * sizes[axis]

@@ -13,7 +13,7 @@ from ..array import is_named_array
 from ..axis import Axis
 from ..errors import ArgumentError, OperandError, message
 from ..kinds import Payload, Tree, type_text
-from ..layout import context, partition
+from ..layout import context, layout, partition
 from ..layout.assignment import AxisMapping, Mappings, MeshLike, ResourceMapping
 from ..nn.linear import Linear
 from ..nn.moe.linear import MoELinear
@@ -314,9 +314,8 @@ def _loaded(
         and isinstance(sharding.mesh, AbstractMesh)
     ):
         # Abstract arrays from a mesh with Explicit axes have a layout, but no devices.
-        entries = partition.entries_from_spec(sharding.spec)
-        entries += [()] * (len(place.shape) - len(entries))
-        mapping = AxisMapping(tuple(zip(place.names, entries, strict=True)))
+        found = layout.Layout.from_spec(sharding.spec, len(place.shape))
+        mapping = AxisMapping(tuple(found.by_name(place.names).items()))
         if context.context_mesh(mesh) is None:
             raise no_mesh(function, mapping)
     array: Payload
@@ -327,9 +326,7 @@ def _loaded(
     elif mapping is not None:
         own = mapping.of(place.names, place.path) if isinstance(mapping, Mappings) else mapping
         # Errors name the function that the user called.
-        partition.partition_spec(
-            place.names, place.shape, own, context.context_mesh(mesh), function
-        )
+        partition.find_layout(place.names, place.shape, own, context.context_mesh(mesh), function)
         axes = tuple(map(Axis, place.names, place.shape))
         # Blocks are in new memory, which a CPU keeps.
         made = from_callback(

@@ -192,7 +192,7 @@ def _as_split(elem: jax.Array, at: int, entry: Entry) -> jax.Array:
     if not explicit.has_explicit_axes(elem):
         return elem
     mesh = explicit.mesh_of_type(elem)
-    entries = [partition.without(own, entry) for own in explicit.entries_from_type(elem)]
+    entries = [partition.without(own, entry) for own in explicit.read_layout(elem)]
     entries[at] = partition.only(entry, modes.find_explicit_axes(mesh))
     return explicit.relayout(elem, entries)
 

@@ -16,6 +16,7 @@ import jax
 from jax.sharding import NamedSharding
 
 from ..layout import explicit, partition
+from ..layout.layout import Layout
 
 R = TypeVar("R")
 Arrays = Sequence[jax.Array]
@@ -81,16 +82,16 @@ def _new_layout(before: jax.Array, after: jax.Array) -> NamedSharding | None:
     """
     if not explicit.has_explicit_axes(after):
         return None
-    then = explicit.entries_from_type(after)
+    then = explicit.read_layout(after)
     used = set(itertools.chain(*then))
     wanted, first = list(then), None
     if explicit.has_explicit_axes(before):
-        first = explicit.entries_from_type(before)
+        first = explicit.read_layout(before)
         unused = [partition.without(entry, used) for entry in first]
         wanted = [entry or kept for entry, kept in zip(then, unused, strict=True)]
     if first == tuple(wanted):
         return None
-    return NamedSharding(jax.typeof(after).sharding.mesh, partition.spec_from_entries(wanted))
+    return NamedSharding(jax.typeof(after).sharding.mesh, Layout(wanted).spec)
 
 
 def _moved(array: jax.Array, sharding: NamedSharding | None) -> jax.Array:

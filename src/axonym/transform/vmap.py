@@ -15,6 +15,7 @@ from ..faults import empty_arrays
 from ..kinds import is_array
 from ..layout import assignment, constraints, context, explicit, modes, partition
 from ..layout.assignment import Entry
+from ..layout.layout import Layout
 from ..layout.records import note
 from ..layout.scope import hiding
 from .leaves import (
@@ -154,8 +155,8 @@ def _batched(batched: Callable[..., Mapped], name: str, arguments: Arguments) ->
     if mapping is not None and mesh is not None and context.mapped((name,)).get(name):
         note(mapping, (name,))
         sizes = (arguments.size,)
-        spec = partition.partition_spec((name,), sizes, mapping, mesh, "vmap", lays_out=False)
-        (entry,) = partition.entries_from_spec(spec)
+        spec = partition.find_layout((name,), sizes, mapping, mesh, "vmap", lays_out=False).spec
+        (entry,) = Layout.from_spec(spec)
         auto = partition.only(entry, modes.find_auto_axes(mesh))
     labels: list[list[str | None]] = []
     for x, dim in zip(arguments.arrays, dims, strict=True):

@@ -5,7 +5,7 @@ import jax
 import axonym as axn
 from axonym import nn
 from axonym.nn.moe.device import on_device
-from axonym.nn.moe.layout import CHOICE, Layout
+from axonym.nn.moe.layout import CHOICE, TokenLayout
 from tests.nn.layouts import draw
 from tests.nn.routed import B, E, M, S, X, made, near
 
@@ -17,11 +17,11 @@ def test_parts_of_the_hidden_axis_add_up(auto_mesh):
     experts = model.gate, model.up, model.down
     chosen = axn.arange(S).broadcast_axis((B, Choice)) + axn.arange(Choice)
     given = draw(B, S, E), draw(B, S, Choice), chosen
-    layout = Layout(("batch", "seq"), ("batch", "seq"))
+    layout = TokenLayout(("batch", "seq"), ("batch", "seq"))
     alone, dropped = jax.jit(lambda *given: on_device(layout, nn.silu, given, experts))(*given)
     assert dropped is None
 
-    split = Layout(("batch", "seq"), ("batch", "seq"), hidden=("model",), ways=tuple(auto_mesh.shape.items()))
+    split = TokenLayout(("batch", "seq"), ("batch", "seq"), hidden=("model",), ways=tuple(auto_mesh.shape.items()))
 
     def run(given, experts):
         return on_device(split, nn.silu, given, experts)[0]

@@ -7,7 +7,7 @@ import pytest
 import axonym as axn
 from axonym import nn
 from axonym.errors import ShardingError
-from axonym.nn.moe.layout import DEVICE, Layout
+from axonym.nn.moe.layout import DEVICE, TokenLayout
 from tests.nn.layouts import draw, fails
 from tests.nn.routed import B, E, M, S, X, apply_model, halved, made, near
 
@@ -19,7 +19,7 @@ TOKENS = ("batch", "seq")
 def test_each_expert_has_a_number_on_one_device(experts, auto_mesh):
     """Tokens are split over `data`; so the devices of `model` have the same."""
     ways = tuple(auto_mesh.shape.items())
-    layout = Layout(TOKENS, TOKENS, entries=(("batch", ("data",)),), experts=experts, ways=ways)
+    layout = TokenLayout(TOKENS, TOKENS, entries=(("batch", ("data",)),), experts=experts, ways=ways)
 
     def run(own):
         reached = layout.reached(Sixteen)

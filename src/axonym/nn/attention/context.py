@@ -22,6 +22,7 @@ from ...errors import ShardingError, message
 from ...layout import context, explicit, modes, partition, tracing
 from ...layout.assignment import Entry, MeshLike, looked_up
 from ...layout.blocks import choose_manual_axes, find_entries, find_mesh
+from ...layout.layout import Layout as ArrayLayout
 from ...layout.scope import current_scope
 from ...names import plans
 from ...names.plans import Names
@@ -62,7 +63,7 @@ class Split:
 
     def ways_of(self, name: str) -> int:
         """Return into how many parts an axis other than positions is split."""
-        return partition.ways_on(self.mesh, dict(self.entries).get(name, ()))
+        return partition.count_shards(self.mesh, dict(self.entries).get(name, ()))
 
 
 def split_of(call: AttentionCall, *, inside: bool = False) -> Split | None:
@@ -88,7 +89,7 @@ def split_of(call: AttentionCall, *, inside: bool = False) -> Split | None:
         named = entries[len(entries) - len(x.names) :]
         tables.append(dict(zip(x.names, named, strict=True)))
     queries, keys = tables[0][call.q_pos], tables[1][call.k_pos]
-    ways = partition.ways_on(mesh, queries)
+    ways = partition.count_shards(mesh, queries)
     if ways == 1:
         return None
     used = {*queries}
@@ -118,7 +119,7 @@ def _split_inside(call: AttentionCall) -> Split | None:
     if not queries:
         return None
     mesh = find_mesh(call.query.array)
-    return Split(queries, keys, partition.ways_on(mesh, queries), mesh, is_inside=True)
+    return Split(queries, keys, partition.count_shards(mesh, queries), mesh, is_inside=True)
 
 
 def choose_method(call: AttentionCall) -> str | None:
@@ -306,7 +307,7 @@ def _on_mesh(
 def _full(layout: Layout, x: object, array: jax.Array) -> list[Entry]:
     """Return the mesh axes of all dimensions."""
     if isinstance(x, NamedArray):
-        return partition.entries_from_spec(layout.spec(x))
+        return list(ArrayLayout.from_spec(layout.spec(x)))
     return [()] * array.ndim
 
 

@@ -27,7 +27,7 @@ from ...errors import ArgumentError, message
 from ...layout import explicit, modes
 from ...layout.assignment import Mappings, MeshLike
 from ...layout.context import context_mesh, current_mapping, taken_axes
-from ...layout.partition import entries_from_mapping
+from ...layout.partition import assign_mesh_axes
 from ...names import plans
 from ...names.plans import Names
 from ...partitioning.shard import auto_sharded
@@ -288,7 +288,7 @@ def _on_mesh(
         compute = Mappings(mapping).compute
         manual: set[str] = set()
         for x in given:
-            manual.update(*entries_from_mapping(x.names, x.array.shape, compute, mesh).values())
+            manual.update(*assign_mesh_axes(x.names, x.array.shape, compute, mesh).values())
         idle = _free_axes(mesh) - manual
         if check:
             options["check"] = True

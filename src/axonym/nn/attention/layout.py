@@ -10,9 +10,10 @@ from jax.sharding import PartitionSpec
 
 from ...array import NamedArray, is_named_array
 from ...core import wrap
-from ...layout import partition, tracing
+from ...layout import tracing
 from ...layout.assignment import Entry, MeshLike
 from ...layout.blocks import list_devices
+from ...layout.layout import Layout as ArrayLayout
 from ...names.plans import Names
 from .call import KEYS, QUERIES
 from .plan import Number, Operands, Plan, Rest, Tree, sizes_of_blocks
@@ -73,7 +74,7 @@ class Layout:
     def spec_of(self, names: Names, anonymous: int, *, exchanged: bool = False) -> PartitionSpec:
         """Return how an array with these names is split, which come after anonymous dimensions."""
         entries = self.entries_of(names, exchanged=exchanged)
-        return partition.spec_from_entries([*[()] * anonymous, *entries])
+        return ArrayLayout([*[()] * anonymous, *entries]).spec
 
     def local(self, plan: Plan, *, whole: Sequence[bool] = (False, False)) -> Plan:
         """Return the plan for the positions of one device, or for all queries or keys where they are `whole`."""
@@ -177,7 +178,7 @@ def to_sum(layout: Layout, operands: Operands, rest: Rest) -> list[Entry]:
     def own(x: Tree) -> set[str]:
         found = set(tracing.varying_over(getattr(x, "array", x)))
         if layout.manual:
-            found.update(*partition.entries_from_spec(layout.spec(x)))
+            found.update(*ArrayLayout.from_spec(layout.spec(x)))
         return found
 
     leaves = jax.tree.leaves((operands, rest), is_leaf=is_named_array)

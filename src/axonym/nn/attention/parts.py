@@ -17,7 +17,8 @@ from ...core import wrap
 from ...layout import context, explicit, modes, tracing
 from ...layout.assignment import Entry, MeshLike
 from ...layout.blocks import find_entries
-from ...layout.partition import spec_from_entries, ways_on
+from ...layout.layout import Layout
+from ...layout.partition import count_shards
 from ...layout.records import AUDIT
 from ...names.plans import Names
 
@@ -68,7 +69,7 @@ def parts_of(old: NamedArray, new: NamedArray, index: Index, *, ring: bool) -> P
     entries = dict(zip(old.names, find_entries(old.array, old.names), strict=True))
     ways: dict[str, int] = {}
     for name, entry in entries.items():
-        ways[name] = ways_on(mesh, entry)
+        ways[name] = count_shards(mesh, entry)
         if old.axis_size(name) % ways[name] or (name in layers and ways[name] > 1):
             return None
     if set(ways.values()) == {1}:
@@ -106,7 +107,7 @@ def put_in_parts(
         if modes.has_explicit(parts.mesh):
             # A shard_map takes only what its type says to be split so.
             array = explicit.relayout(array, entries, x.names)
-        specs.append(spec_from_entries(entries))
+        specs.append(Layout(entries).spec)
         arrays.append(array)
     numbers = [jnp.asarray(index[name]) for name in layers]
 

@@ -95,4 +95,4 @@ def _ways(name: str) -> int:
     entry = context.mapped((name,)).get(name, ())
     if mesh is None or not entry:
         return 1
-    return partition.ways_on(mesh, entry)
+    return partition.count_shards(mesh, entry)

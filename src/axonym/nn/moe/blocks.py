@@ -10,14 +10,14 @@ from ...ops.contract import dot
 from ...ops.index import take
 from ...ops.logical import logical_and
 from ...ops.where import where
-from .layout import CHOICE, DEVICE, GROUP, PLACE, QUEUE, ROW, SLOT, TOKEN, Layout
+from .layout import CHOICE, DEVICE, GROUP, PLACE, QUEUE, ROW, SLOT, TOKEN, TokenLayout
 from .queues import Queues
 
 Apply = Callable[[NamedArray], NamedArray]
 
 
 def by_blocks(
-    layout: Layout,
+    layout: TokenLayout,
     apply: Apply,
     inputs: tuple[NamedArray, NamedArray, NamedArray],
     queues: Queues,

@@ -13,7 +13,7 @@ from ...layout.assignment import Entry
 from ...ops.where import where
 from ..settings import activated
 from .blocks import by_blocks
-from .layout import Layout
+from .layout import TokenLayout
 from .linear import MoELinear
 from .queues import queues_of
 from .sorting import by_sorting
@@ -22,7 +22,7 @@ Experts = tuple[MoELinear | None, MoELinear, MoELinear]
 
 
 def on_device(
-    layout: Layout,
+    layout: TokenLayout,
     activation: Callable[[NamedArray], NamedArray],
     tokens_and_choices: tuple[NamedArray, NamedArray, NamedArray],
     experts: Experts,

@@ -28,7 +28,7 @@ TOKEN, CHOICE, SLOT, PLACE, QUEUE, GROUP, DEVICE, ROW = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class TokenLayout:
     """The layout of one call.
 
     Attributes:
@@ -148,7 +148,7 @@ def laid_out(
     layer: MoELinear,
     competing: Names | None = None,
     capacity: Callable[[int], int] | None = None,
-) -> Layout:
+) -> TokenLayout:
     """Find the layout of a call.
 
     Args:
@@ -165,7 +165,7 @@ def laid_out(
     tokens = tuple(sizes)
     if competing is None:
         competing = tokens
-    found = Layout(tokens, competing)
+    found = TokenLayout(tokens, competing)
 
     mapping, mesh, manual = current_mapping(), context_mesh(), set(manual_axes())
     is_inside = current_scope() is not None
@@ -211,7 +211,7 @@ def _entries(
     else:
         # Nothing is laid out on Manual mesh axes, so nothing else would check them.
         found, of_weight = (
-            partition.entries_from_mapping(tuple(axes), tuple(axes.values()), mapping, mesh)
+            partition.assign_mesh_axes(tuple(axes), tuple(axes.values()), mapping, mesh)
             for axes in (both, weight)
         )
     found[Experts.name] = of_weight.get(Experts.name, ())

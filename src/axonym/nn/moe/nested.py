@@ -22,7 +22,7 @@ from ...layout.context import MAPPING, TAKEN, current_mapping, taken_axes
 from ...layout.scope import SCOPE, Scope, current_scope
 from ...partitioning.shard_map import shard_map
 from .device import Experts, on_device
-from .layout import Layout
+from .layout import TokenLayout
 
 Inputs = tuple[NamedArray, NamedArray, NamedArray]
 
@@ -39,7 +39,7 @@ class _Call:
         taken: Explicit mesh axes that a surrounding `vmap` maps over.
     """
 
-    layout: Layout
+    layout: TokenLayout
     activation: Callable[[NamedArray], NamedArray]
     mapping: AxisMapping | None
     scope: Scope | None
@@ -53,7 +53,7 @@ class _Call:
 
 
 def in_two_maps(
-    layout: Layout,
+    layout: TokenLayout,
     activation: Callable[[NamedArray], NamedArray],
     inputs: Inputs,
     experts: Experts,

@@ -15,7 +15,7 @@ from ...ops.cumulative import cumsum
 from ...ops.histogram import bincount
 from ...ops.index import take
 from ...ops.sorting import argsort
-from .layout import CHOICE, QUEUE, SLOT, Layout
+from .layout import CHOICE, QUEUE, SLOT, TokenLayout
 
 
 class Queues(NamedTuple):
@@ -39,7 +39,7 @@ class Queues(NamedTuple):
     place: NamedArray
 
 
-def queues_of(layout: Layout, chosen: NamedArray, Experts: Axis) -> Queues:
+def queues_of(layout: TokenLayout, chosen: NamedArray, Experts: Axis) -> Queues:
     """Put choices into the queues of experts; `chosen` has the expert of each choice, {tokens, CHOICE}."""
     names = (*layout.groups, CHOICE, *layout.competing)
     turned = chosen.rearrange(names)
@@ -62,7 +62,7 @@ def queues_of(layout: Layout, chosen: NamedArray, Experts: Axis) -> Queues:
     return Queues(order, starts, sizes, by_token(queue), by_token(place))
 
 
-def _before(layout: Layout, turned: NamedArray, queue: NamedArray, queues: int) -> NamedArray:
+def _before(layout: TokenLayout, turned: NamedArray, queue: NamedArray, queues: int) -> NamedArray:
     """Count for each choice those of other devices that come before it in its queue.
 
     Devices tell each other how many choices they have in each stretch in which their tokens follow one another.

@@ -28,7 +28,7 @@ from ...ops.index import take
 from ...ops.logical import logical_and
 from ...ops.sorting import argsort
 from ...ops.where import where
-from .layout import CHOICE, DEVICE, PLACE, ROW, SLOT, TOKEN, Layout
+from .layout import CHOICE, DEVICE, PLACE, ROW, SLOT, TOKEN, TokenLayout
 
 PADDING = 1.25  # the size of a bucket, in even shares of the choices
 
@@ -65,7 +65,7 @@ class _Rounds(NamedTuple):
         scope: the surrounding `shard_map`.
     """
 
-    layout: Layout
+    layout: TokenLayout
     apply: Apply
     Local: Axis
     bucket: int
@@ -74,7 +74,7 @@ class _Rounds(NamedTuple):
 
 
 def by_sorting(
-    layout: Layout,
+    layout: TokenLayout,
     apply: Apply,
     experts: Any,
     inputs: tuple[NamedArray, NamedArray, NamedArray],

@@ -77,7 +77,7 @@ def planned(function: str, Block: Axis, rounds: int = 1) -> Pipeline | None:
             raise partition.no_mesh_axis(function, Block.name, axis, mesh)
     taken = {*modes.find_manual_axes(mesh), *context.taken_axes()}
     entry = partition.without(entry, taken)
-    cut, stages = MICROBATCHES.get(), partition.ways_on(mesh, entry)
+    cut, stages = MICROBATCHES.get(), partition.count_shards(mesh, entry)
     if not entry or (cut is None and stages == 1):
         return None
     if cut is None:
@@ -100,8 +100,8 @@ def planned(function: str, Block: Axis, rounds: int = 1) -> Pipeline | None:
         cut=cut,
         mesh_axes=entry,
         stages=stages,
-        ways=partition.ways_on(mesh, across),
-        outer_ways=partition.ways_on(mesh, outside),
+        ways=partition.count_shards(mesh, across),
+        outer_ways=partition.count_shards(mesh, outside),
         outer=mapping,
         inner=dataclasses.replace(mapping, entries=tuple(entries.items())),
         of_layers=of_layers,
