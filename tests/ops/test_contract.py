@@ -244,6 +244,22 @@ def test_a_product_of_another_kind_multiplies_pair_by_pair(
     assert product.calls == calls
 
 
+def test_a_product_of_another_kind_gets_narrow_numbers_as_they_are() -> None:
+    dtypes: list[Any] = []
+
+    def product(x: Any, y: Any, *args: Any, **options: Any) -> Any:
+        dtypes.append((str(x.dtype), str(y.dtype)))
+        return lax.dot_general(x, y, *args, **options)
+
+    x = axn.full(A, 1.5).astype(jnp.float32)
+    for narrow in (jnp.int4, jnp.int8, jnp.float8_e4m3fn):
+        assert_close(axn.dot(x, axn.full(A, 2).astype(narrow), axis=A, dot_general=product).array, 3.0 * A.size)
+    axn.dot(x, axn.ones(A, dtype=jnp.bfloat16), axis=A, dot_general=product)
+    axn.dot(axn.arange(A) < 9, x, axis=A, dot_general=product)
+    narrow_to_wide = [("float32", "int4"), ("float32", "int8"), ("float32", "float8_e4m3fn")]
+    assert dtypes == narrow_to_wide + 2 * [("float32", "float32")]
+
+
 def test_weak_types_give_way() -> None:
     narrow, mask = axn.ones(A, dtype=jnp.bfloat16), axn.where(axn.arange(A) > 0, 1.0, 0.0)
     for arrays in ((narrow, mask), (mask, narrow), (narrow, mask, narrow)):

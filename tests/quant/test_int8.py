@@ -95,6 +95,14 @@ def test_zeros_and_dtypes():
     assert wide.dtype == jnp.float32
 
 
+def test_narrow_integers():
+    """The magnitude of -128 is no int8."""
+    left, right, _ = operands(CASES[0][0])
+    narrow = np.full(left.shape, -128, np.int8)
+    found = quant.Int8DotGeneral()(narrow, right, CASES[0][1])
+    np.testing.assert_allclose(found, -128.0 * rounded(right, "kn", "k").sum(0, keepdims=True).repeat(6, 0), rtol=1e-5)
+
+
 @pytest.mark.parametrize("kind", ["auto", "explicit"])
 def test_on_a_mesh(kind, auto_mesh, explicit_mesh):
     layer = nn.Linear.init(E, M, key=KEY, dot_general=quant.Int8DotGeneral())

@@ -76,8 +76,8 @@ def dot(
         precision: as in `jax.numpy.einsum`.
         preferred_element_type: the dtype to accumulate in and return.
         dot_general: the function that multiplies two arrays, such as a quantised product, with the arguments of
-            `jax.lax.dot_general`, from `precision` on by keyword. More arrays are multiplied pair by pair from the
-            left.
+            `jax.lax.dot_general`, from `precision` on by keyword. It gets two arrays of one dtype, but numbers of
+            8 bits and fewer as they are. More arrays are multiplied pair by pair from the left.
 
     Raises:
         AxisNotFoundError: if an axis to sum over is missing.
@@ -428,7 +428,10 @@ def _by_pairs(
             target = (*shared, *free)
 
         plan = plans.contraction(have, own, summed, target)
-        left, have = multiply(*_to_one_dtype(left, right), (plan.contract, plan.batch)), target
+        # Numbers of 8 bits and fewer mean something only with their scales, which the product knows.
+        if all(x.dtype.itemsize > 1 or x.dtype == bool for x in (left, right)):
+            left, right = _to_one_dtype(left, right)
+        left, have = multiply(left, right, (plan.contract, plan.batch)), target
         if plan.order is not None:
             left = lax.transpose(left, plan.order)
     return left

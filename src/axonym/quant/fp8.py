@@ -21,10 +21,10 @@ from .product import (
     DimensionNumbers,
     Dtypes,
     Scaled,
+    alike,
     cotangent,
     divided,
     dtypes_of,
-    equally_varying,
     hashable,
     once_differentiable,
 )
@@ -116,8 +116,9 @@ def _multiply(
     numbers: Sequence[Sequence[Sequence[int]]],
     dtype: DTypeLike | None,
 ) -> jax.Array:
+    lhs, rhs = alike(lhs, rhs)
     dtypes = dtypes_of(lhs, rhs, dtype)
-    product: jax.Array = _compiled(histories, *equally_varying(lhs, rhs), hashable(numbers), dtypes)
+    product: jax.Array = _compiled(histories, lhs, rhs, hashable(numbers), dtypes)
     return product
 
 

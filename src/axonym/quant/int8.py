@@ -17,10 +17,10 @@ from .product import (
     DimensionNumbers,
     Dtypes,
     Scaled,
+    alike,
     cotangent,
     divided,
     dtypes_of,
-    equally_varying,
     hashable,
     once_differentiable,
 )
@@ -56,12 +56,13 @@ class Int8DotGeneral(eqx.Module):
         preferred_element_type: DTypeLike | None = None,
     ) -> jax.Array:
         """Multiply like `jax.lax.dot_general`; `precision` affects only the backward pass."""
+        lhs, rhs = alike(lhs, rhs)
         options = (
             hashable(dimension_numbers),
             precision,
             dtypes_of(lhs, rhs, preferred_element_type),
         )
-        product: jax.Array = _compiled(*equally_varying(lhs, rhs), *options)
+        product: jax.Array = _compiled(lhs, rhs, *options)
         return product
 
 

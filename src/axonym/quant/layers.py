@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 
 from ..errors import ArgumentError, OperandError, message, suggestion
 from ..kinds import type_text
 from ..layout.assignment import path_text
 from ..nn.linear import Linear
 from .fp8 import Fp8DotGeneral
+from .product import is_linear, with_product
 
 __all__ = ["QuantizationConfig", "quantize_linear_layers"]
 
@@ -65,18 +65,14 @@ def quantize_linear_layers(tree: T, config: QuantizationConfig) -> T:
         problem = f"dot_general must be a function that makes a product, not {type_text(make)}"
         hint = "write Fp8DotGeneral.init, or a lambda: each layer needs a state of its own"
         raise OperandError(message("quantize_linear_layers", problem, hint=hint))
-    found, form = jax.tree.flatten_with_path(tree, is_leaf=_is_linear)
-    layers = {path_text(path): leaf for path, leaf in found if _is_linear(leaf)}
+    found, form = jax.tree.flatten_with_path(tree, is_leaf=is_linear)
+    layers = {path_text(path): leaf for path, leaf in found if is_linear(leaf)}
     chosen = _chosen(layers, config.targets)
     leaves: list[object] = []
     for path, leaf in found:
-        leaves.append(_with_product(leaf, make()) if path_text(path) in chosen else leaf)
+        leaves.append(with_product(leaf, make()) if path_text(path) in chosen else leaf)
     quantised: T = jax.tree.unflatten(form, leaves)
     return quantised
-
-
-def _is_linear(node: object) -> bool:
-    return isinstance(node, Linear)
 
 
 def _chosen(layers: dict[str, Linear], targets: Any) -> set[str]:
@@ -106,19 +102,3 @@ def _chosen(layers: dict[str, Linear], targets: Any) -> set[str]:
             raise ArgumentError(message("quantize_linear_layers", problem, known, hint=near))
         chosen |= matches
     return chosen
-
-
-def _with_product(layer: Linear, dot_general: Any) -> Linear:
-    """Give a layer its product; the axes of stacked layers come before the layer's own."""
-    own = len(layer.In) + len(layer.Out)
-    stacked = layer.weight.array.shape[: layer.weight.array.ndim - own]
-    if jax.tree_util.all_leaves(
-        [dot_general]
-    ):  # a function, which transformations reject as a leaf
-        dot_general = jax.tree_util.Partial(dot_general)
-
-    def repeated(leaf: jax.Array) -> jax.Array:
-        return jnp.broadcast_to(leaf, (*stacked, *jnp.shape(leaf)))
-
-    state = jax.tree.map(repeated, dot_general)
-    return dataclasses.replace(layer, dot_general=state)

@@ -1,5 +1,6 @@
-"""Shared parts of quantised products: scaled operands, and the gradients of a product."""
+"""Shared parts of quantised products: scaled operands, the gradients of a product, and its layer."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -11,6 +12,7 @@ from jax.typing import DTypeLike
 from ..dtypes import at_least_float32
 from ..errors import ArgumentError, OperandError, message
 from ..layout.tracing import varying
+from ..nn.linear import Linear
 
 Pair: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 DimensionNumbers: TypeAlias = tuple[Pair, Pair]
@@ -62,8 +64,13 @@ def divided(x: jax.Array, scale: jax.Array) -> jax.Array:
     return x.astype(dtype) / scale.astype(dtype)
 
 
-def equally_varying(left: jax.Array, right: jax.Array) -> list[jax.Array]:
-    """Make both operands vary between the same devices of a shard_map, so that autodiff sums gradients correctly."""
+def alike(left: jax.Array, right: jax.Array) -> list[jax.Array]:
+    """Give both operands one dtype, and let them vary between the same devices of a shard_map.
+
+    Magnitudes of narrow integers overflow, and autodiff sums the gradients of an operand that varies less wrongly.
+    """
+    dtype = jnp.result_type(left, right)
+    left, right = left.astype(dtype), right.astype(dtype)
     axes = {axis for x in (left, right) for axis in jax.typeof(x).mat.varying}
     return [varying(x, axes) for x in (left, right)]
 
@@ -116,3 +123,24 @@ def cotangent(
     own = tuple(at for at in range(result.ndim) if at not in (*summed, *batch))
     order = (*batch, *own, *(summed[of_other.index(at)] for at in sorted(of_other)))
     return lax.transpose(result, [order.index(at) for at in range(result.ndim)])
+
+
+def is_linear(node: object) -> bool:
+    """Return whether a node of a tree is a linear layer, for `jax.tree`."""
+    return isinstance(node, Linear)
+
+
+def with_product(layer: Linear, dot_general: Any) -> Linear:
+    """Give a layer its product; the axes of stacked layers come before the layer's own."""
+    own = len(layer.In) + len(layer.Out)
+    stacked = layer.weight.array.shape[: layer.weight.array.ndim - own]
+    if jax.tree_util.all_leaves(
+        [dot_general]
+    ):  # a function, which transformations reject as a leaf
+        dot_general = jax.tree_util.Partial(dot_general)
+
+    def repeated(leaf: jax.Array) -> jax.Array:
+        return jnp.broadcast_to(leaf, (*stacked, *jnp.shape(leaf)))
+
+    state = jax.tree.map(repeated, dot_general)
+    return dataclasses.replace(layer, dot_general=state)
