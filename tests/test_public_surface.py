@@ -254,5 +254,6 @@ def test_every_folder_of_tests_mirrors_one_of_src() -> None:
         Path("fuzz"),
         Path("huggingface"),
         Path("mistakes"),
+        Path("neighbours"),
     }
     assert folders <= mirrored

@@ -1,8 +1,9 @@
-"""Names of a package that are loaded at their first use: who needs no convolution never waits for one."""
+"""What is imported at its first use: names of a package, and libraries that only some calls need."""
 
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 from .places import BELOW, NAMES
 
@@ -32,3 +33,21 @@ def names_of(package: str) -> tuple[list[str], Callable[[str], object], Callable
         return value
 
     return list(places), load, lambda: list(places)
+
+
+def library(function: str, name: str) -> Any:
+    """Import a library that Axonym does not depend on.
+
+    Raises:
+        ImportError: if it is not installed, with the command that installs it.
+    """
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:  # the library is there, and misses something itself
+            raise
+        from .errors import message
+
+        problem = f"the library {name!r} is not installed"
+        text = message(function, problem, hint=f"pip install {name}")
+        raise ImportError(text, name=name) from None

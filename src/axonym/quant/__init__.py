@@ -4,4 +4,5 @@ from .fp8 import *
 from .int8 import *
 from .layers import *
 from .overwrite import *
+from .qwix import *
 from .rounding import *

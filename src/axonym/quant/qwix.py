@@ -1,0 +1,193 @@
+"""Quantise linear layers by the rules of Qwix, whose own `quantize_model` takes only modules of Flax."""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.lax import PrecisionLike
+from jax.typing import DTypeLike
+
+from ..core import wrap
+from ..errors import ArgumentError, OperandError, message
+from ..kinds import type_text
+from ..layout.assignment import path_text
+from ..lazy import library
+from ..nn.linear import Linear
+from .product import hashable, is_linear, with_product
+
+__all__ = ["quantize_with_qwix"]
+
+T = TypeVar("T")
+
+FUNCTION = "quantize_with_qwix"
+# Statistics, random keys, and what Qwix calls experimental.
+_FOR_FLAX = ("act_static_scale", "bwd_stochastic_rounding", "additional_qt_config")
+
+
+def quantize_with_qwix(tree: T, rules: Sequence[Any], *, store: bool = False) -> T:
+    """Quantise the linear layers of a model by the rules of Qwix, as `qwix.quantize_model` does for Flax.
+
+    The first rule whose `module_path` matches the whole path of a layer decides, such as `blocks/.*/qkv` for
+    `blocks/stacked/attention/qkv`. A rule without `weight_qtype` leaves its layers as they are, and one whose
+    `op_names` lack "dot_general" matches none. The page on Qwix has an example.
+
+    Args:
+        tree: the model, or a tree of layers.
+        rules: a list of `qwix.QuantizationRule` or `qwix.QtRule`.
+        store: if true, layers store their weights as `weight_qtype` and cannot be trained, as with
+            `qwix.PtqProvider`. By default, they keep their weights and quantise them at each product, for training, as
+            with `qwix.QtProvider`.
+
+    Returns:
+        The model with other `Linear` layers. A stored weight has the axes that it had before, and its scales are in
+        the `dot_general` of the layer.
+
+    Raises:
+        ImportError: if Qwix is not installed.
+        OperandError: if something in `rules` is not a rule.
+        ArgumentError: if a rule matches no linear layer, if it has a setting that needs a Flax module or a gradient
+            that there is not, or if the weight of a layer is quantised already.
+    """
+    qwix = library(FUNCTION, "qwix")
+    for rule in rules:
+        if not isinstance(rule, qwix.QuantizationRule):
+            problem = f"rules must be a list of qwix.QuantizationRule, not of {type_text(rule)}"
+            hint = 'write [qwix.QuantizationRule(module_path=".*", weight_qtype=jnp.int8)]'
+            raise OperandError(message(FUNCTION, problem, hint=hint))
+        _check_settings(rule, store)
+    found, form = jax.tree.flatten_with_path(tree, is_leaf=is_linear)
+    layers = {_path(path): leaf for path, leaf in found if is_linear(leaf)}
+    _check_matches(rules, layers)
+
+    def quantised(path: str, leaf: Any) -> Any:
+        rule = _rule_of(rules, path) if is_linear(leaf) else None
+        if rule is None or rule.weight_qtype is None:
+            return leaf
+        if not jnp.issubdtype(leaf.weight.dtype, jnp.floating):
+            problem = f"the weight of {path} is of {leaf.weight.dtype}, so it is quantised already"
+            raise ArgumentError(message(FUNCTION, problem, hint="start from the model before"))
+        product = _QwixDotGeneral(_for_one_product(rule))
+        return _store(leaf, product) if store else with_product(leaf, product)
+
+    result: T = jax.tree.unflatten(form, [quantised(_path(path), leaf) for path, leaf in found])
+    return result
+
+
+class _QwixDotGeneral(eqx.Module):
+    """Multiply like `jax.lax.dot_general`, by a rule of Qwix; the right operand is the weight.
+
+    Attributes:
+        rule: a `qwix.QuantizationRule`.
+        scale: the scales of a stored weight, with its dimensions; None if the weight is quantised at each call.
+        zero_point: what stands for zero in a stored weight, if the calibration has that.
+    """
+
+    rule: Any = eqx.field(static=True)
+    scale: jax.Array | None = None
+    zero_point: jax.Array | None = None
+
+    def __call__(
+        self,
+        lhs: jax.Array,
+        rhs: jax.Array,
+        dimension_numbers: Sequence[Sequence[Sequence[int]]],
+        precision: PrecisionLike = None,
+        preferred_element_type: DTypeLike | None = None,
+    ) -> jax.Array:
+        """Multiply; Qwix takes no `precision`."""
+        numbers = hashable(dimension_numbers)
+        rule = self.rule
+        if self.scale is None:
+            product = _in_flax(rule).apply({"params": {"kernel": rhs}}, lhs, rhs, numbers)
+        else:
+            qwix = library(FUNCTION, "qwix")
+            if rule.act_qtype is not None:
+                method = rule.act_calibration_method or "absmax"
+                lhs = _quantised(lhs, numbers[0][0], rule, rule.act_qtype, method)
+            weight = qwix.QArray(rhs, self.scale, self.zero_point, rule.weight_qtype)
+            product = qwix.dot_general(lhs, weight, numbers)
+        result: jax.Array = product.astype(preferred_element_type or product.dtype)
+        return result
+
+
+@functools.cache
+def _in_flax(rule: Any) -> Any:
+    """Return a product in the smallest Flax module: Qwix defines quantised gradients only there."""
+    linen, qwix = library(FUNCTION, "flax.linen"), library(FUNCTION, "qwix")
+
+    class Product(linen.Module):  # pyright: ignore[reportUntypedBaseClass]
+        @linen.compact  # pyright: ignore[reportUntypedFunctionDecorator]
+        def __call__(self, lhs: jax.Array, rhs: jax.Array, numbers: Any) -> jax.Array:
+            # Qwix takes parameters of the module for weights, and everything else for activations.
+            kernel = self.param("kernel", lambda _: rhs)
+            # By the whole name, since Qwix replaces the function during the call.
+            return jax.lax.dot_general(lhs, kernel, numbers)
+
+    return qwix.quantize_model(Product(), qwix.QtProvider([rule]))
+
+
+def _quantised(x: jax.Array, contracted: Sequence[int], rule: Any, qtype: Any, method: str) -> Any:
+    """Quantise an operand, with scales for each position along the other dimensions, and for each tile."""
+    tiled = {contracted[-1]: rule.tile_size} if rule.tile_size and contracted else {}
+    others = [at for at in range(x.ndim) if at not in contracted]
+    return library(FUNCTION, "qwix").quantize(
+        x, qtype, channelwise_axes=others, tiled_axes=tiled, calibration_method=method
+    )
+
+
+def _store(layer: Linear, product: _QwixDotGeneral) -> Linear:
+    """Quantise the weight of a layer once and for all."""
+    weight, rule = layer.weight, product.rule
+    contracted = [weight.names.index(axis.name) for axis in layer.In]
+    method = rule.weight_calibration_method
+    stored = _quantised(weight.array, contracted, rule, rule.weight_qtype, method)
+    product = dataclasses.replace(product, scale=stored.scale, zero_point=stored.zero_point)
+    weight = wrap(weight, stored.qvalue, weight.names)
+    return dataclasses.replace(layer, weight=weight, dot_general=product)
+
+
+def _path(path: Any) -> str:
+    """Write the path of a layer as Flax does."""
+    return path_text(path).replace(".", "/")
+
+
+def _rule_of(rules: Sequence[Any], path: str) -> Any:
+    """Return the first rule for the product of a layer."""
+    for rule in rules:
+        multiplies = not rule.op_names or "dot_general" in rule.op_names
+        if multiplies and re.fullmatch(rule.module_path, path):
+            return rule
+    return None
+
+
+def _check_matches(rules: Sequence[Any], layers: Mapping[str, Linear]) -> None:
+    """Check that the path of each rule is that of some layer; Qwix ignores a misspelt one."""
+    for rule in rules:
+        if any(_rule_of([rule], path) for path in layers):
+            continue
+        known = f"there are: {', '.join(layers)}" if layers else "there are no linear layers"
+        problem = f"the rule for {rule.module_path!r} matches no linear layer"
+        hint = "module_path must match a whole path, and op_names, if any, must have 'dot_general'"
+        raise ArgumentError(message(FUNCTION, problem, known, hint=hint))
+
+
+def _check_settings(rule: Any, store: bool) -> None:
+    """Refuse what has no effect here."""
+    for name in _FOR_FLAX:
+        if getattr(rule, name, None):
+            problem = f"{name}={getattr(rule, name)!r} needs variables or keys of a Flax module"
+            hint = "leave it out: scales of activations are then computed at each call"
+            raise ArgumentError(message(FUNCTION, problem, hint=hint))
+    if store and getattr(rule, "bwd_qtype", None) is not None:
+        problem = "bwd_qtype is for gradients, and stored weights have none"
+        raise ArgumentError(message(FUNCTION, problem, hint="leave out bwd_qtype or store=True"))
+
+
+def _for_one_product(rule: Any) -> Any:
+    """Return a rule without what chose the layer, which is hashable: JAX compiles for it."""
+    return dataclasses.replace(rule, module_path=".*", op_names=(), act_batch_axes=())
