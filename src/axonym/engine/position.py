@@ -19,6 +19,7 @@ from ..core import Core, shape_of, sizes_of
 from ..dtypes import widened
 from ..errors import ArgumentError, AxisSizeError, OperandError, describe, message
 from ..faults import uneven_scatters
+from ..faults.gathered_rows import look_up
 from ..faults.merged_slices import fit_start, may_merge, separate_gradient
 from ..kinds import Payload
 from ..layout import explicit
@@ -179,9 +180,16 @@ def reading(names: Names, steps: tuple[Step, ...], function: str, reach: Reach) 
             array = step.read(array, at, argument)
             if removes(step):
                 current = plans.without(current, (step.name,))
-        if rest:
-            return _gather(function, array, current, rest, left, target, reach)
-        return array
+        if not rest:
+            return array
+
+        def read(array: jax.Array, *arguments: Payload) -> jax.Array:
+            return _gather(function, array, current, rest, arguments, target, reach)
+
+        only = rest[0]
+        if len(rest) == 1 and isinstance(only, Gather):
+            return look_up(read, array, left[0], current, only.name, only.axes, target)
+        return read(array, *left)
 
     return kernels.Kernel(target, body)
 

@@ -14,6 +14,7 @@ from ..array import NamedArray
 from ..axis import Axis, AxisSpec, axis_name
 from ..dtypes import widened_to
 from ..engine import primitives
+from ..faults.gathered_rows import find_lookup
 from ..layout import tracing
 from ..layout.assignment import AxisMapping
 from ..layout.context import context_mesh, current_mapping, stored_mapping
@@ -99,12 +100,15 @@ def look_up(weight: NamedArray, rows: Axis, ids: NamedArray) -> NamedArray:
     Where rows are stored in parts and a device has fewer ids than the table has rows, parts of rows are looked up where
     they are stored, and sent: less than the table. Otherwise, the table is gathered.
     """
+    found = find_lookup(weight.names, weight.array.shape, rows.name, ids.names, ids.array.shape)
     stored, mesh = _stored_apart(weight, rows, ids), context_mesh()
     shares = None
     if stored is None:
         shares = division(ids, weight, (rows.name,))
     if shares is not None:
         return divided(lambda ids, table: take(table, rows.name, ids), shares, ids, weight)
+    if found is not None:
+        return take(weight, rows, ids)  # which lays out the table itself
     if stored is None or mesh is None:
         return take(auto_sharded(weight), rows, ids)
     return take(shard_tree(weight, stored, mesh), rows, ids)
@@ -121,10 +125,6 @@ def _stored_apart(weight: NamedArray, rows: Axis, ids: NamedArray) -> AxisMappin
     if split == gathered or split[at] != gathered[at]:
         return None
     by_ids = Layout.from_spec(pspec_for(ids, mapping, strict=False))
-    for entry in split:
-        # The compiler exchanges parts of rows along one dimension of the ids; else it gathers the table, a long way.
-        if set(entry) & set(itertools.chain.from_iterable(by_ids)) and entry not in by_ids:
-            return None
     ways = count_shards(mesh, tuple(itertools.chain.from_iterable(by_ids)))
     if ids.array.size >= rows.size * ways:
         return None

@@ -1,0 +1,166 @@
+"""Internal. XLA gathers all rows that were looked up in a table that is stored in another layout, as under FSDP.
+
+XLA finds the way from one layout to the other by itself only in simple cases. Otherwise, forward or backward, each
+device gets all rows, which XLA calls an involuntary full rematerialization: on all versions if ids are split along two
+axes, on jax 0.12 if they are split along one; `tests/upstream/test_gathered_rows.py` shows it. So each step of the way
+is a constraint of its own, for which XLA has one collective.
+"""
+
+import math
+from collections.abc import Callable
+from itertools import chain, takewhile
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from ..errors import ShardingError
+from ..layout import partition, records, tracing
+from ..layout.assignment import AxisMapping, Entry, MeshLike
+from ..layout.constraints import constrain
+from ..layout.context import MAPPING, STORED, context_mesh, current_mapping, stored_mapping
+from ..names.plans import Names
+
+ByName = dict[str, Entry]
+
+
+class Lookup(NamedTuple):
+    """How a table and ids lie that are split over the same mesh axes.
+
+    Attributes:
+        mesh: the mesh.
+        mapping: the mapping of the computation.
+        stored: the mapping by which the table is stored.
+        layouts: those of the rows that are looked up, from where they are stored to where they are needed. From each to
+            the next, it is one collective. None if the table is to be gathered: it is smaller, or there is no such way.
+        gradient: the mapping of the gradient of a gathered table, before it is split as the table is stored.
+    """
+
+    mesh: MeshLike
+    mapping: AxisMapping
+    stored: AxisMapping
+    layouts: list[AxisMapping] | None
+    gradient: AxisMapping
+
+
+def find_lookup(
+    names: Names, shape: tuple[int, ...], rows: str, axes: Names, ids_shape: tuple[int, ...]
+) -> Lookup | None:
+    """Return how a table and ids lie; None if they share no mesh axes, or nobody knows how the table is stored.
+
+    Args:
+        names: those of the table.
+        shape: that of the table.
+        rows: the axis that ids count.
+        axes: the names of the ids.
+        ids_shape: the shape of the ids.
+    """
+    # A check is to see the layouts that were asked for.
+    if STORED.get() is None or records.AUDIT.get() is not None or not tracing.tracing():
+        return None
+    mapping, stored, mesh = current_mapping(), stored_mapping(names), context_mesh()
+    if mapping is None or stored is None or mesh is None or set(axes) & set(names):
+        return None
+    if len(shape) != len(names) or len(ids_shape) != len(axes):
+        return None
+
+    def layout(names: Names, shape: tuple[int, ...], mapping: AxisMapping) -> ByName:
+        return partition.find_layout(names, shape, mapping, mesh).by_name(names)
+
+    try:
+        split, gathered = layout(names, shape, stored), layout(names, shape, mapping)
+        by_ids = layout(axes, ids_shape, mapping)
+    except ShardingError:  # an error only where the result is laid out
+        return None
+    taken = tuple(chain.from_iterable(by_ids.values()))
+    gradient = {
+        name: gathered[name] or tuple(takewhile(lambda x: x not in taken, entry))
+        for name, entry in split.items()
+    }
+    is_large = math.prod(ids_shape) < shape[names.index(rows)] * partition.count_shards(mesh, taken)
+    is_large = is_large and split.pop(rows) == gathered.pop(rows)
+    if not set(taken) & set(chain.from_iterable(split.values())):
+        return None
+    layouts = _layouts(split, gathered, by_ids) if is_large else None
+    return Lookup(mesh, mapping, stored, layouts, _mapping(gradient))
+
+
+def look_up(
+    read: Callable[[jax.Array, ArrayLike], jax.Array],
+    table: jax.Array,
+    ids: ArrayLike,
+    names: Names,
+    rows: str,
+    axes: Names,
+    target: Names,
+) -> jax.Array:
+    """Read rows of a table.
+
+    Where the table is split over mesh axes of the ids, parts of rows are read where they are stored, and sent. A table
+    that is smaller than what was sent is gathered.
+
+    Args:
+        read: reads the rows.
+        table: the table.
+        ids: the ids.
+        names: those of the table.
+        rows: the axis that ids count.
+        axes: the names of the ids.
+        target: the names of the result.
+    """
+    found = find_lookup(names, table.shape, rows, axes, jnp.shape(ids))
+    if found is None:
+        return read(table, ids)
+    if found.layouts is None:
+        # XLA would split the gradients of all rows that were read, which are more than the table: sum them first.
+        for gradient in (found.stored, found.gradient):
+            table = constrain(table, names, found.mapping, found.mesh, gradient=gradient)
+        return read(table, ids)
+    # On Explicit mesh axes, a mapping would decide about the result; and no report is to list the layouts between.
+    with MAPPING.using(None), records.LEDGER.using(None):
+        table = constrain(table, names, found.stored, found.mesh)
+        ids = constrain(jnp.asarray(ids), axes, found.layouts[0], found.mesh)
+        result = read(table, ids)
+        for mapping in found.layouts:
+            result = constrain(result, target, mapping, found.mesh)
+    return result
+
+
+def _layouts(split: ByName, gathered: ByName, by_ids: ByName) -> list[AxisMapping] | None:
+    """Return the layouts of a result: in each step, mesh axes leave a column for the axis of ids that needs them.
+
+    Args:
+        split: the mesh axes of the columns as they are stored.
+        gathered: those of the columns in the computation.
+        by_ids: those of the ids.
+    """
+    sending = set(chain.from_iterable(split.values()))
+    free = {name: tuple(x for x in entry if x not in sending) for name, entry in by_ids.items()}
+    home = {mesh_axis: name for name, entry in by_ids.items() for mesh_axis in entry}
+    now = {**free, **split}
+    layouts = [_mapping(now)]
+    for column, kept in gathered.items():
+        if now[column][: len(kept)] != kept:
+            return None
+        # The last mesh axes first: what remains is then still one block.
+        while leaving := now[column][len(kept) :]:
+            to, count = home.get(leaving[-1]), 1
+            needed = () if to is None else by_ids[to]
+            # Those that the ids need in the same order go at once.
+            while count < len(leaving) and _in_order(needed, leaving[-count - 1 :]):
+                count += 1
+            now[column] = now[column][:-count]
+            if to is not None:
+                now[to] = tuple(x for x in needed if x in now[to] or x in leaving[-count:])
+            layouts.append(_mapping(now))
+    return layouts
+
+
+def _in_order(entry: Entry, some: Entry) -> bool:
+    """Return whether an entry has some mesh axes in their order."""
+    return tuple(x for x in entry if x in some) == some
+
+
+def _mapping(layout: ByName) -> AxisMapping:
+    return AxisMapping(tuple(layout.items()))
