@@ -120,15 +120,14 @@ def _in_flax(rule: Any) -> Any:
     """Return a product in the smallest Flax module: Qwix defines quantised gradients only there."""
     linen, qwix = library(FUNCTION, "flax.linen"), library(FUNCTION, "qwix")
 
-    class Product(linen.Module):  # pyright: ignore[reportUntypedBaseClass]
-        @linen.compact  # pyright: ignore[reportUntypedFunctionDecorator]
-        def __call__(self, lhs: jax.Array, rhs: jax.Array, numbers: Any) -> jax.Array:
-            # Qwix takes parameters of the module for weights, and everything else for activations.
-            kernel = self.param("kernel", lambda _: rhs)
-            # By the whole name, since Qwix replaces the function during the call.
-            return jax.lax.dot_general(lhs, kernel, numbers)
+    def product(self: Any, lhs: jax.Array, rhs: jax.Array, numbers: Any) -> jax.Array:
+        # Qwix takes parameters of the module for weights, and everything else for activations.
+        kernel = self.param("kernel", lambda _: rhs)
+        # By the whole name, since Qwix replaces the function during the call.
+        return jax.lax.dot_general(lhs, kernel, numbers)
 
-    return qwix.quantize_model(Product(), qwix.QtProvider([rule]))
+    module = type("Product", (linen.Module,), {"__call__": linen.compact(product)})
+    return qwix.quantize_model(module(), qwix.QtProvider([rule]))
 
 
 def _quantised(x: jax.Array, contracted: Sequence[int], rule: Any, qtype: Any, method: str) -> Any:
