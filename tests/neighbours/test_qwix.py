@@ -162,6 +162,13 @@ ERRORS = {
         "quantize_with_qwix: rules must be a list of qwix.QuantizationRule, not of QtProvider\n"
         '  hint: write [qwix.QuantizationRule(module_path=".*", weight_qtype=jnp.int8)]',
     ),
+    "one rule": (
+        RULES["both"],
+        {},
+        OperandError,
+        "quantize_with_qwix: rules must be a list of qwix.QuantizationRule, not QtRule\n"
+        '  hint: write [qwix.QuantizationRule(module_path=".*", weight_qtype=jnp.int8)]',
+    ),
     "no such layer": (
         [qwix.QuantizationRule(module_path="up", weight_qtype=jnp.int8)],
         {},
@@ -196,10 +203,11 @@ def test_errors(name):
     assert str(caught.value) == text
 
 
-def test_a_stored_weight_is_not_quantised_again():
-    rules = [qwix.QuantizationRule(weight_qtype=jnp.int8)]
+@pytest.mark.parametrize("dtype", [jnp.int8, jnp.float8_e4m3fn])
+def test_a_stored_weight_is_not_quantised_again(dtype):
+    rules = [qwix.QuantizationRule(weight_qtype=dtype)]
     model = quantize_with_qwix({"head": nn.Linear.init(Embed, Mlp, key=KEY)}, rules, store=True)
     with pytest.raises(ArgumentError) as caught:
         quantize_with_qwix(model, rules)
-    text = "quantize_with_qwix: the weight of head is of int8, so it is quantised already"
+    text = f"quantize_with_qwix: the weight of head is of {dtype.__name__}, so it is quantised already"
     assert str(caught.value) == text + "\n  hint: start from the model before"

@@ -54,11 +54,15 @@ def quantize_with_qwix(tree: T, rules: Sequence[Any], *, store: bool = False) ->
             that there is not, or if the weight of a layer is quantised already.
     """
     qwix = library(FUNCTION, "qwix")
+    wrong = f"not {type_text(rules)}"
+    if isinstance(rules, Sequence):
+        others = [rule for rule in rules if not isinstance(rule, qwix.QuantizationRule)]
+        wrong = f"not of {type_text(others[0])}" if others else ""
+    if wrong:
+        problem = f"rules must be a list of qwix.QuantizationRule, {wrong}"
+        hint = 'write [qwix.QuantizationRule(module_path=".*", weight_qtype=jnp.int8)]'
+        raise OperandError(message(FUNCTION, problem, hint=hint))
     for rule in rules:
-        if not isinstance(rule, qwix.QuantizationRule):
-            problem = f"rules must be a list of qwix.QuantizationRule, not of {type_text(rule)}"
-            hint = 'write [qwix.QuantizationRule(module_path=".*", weight_qtype=jnp.int8)]'
-            raise OperandError(message(FUNCTION, problem, hint=hint))
         _check_settings(rule, store)
     found, form = jax.tree.flatten_with_path(tree, is_leaf=is_linear)
     layers = {_path(path): leaf for path, leaf in found if is_linear(leaf)}
@@ -68,8 +72,9 @@ def quantize_with_qwix(tree: T, rules: Sequence[Any], *, store: bool = False) ->
         rule = _rule_of(rules, path) if is_linear(leaf) else None
         if rule is None or rule.weight_qtype is None:
             return leaf
-        if not jnp.issubdtype(leaf.weight.dtype, jnp.floating):
-            problem = f"the weight of {path} is of {leaf.weight.dtype}, so it is quantised already"
+        dtype = leaf.weight.dtype
+        if not jnp.issubdtype(dtype, jnp.floating) or dtype.itemsize == 1:
+            problem = f"the weight of {path} is of {dtype}, so it is quantised already"
             raise ArgumentError(message(FUNCTION, problem, hint="start from the model before"))
         product = _QwixDotGeneral(_for_one_product(rule))
         return _store(leaf, product) if store else with_product(leaf, product)
