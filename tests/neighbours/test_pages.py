@@ -12,6 +12,8 @@ PAGES = [page for page in sorted(NEIGHBOURS.glob("*.md")) if BLOCK.search(page.r
 VERSIONS = re.compile(r"^Tested with (.*?)\.$", re.MULTILINE | re.DOTALL)
 
 
+# Qwix reads all names of Flax, old ones too, when it replaces functions.
+@pytest.mark.filterwarnings("ignore:'VariableState' was removed:DeprecationWarning")
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_page(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # Some libraries write beside the program.
