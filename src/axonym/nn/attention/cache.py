@@ -40,7 +40,7 @@ from .attention import dot_product_attention
 from .call import told
 from .filling import put
 from .mask import AttentionMask, causal
-from .visible import positions, visible
+from .masks.conditions import positions, visible
 
 __all__ = ["KVCache"]
 

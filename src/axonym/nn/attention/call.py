@@ -38,7 +38,7 @@ from ..activation import sigmoid
 from ..settings import as_python
 from .dropping import dropped
 from .mask import AttentionMask
-from .visible import positions, visible
+from .masks.conditions import positions, visible
 
 T = TypeVar("T")
 

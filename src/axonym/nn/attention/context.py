@@ -33,9 +33,9 @@ from .exchange import exchange_backward, exchange_forward, gather_backward, gath
 from .hidden import all_see
 from .layout import Layout, mapped, on_devices, summed, to_sum, varied
 from .mask import AttentionMask
+from .masks.conditions import of_both
 from .plan import BLOCK, Number, Operands, Plan, Rest, Tree, prepared
 from .ring import ring_backward, ring_forward
-from .visible import of_both
 
 METHODS = ("ring", "all-gather", "all-to-all")
 

@@ -13,8 +13,8 @@ from ...ops.elementwise import maximum
 from ...ops.where import where
 from .call import KEYS, QUERIES, lowest
 from .mask import AttentionMask
+from .masks.conditions import logical_and, positions, smaller, visible
 from .plan import At, Number, Plan, Rest, Tree, plus, take
-from .visible import logical_and, positions, smaller, visible
 
 
 def all_see(rest: Rest, sizes: tuple[int, int]) -> bool:

@@ -35,7 +35,7 @@ from ...partitioning.shard_map import shard_map
 from .call import KEYS, QUERIES, AttentionCall, rename_all, renamed
 from .context import choose_method
 from .mask import AttentionMask
-from .visible import positions, visible
+from .masks.conditions import positions, visible
 
 FEATURES, OUT = "features of keys", "features of values"  # which no mapping lays out either
 # The smallest number of positions for splash attention.

@@ -23,7 +23,7 @@ from ...errors import ArgumentError, AxisClashError, OperandError, message
 from ...ops.logical import equal, logical_or as either
 from ...ops.where import where
 from ..settings import fraction, integer
-from .visible import logical_and, logical_or, positions, smaller, visible
+from .masks.conditions import logical_and, logical_or, positions, smaller, visible
 
 __all__ = [
     "AttentionMask",

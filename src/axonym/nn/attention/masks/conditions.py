@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from ...array import NamedArray, named
-from ...axis import Axis
-from ...core import Core, Operand
-from ...create import arange
-from ...engine.batched import batched
-from ...errors import OperandError, message
+from ....array import NamedArray, named
+from ....axis import Axis
+from ....core import Core, Operand
+from ....create import arange
+from ....engine.batched import batched
+from ....errors import OperandError, message
 
 if TYPE_CHECKING:
-    from .mask import AttentionMask
+    from ..mask import AttentionMask
 
 
 Part = Callable[[Any], Any]

@@ -7,7 +7,7 @@ import pytest
 import axonym as axn
 from axonym import nn
 from axonym.errors import OperandError
-from axonym.nn.attention.visible import logical_and, logical_or, positions, smaller, visible
+from axonym.nn.attention.masks.conditions import logical_and, logical_or, positions, smaller, visible
 from tests.nn.layouts import same
 
 Q, K = axn.make_axes(pos=3, key_pos=4)
