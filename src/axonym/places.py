@@ -119,7 +119,7 @@ NAMES: dict[str, dict[str, str]] = {
         "axonym.nn.attention.attention": "dot_product_attention dot_product_attention_weights",
         "axonym.nn.attention.cache": "KVCache",
         "axonym.nn.attention.layer": "Attention",
-        "axonym.nn.attention.mask": (
+        "axonym.nn.attention.masks.mask": (
             "AttentionMask causal causal_mask combine_masks_and combine_masks_or dropout_mask "
             "forgetful_causal_mask mask_to_bias prefix prefix_lm_mask segments window"
         ),

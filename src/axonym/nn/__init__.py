@@ -15,7 +15,7 @@ else:
     from .attention.attention import *
     from .attention.cache import *
     from .attention.layer import *
-    from .attention.mask import *
+    from .attention.masks.mask import *
     from .attention.position import *
     from .attention.rotary import *
     from .attention.zigzag import *

@@ -13,7 +13,7 @@ from ..errors import OperandError, message
 from .activation import gelu, silu
 from .attention.cache import KVCache
 from .attention.layer import Attention
-from .attention.mask import AttentionMask
+from .attention.masks.mask import AttentionMask
 from .dropout import Dropout
 from .initializer import Initializer
 from .layer import Layer, in_scope

@@ -17,7 +17,7 @@ from .blockwise import blockwise
 from .call import AttentionCall, plain, weights
 from .context import METHODS, over_devices
 from .kernels import choose, cudnn, splash, xla
-from .mask import AttentionMask
+from .masks.mask import AttentionMask
 
 __all__ = ["dot_product_attention", "dot_product_attention_weights"]
 

@@ -39,8 +39,8 @@ from ..settings import integer
 from .attention import dot_product_attention
 from .call import told
 from .filling import put
-from .mask import AttentionMask, causal
 from .masks.conditions import positions, visible
+from .masks.mask import AttentionMask, causal
 
 __all__ = ["KVCache"]
 

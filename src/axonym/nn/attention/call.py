@@ -37,8 +37,8 @@ from ...ops.where import where
 from ..activation import sigmoid
 from ..settings import as_python
 from .dropping import dropped
-from .mask import AttentionMask
 from .masks.conditions import positions, visible
+from .masks.mask import AttentionMask
 
 T = TypeVar("T")
 

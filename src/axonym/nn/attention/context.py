@@ -32,8 +32,8 @@ from .call import FUNCTION, KEYS, QUERIES, AttentionCall, told
 from .exchange import exchange_backward, exchange_forward, gather_backward, gather_forward
 from .hidden import all_see
 from .layout import Layout, mapped, on_devices, summed, to_sum, varied
-from .mask import AttentionMask
 from .masks.conditions import of_both
+from .masks.mask import AttentionMask
 from .plan import BLOCK, Number, Operands, Plan, Rest, Tree, prepared
 from .ring import ring_backward, ring_forward
 

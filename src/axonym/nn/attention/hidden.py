@@ -12,8 +12,8 @@ from ...core import Core
 from ...ops.elementwise import maximum
 from ...ops.where import where
 from .call import KEYS, QUERIES, lowest
-from .mask import AttentionMask
 from .masks.conditions import logical_and, positions, smaller, visible
+from .masks.mask import AttentionMask
 from .plan import At, Number, Plan, Rest, Tree, plus, take
 
 

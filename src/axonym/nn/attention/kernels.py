@@ -34,8 +34,8 @@ from ...partitioning.shard import auto_sharded
 from ...partitioning.shard_map import shard_map
 from .call import KEYS, QUERIES, AttentionCall, rename_all, renamed
 from .context import choose_method
-from .mask import AttentionMask
 from .masks.conditions import positions, visible
+from .masks.mask import AttentionMask
 
 FEATURES, OUT = "features of keys", "features of values"  # which no mapping lays out either
 # The smallest number of positions for splash attention.

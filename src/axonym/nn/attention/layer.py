@@ -18,7 +18,7 @@ from ..settings import fraction
 from ..switch import switchable
 from .attention import dot_product_attention
 from .cache import KVCache
-from .mask import AttentionMask
+from .masks.mask import AttentionMask
 
 __all__ = ["Attention"]
 

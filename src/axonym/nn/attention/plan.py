@@ -20,7 +20,7 @@ from ...errors import ArgumentError, message
 from ...layout import tracing
 from ...partitioning.shard import auto_sharded
 from .call import KEYS, QUERIES, AttentionCall, Scoring, rename_all, renamed
-from .mask import AttentionMask
+from .masks.mask import AttentionMask
 
 BLOCK = 512
 

@@ -15,7 +15,7 @@ from ....engine.batched import batched
 from ....errors import OperandError, message
 
 if TYPE_CHECKING:
-    from ..mask import AttentionMask
+    from .mask import AttentionMask
 
 
 Part = Callable[[Any], Any]

@@ -14,16 +14,16 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from ... import random
-from ...array import NamedArray, named
-from ...axis import Axis, AxisSpec, axis_name, sized
-from ...core import Core, Operand
-from ...create import arange
-from ...errors import ArgumentError, AxisClashError, OperandError, message
-from ...ops.logical import equal, logical_or as either
-from ...ops.where import where
-from ..settings import fraction, integer
-from .masks.conditions import logical_and, logical_or, positions, smaller, visible
+from .... import random
+from ....array import NamedArray, named
+from ....axis import Axis, AxisSpec, axis_name, sized
+from ....core import Core, Operand
+from ....create import arange
+from ....errors import ArgumentError, AxisClashError, OperandError, message
+from ....ops.logical import equal, logical_or as either
+from ....ops.where import where
+from ...settings import fraction, integer
+from .conditions import logical_and, logical_or, positions, smaller, visible
 
 __all__ = [
     "AttentionMask",
