@@ -13,7 +13,7 @@ from ...layout import explicit, tracing
 from ...names import plans
 from ...ops.elementwise import maximum
 from ...partitioning.shard import auto_sharded
-from .blocks import finished, kept_rows, no_gradients, no_rows, rows_of, with_gradients
+from .blocks.loop import finished, kept_rows, no_gradients, no_rows, rows_of, with_gradients
 from .call import KEYS, QUERIES, AttentionCall, plain
 from .hidden import all_see
 from .plan import At, Number, Operands, Plan, Rest, Tree, filled, prepared, put

@@ -26,7 +26,7 @@ from ...layout.scope import current_scope
 from ...names import plans
 from ...names.plans import Names
 from ...partitioning.addresses import mesh_axes_of
-from .blocks import finished
+from .blocks.loop import finished
 from .blockwise import blockwise
 from .call import FUNCTION, KEYS, QUERIES, AttentionCall, told
 from .exchange import exchange_backward, exchange_forward, gather_backward, gather_forward

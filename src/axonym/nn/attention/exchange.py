@@ -15,7 +15,7 @@ from jax import lax
 from ...array import NamedArray
 from ...layout import tracing
 from ...ops.elementwise import maximum
-from .blocks import all_rows, kept_rows, no_gradients, no_rows, with_gradients
+from .blocks.loop import all_rows, kept_rows, no_gradients, no_rows, with_gradients
 from .call import KEYS, QUERIES
 from .layout import Layout, dimension, mapped, of_array, travels, varied
 from .plan import Operands, Plan, Rest, Tree

@@ -19,7 +19,7 @@ from jax import lax
 
 from ...array import NamedArray
 from ...ops.elementwise import maximum
-from .blocks import (
+from .blocks.loop import (
     Kept,
     Rows,
     all_rows,

@@ -15,18 +15,18 @@ from typing import NamedTuple
 import jax
 from jax import lax
 
-from ...array import NamedArray, is_named_array
-from ...core import wrap
-from ...layout.assignment import Entry
-from ...names import plans
-from ...ops.contract import dot
-from ...ops.elementwise import exp, log, maximum
-from ...ops.where import where
-from ...partitioning.shard import auto_sharded
-from .call import KEYS, QUERIES, AttentionCall, beside_sinks, lowest, rename_all
-from .dropping import dropped
-from .hidden import all_see, key_blocks, masked, may_see, range_of
-from .plan import At, Number, Operands, Plan, Rest, Tree, filled, made, plus, put, take
+from ....array import NamedArray, is_named_array
+from ....core import wrap
+from ....layout.assignment import Entry
+from ....names import plans
+from ....ops.contract import dot
+from ....ops.elementwise import exp, log, maximum
+from ....ops.where import where
+from ....partitioning.shard import auto_sharded
+from ..call import KEYS, QUERIES, AttentionCall, beside_sinks, lowest, rename_all
+from ..dropping import dropped
+from ..hidden import all_see, key_blocks, masked, may_see, range_of
+from ..plan import At, Number, Operands, Plan, Rest, Tree, filled, made, plus, put, take
 
 
 def finished(

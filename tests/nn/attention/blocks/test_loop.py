@@ -4,7 +4,7 @@ import numpy as np
 
 import axonym as axn
 from axonym import nn
-from axonym.nn.attention.blocks import all_rows, no_rows
+from axonym.nn.attention.blocks.loop import all_rows, no_rows
 from axonym.nn.attention.call import KEYS, AttentionCall
 from axonym.nn.attention.plan import prepared
 from tests.nn.layouts import draw
