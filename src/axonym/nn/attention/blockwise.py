@@ -14,9 +14,9 @@ from ...names import plans
 from ...ops.elementwise import maximum
 from ...partitioning.shard import auto_sharded
 from .blocks.loop import finished, kept_rows, no_gradients, no_rows, rows_of, with_gradients
+from .blocks.plan import At, Number, Operands, Plan, Rest, Tree, filled, prepared, put
 from .call import KEYS, QUERIES, AttentionCall, plain
 from .hidden import all_see
-from .plan import At, Number, Operands, Plan, Rest, Tree, filled, prepared, put
 
 
 def blockwise(call: AttentionCall) -> NamedArray:

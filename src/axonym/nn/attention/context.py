@@ -27,6 +27,7 @@ from ...names import plans
 from ...names.plans import Names
 from ...partitioning.addresses import mesh_axes_of
 from .blocks.loop import finished
+from .blocks.plan import BLOCK, Number, Operands, Plan, Rest, Tree, prepared
 from .blockwise import blockwise
 from .call import FUNCTION, KEYS, QUERIES, AttentionCall, told
 from .exchange import exchange_backward, exchange_forward, gather_backward, gather_forward
@@ -34,7 +35,6 @@ from .hidden import all_see
 from .layout import Layout, mapped, on_devices, summed, to_sum, varied
 from .masks.conditions import of_both
 from .masks.mask import AttentionMask
-from .plan import BLOCK, Number, Operands, Plan, Rest, Tree, prepared
 from .ring import ring_backward, ring_forward
 
 METHODS = ("ring", "all-gather", "all-to-all")

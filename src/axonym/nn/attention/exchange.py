@@ -16,9 +16,9 @@ from ...array import NamedArray
 from ...layout import tracing
 from ...ops.elementwise import maximum
 from .blocks.loop import all_rows, kept_rows, no_gradients, no_rows, with_gradients
+from .blocks.plan import Operands, Plan, Rest, Tree
 from .call import KEYS, QUERIES
 from .layout import Layout, dimension, mapped, of_array, travels, varied
-from .plan import Operands, Plan, Rest, Tree
 
 
 def gather_forward(plan: Plan, layout: Layout, operands: Operands, rest: Rest) -> Tree:

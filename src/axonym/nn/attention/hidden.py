@@ -11,10 +11,10 @@ from ...axis import Axis
 from ...core import Core
 from ...ops.elementwise import maximum
 from ...ops.where import where
+from .blocks.plan import At, Number, Plan, Rest, Tree, plus, take
 from .call import KEYS, QUERIES, lowest
 from .masks.conditions import logical_and, positions, smaller, visible
 from .masks.mask import AttentionMask
-from .plan import At, Number, Plan, Rest, Tree, plus, take
 
 
 def all_see(rest: Rest, sizes: tuple[int, int]) -> bool:

@@ -14,8 +14,8 @@ from ...layout import partition, tracing
 from ...layout.assignment import Entry, MeshLike
 from ...layout.blocks import list_devices
 from ...names.plans import Names
+from .blocks.plan import Number, Operands, Plan, Rest, Tree, sizes_of_blocks
 from .call import KEYS, QUERIES
-from .plan import Number, Operands, Plan, Rest, Tree, sizes_of_blocks
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,10 +29,10 @@ from .blocks.loop import (
     no_rows,
     with_gradients,
 )
+from .blocks.plan import Number, Operands, Plan, Rest, Tree
 from .call import KEYS, QUERIES
 from .hidden import may_see, range_of
 from .layout import Layout, dimension, is_row, mapped, of_array, travels
-from .plan import Number, Operands, Plan, Rest, Tree
 
 
 class _Turn(NamedTuple):

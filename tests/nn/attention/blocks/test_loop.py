@@ -5,8 +5,8 @@ import numpy as np
 import axonym as axn
 from axonym import nn
 from axonym.nn.attention.blocks.loop import all_rows, no_rows
+from axonym.nn.attention.blocks.plan import prepared
 from axonym.nn.attention.call import KEYS, AttentionCall
-from axonym.nn.attention.plan import prepared
 from tests.nn.layouts import draw
 
 P, K, D = axn.make_axes(pos=7, key_pos=10, head_dim=4)

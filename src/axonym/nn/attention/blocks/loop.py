@@ -26,7 +26,7 @@ from ....partitioning.shard import auto_sharded
 from ..call import KEYS, QUERIES, AttentionCall, beside_sinks, lowest, rename_all
 from ..dropping import dropped
 from ..hidden import all_see, key_blocks, masked, may_see, range_of
-from ..plan import At, Number, Operands, Plan, Rest, Tree, filled, made, plus, put, take
+from .plan import At, Number, Operands, Plan, Rest, Tree, filled, made, plus, put, take
 
 
 def finished(

@@ -3,7 +3,7 @@
 import pytest
 
 from axonym.errors import ArgumentError
-from axonym.nn.attention.plan import sizes_of_blocks
+from axonym.nn.attention.blocks.plan import sizes_of_blocks
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,14 @@ from jax import lax
 from jax.export import is_symbolic_dim
 from jax.typing import DTypeLike
 
-from ...array import NamedArray, is_named_array
-from ...core import Operand, wrap
-from ...dtypes import at_least_float32
-from ...errors import ArgumentError, message
-from ...layout import tracing
-from ...partitioning.shard import auto_sharded
-from .call import KEYS, QUERIES, AttentionCall, Scoring, rename_all, renamed
-from .masks.mask import AttentionMask
+from ....array import NamedArray, is_named_array
+from ....core import Operand, wrap
+from ....dtypes import at_least_float32
+from ....errors import ArgumentError, message
+from ....layout import tracing
+from ....partitioning.shard import auto_sharded
+from ..call import KEYS, QUERIES, AttentionCall, Scoring, rename_all, renamed
+from ..masks.mask import AttentionMask
 
 BLOCK = 512
 
