@@ -32,10 +32,10 @@ from .blockwise import blockwise
 from .call import FUNCTION, KEYS, QUERIES, AttentionCall, told
 from .exchange import exchange_backward, exchange_forward, gather_backward, gather_forward
 from .hidden import all_see
-from .layout import Layout, mapped, on_devices, summed, to_sum, varied
 from .masks.conditions import of_both
 from .masks.mask import AttentionMask
 from .ring import ring_backward, ring_forward
+from .travel.devices import Layout, mapped, on_devices, summed, to_sum, varied
 
 METHODS = ("ring", "all-gather", "all-to-all")
 

@@ -18,7 +18,7 @@ from ...ops.elementwise import maximum
 from .blocks.loop import all_rows, kept_rows, no_gradients, no_rows, with_gradients
 from .blocks.plan import Operands, Plan, Rest, Tree
 from .call import KEYS, QUERIES
-from .layout import Layout, dimension, mapped, of_array, travels, varied
+from .travel.devices import Layout, dimension, mapped, of_array, travels, varied
 
 
 def gather_forward(plan: Plan, layout: Layout, operands: Operands, rest: Rest) -> Tree:

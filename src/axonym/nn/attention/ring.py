@@ -32,7 +32,7 @@ from .blocks.loop import (
 from .blocks.plan import Number, Operands, Plan, Rest, Tree
 from .call import KEYS, QUERIES
 from .hidden import may_see, range_of
-from .layout import Layout, dimension, is_row, mapped, of_array, travels
+from .travel.devices import Layout, dimension, is_row, mapped, of_array, travels
 
 
 class _Turn(NamedTuple):

@@ -8,14 +8,14 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from ...array import NamedArray, is_named_array
-from ...core import wrap
-from ...layout import partition, tracing
-from ...layout.assignment import Entry, MeshLike
-from ...layout.blocks import list_devices
-from ...names.plans import Names
-from .blocks.plan import Number, Operands, Plan, Rest, Tree, sizes_of_blocks
-from .call import KEYS, QUERIES
+from ....array import NamedArray, is_named_array
+from ....core import wrap
+from ....layout import partition, tracing
+from ....layout.assignment import Entry, MeshLike
+from ....layout.blocks import list_devices
+from ....names.plans import Names
+from ..blocks.plan import Number, Operands, Plan, Rest, Tree, sizes_of_blocks
+from ..call import KEYS, QUERIES
 
 
 @dataclasses.dataclass(frozen=True)
