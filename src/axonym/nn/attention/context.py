@@ -34,8 +34,8 @@ from .exchange import exchange_backward, exchange_forward, gather_backward, gath
 from .hidden import all_see
 from .masks.conditions import of_both
 from .masks.mask import AttentionMask
-from .ring import ring_backward, ring_forward
 from .travel.devices import Layout, mapped, on_devices, summed, to_sum, varied
+from .travel.ring import ring_backward, ring_forward
 
 METHODS = ("ring", "all-gather", "all-to-all")
 

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import jax
 from jax import lax
 
-from ...array import NamedArray
-from ...ops.elementwise import maximum
-from .blocks.loop import (
+from ....array import NamedArray
+from ....ops.elementwise import maximum
+from ..blocks.loop import (
     Kept,
     Rows,
     all_rows,
@@ -29,10 +29,10 @@ from .blocks.loop import (
     no_rows,
     with_gradients,
 )
-from .blocks.plan import Number, Operands, Plan, Rest, Tree
-from .call import KEYS, QUERIES
-from .hidden import may_see, range_of
-from .travel.devices import Layout, dimension, is_row, mapped, of_array, travels
+from ..blocks.plan import Number, Operands, Plan, Rest, Tree
+from ..call import KEYS, QUERIES
+from ..hidden import may_see, range_of
+from .devices import Layout, dimension, is_row, mapped, of_array, travels
 
 
 class _Turn(NamedTuple):
