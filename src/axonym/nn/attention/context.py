@@ -30,11 +30,11 @@ from .blocks.loop import finished
 from .blocks.plan import BLOCK, Number, Operands, Plan, Rest, Tree, prepared
 from .blockwise import blockwise
 from .call import FUNCTION, KEYS, QUERIES, AttentionCall, told
-from .exchange import exchange_backward, exchange_forward, gather_backward, gather_forward
 from .hidden import all_see
 from .masks.conditions import of_both
 from .masks.mask import AttentionMask
 from .travel.devices import Layout, mapped, on_devices, summed, to_sum, varied
+from .travel.exchange import exchange_backward, exchange_forward, gather_backward, gather_forward
 from .travel.ring import ring_backward, ring_forward
 
 METHODS = ("ring", "all-gather", "all-to-all")

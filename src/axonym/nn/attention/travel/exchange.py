@@ -12,13 +12,13 @@ import functools
 import jax.numpy as jnp
 from jax import lax
 
-from ...array import NamedArray
-from ...layout import tracing
-from ...ops.elementwise import maximum
-from .blocks.loop import all_rows, kept_rows, no_gradients, no_rows, with_gradients
-from .blocks.plan import Operands, Plan, Rest, Tree
-from .call import KEYS, QUERIES
-from .travel.devices import Layout, dimension, mapped, of_array, travels, varied
+from ....array import NamedArray
+from ....layout import tracing
+from ....ops.elementwise import maximum
+from ..blocks.loop import all_rows, kept_rows, no_gradients, no_rows, with_gradients
+from ..blocks.plan import Operands, Plan, Rest, Tree
+from ..call import KEYS, QUERIES
+from .devices import Layout, dimension, mapped, of_array, travels, varied
 
 
 def gather_forward(plan: Plan, layout: Layout, operands: Operands, rest: Rest) -> Tree:
