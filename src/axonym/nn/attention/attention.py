@@ -15,9 +15,9 @@ from ..settings import fraction
 from ..windows import each
 from .blockwise import blockwise
 from .call import AttentionCall, plain, weights
-from .context import METHODS, over_devices
 from .kernels import choose, cudnn, splash, xla
 from .masks.mask import AttentionMask
+from .travel.context import METHODS, over_devices
 
 __all__ = ["dot_product_attention", "dot_product_attention_weights"]
 

@@ -33,9 +33,9 @@ from ...names.plans import Names
 from ...partitioning.shard import auto_sharded
 from ...partitioning.shard_map import shard_map
 from .call import KEYS, QUERIES, AttentionCall, rename_all, renamed
-from .context import choose_method
 from .masks.conditions import positions, visible
 from .masks.mask import AttentionMask
+from .travel.context import choose_method
 
 FEATURES, OUT = "features of keys", "features of values"  # which no mapping lays out either
 # The smallest number of positions for splash attention.

@@ -15,27 +15,27 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from ...array import NamedArray, is_named_array
-from ...core import Core, wrap
-from ...engine import auto, kernels
-from ...errors import ShardingError, message
-from ...layout import context, explicit, modes, partition, tracing
-from ...layout.assignment import Entry, MeshLike, looked_up
-from ...layout.blocks import choose_manual_axes, find_entries, find_mesh
-from ...layout.scope import current_scope
-from ...names import plans
-from ...names.plans import Names
-from ...partitioning.addresses import mesh_axes_of
-from .blocks.loop import finished
-from .blocks.plan import BLOCK, Number, Operands, Plan, Rest, Tree, prepared
-from .blockwise import blockwise
-from .call import FUNCTION, KEYS, QUERIES, AttentionCall, told
-from .hidden import all_see
-from .masks.conditions import of_both
-from .masks.mask import AttentionMask
-from .travel.devices import Layout, mapped, on_devices, summed, to_sum, varied
-from .travel.exchange import exchange_backward, exchange_forward, gather_backward, gather_forward
-from .travel.ring import ring_backward, ring_forward
+from ....array import NamedArray, is_named_array
+from ....core import Core, wrap
+from ....engine import auto, kernels
+from ....errors import ShardingError, message
+from ....layout import context, explicit, modes, partition, tracing
+from ....layout.assignment import Entry, MeshLike, looked_up
+from ....layout.blocks import choose_manual_axes, find_entries, find_mesh
+from ....layout.scope import current_scope
+from ....names import plans
+from ....names.plans import Names
+from ....partitioning.addresses import mesh_axes_of
+from ..blocks.loop import finished
+from ..blocks.plan import BLOCK, Number, Operands, Plan, Rest, Tree, prepared
+from ..blockwise import blockwise
+from ..call import FUNCTION, KEYS, QUERIES, AttentionCall, told
+from ..hidden import all_see
+from ..masks.conditions import of_both
+from ..masks.mask import AttentionMask
+from .devices import Layout, mapped, on_devices, summed, to_sum, varied
+from .exchange import exchange_backward, exchange_forward, gather_backward, gather_forward
+from .ring import ring_backward, ring_forward
 
 METHODS = ("ring", "all-gather", "all-to-all")
 
