@@ -13,11 +13,11 @@ from ...core import Operand
 from ...errors import ArgumentError, OperandError, message, suggestion
 from ..settings import fraction
 from ..windows import each
-from .blockwise import blockwise
 from .call import AttentionCall, plain, weights
 from .kernels import choose, cudnn, splash, xla
 from .masks.mask import AttentionMask
 from .travel.context import METHODS, over_devices
+from .travel.local import blockwise
 
 __all__ = ["dot_product_attention", "dot_product_attention_weights"]
 

@@ -28,13 +28,13 @@ from ....names.plans import Names
 from ....partitioning.addresses import mesh_axes_of
 from ..blocks.loop import finished
 from ..blocks.plan import BLOCK, Number, Operands, Plan, Rest, Tree, prepared
-from ..blockwise import blockwise
 from ..call import FUNCTION, KEYS, QUERIES, AttentionCall, told
 from ..hidden import all_see
 from ..masks.conditions import of_both
 from ..masks.mask import AttentionMask
 from .devices import Layout, mapped, on_devices, summed, to_sum, varied
 from .exchange import exchange_backward, exchange_forward, gather_backward, gather_forward
+from .local import blockwise
 from .ring import ring_backward, ring_forward
 
 METHODS = ("ring", "all-gather", "all-to-all")

@@ -6,17 +6,17 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ...array import NamedArray, is_named_array
-from ...core import Core, wrap
-from ...engine import auto, kernels
-from ...layout import explicit, tracing
-from ...names import plans
-from ...ops.elementwise import maximum
-from ...partitioning.shard import auto_sharded
-from .blocks.loop import finished, kept_rows, no_gradients, no_rows, rows_of, with_gradients
-from .blocks.plan import At, Number, Operands, Plan, Rest, Tree, filled, prepared, put
-from .call import KEYS, QUERIES, AttentionCall, plain
-from .hidden import all_see
+from ....array import NamedArray, is_named_array
+from ....core import Core, wrap
+from ....engine import auto, kernels
+from ....layout import explicit, tracing
+from ....names import plans
+from ....ops.elementwise import maximum
+from ....partitioning.shard import auto_sharded
+from ..blocks.loop import finished, kept_rows, no_gradients, no_rows, rows_of, with_gradients
+from ..blocks.plan import At, Number, Operands, Plan, Rest, Tree, filled, prepared, put
+from ..call import KEYS, QUERIES, AttentionCall, plain
+from ..hidden import all_see
 
 
 def blockwise(call: AttentionCall) -> NamedArray:
