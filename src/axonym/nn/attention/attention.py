@@ -14,7 +14,7 @@ from ...errors import ArgumentError, OperandError, message, suggestion
 from ..settings import fraction
 from ..windows import each
 from .call import AttentionCall, plain, weights
-from .kernels import choose, cudnn, splash, xla
+from .kernels.jax_nn import choose, cudnn, splash, xla
 from .masks.mask import AttentionMask
 from .travel.context import METHODS, over_devices
 from .travel.local import blockwise

@@ -14,7 +14,7 @@ import axonym as axn
 from axonym import nn
 from axonym.errors import ArgumentError
 from axonym.nn.attention.call import AttentionCall
-from axonym.nn.attention.kernels import choose
+from axonym.nn.attention.kernels.jax_nn import choose
 from tests.nn.attending import by_hand, with_gradients
 from tests.nn.layouts import COMPUTE, draw, lies, same, same_trees
 

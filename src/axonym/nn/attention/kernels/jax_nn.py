@@ -21,21 +21,21 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from ...array import NamedArray, is_named_array, named
-from ...axis import Axis
-from ...errors import ArgumentError, message
-from ...layout import explicit, modes
-from ...layout.assignment import Mappings, MeshLike
-from ...layout.context import context_mesh, current_mapping, taken_axes
-from ...layout.partition import entries_from_mapping
-from ...names import plans
-from ...names.plans import Names
-from ...partitioning.shard import auto_sharded
-from ...partitioning.shard_map import shard_map
-from .call import KEYS, QUERIES, AttentionCall, rename_all, renamed
-from .masks.conditions import positions, visible
-from .masks.mask import AttentionMask
-from .travel.context import choose_method
+from ....array import NamedArray, is_named_array, named
+from ....axis import Axis
+from ....errors import ArgumentError, message
+from ....layout import explicit, modes
+from ....layout.assignment import Mappings, MeshLike
+from ....layout.context import context_mesh, current_mapping, taken_axes
+from ....layout.partition import entries_from_mapping
+from ....names import plans
+from ....names.plans import Names
+from ....partitioning.shard import auto_sharded
+from ....partitioning.shard_map import shard_map
+from ..call import KEYS, QUERIES, AttentionCall, rename_all, renamed
+from ..masks.conditions import positions, visible
+from ..masks.mask import AttentionMask
+from ..travel.context import choose_method
 
 FEATURES, OUT = "features of keys", "features of values"  # which no mapping lays out either
 # The smallest number of positions for splash attention.
