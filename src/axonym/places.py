@@ -117,7 +117,7 @@ NAMES: dict[str, dict[str, str]] = {
             "sparse_plus sparse_sigmoid squareplus"
         ),
         "axonym.nn.attention.attention": "dot_product_attention dot_product_attention_weights",
-        "axonym.nn.attention.cache": "KVCache",
+        "axonym.nn.attention.cache.cache": "KVCache",
         "axonym.nn.attention.layer": "Attention",
         "axonym.nn.attention.masks.mask": (
             "AttentionMask causal causal_mask combine_masks_and combine_masks_or dropout_mask "

@@ -13,7 +13,7 @@ if not _typing.TYPE_CHECKING:
 else:
     from .activation import *
     from .attention.attention import *
-    from .attention.cache import *
+    from .attention.cache.cache import *
     from .attention.layer import *
     from .attention.masks.mask import *
     from .attention.position import *

@@ -11,7 +11,7 @@ from ..axis import Axis, AxisSelector, AxisSpec
 from ..core import Operand
 from ..errors import OperandError, message
 from .activation import gelu, silu
-from .attention.cache import KVCache
+from .attention.cache.cache import KVCache
 from .attention.layer import Attention
 from .attention.masks.mask import AttentionMask
 from .dropout import Dropout

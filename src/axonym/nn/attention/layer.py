@@ -17,7 +17,7 @@ from ..linear import Linear
 from ..settings import fraction
 from ..switch import switchable
 from .attention import dot_product_attention
-from .cache import KVCache
+from .cache.cache import KVCache
 from .masks.mask import AttentionMask
 
 __all__ = ["Attention"]

@@ -12,16 +12,16 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import DTypeLike
 
-from ...array import NamedArray
-from ...axis import Axis, AxisSelector, AxisSpec, axis_name, selector, sized, spec
-from ...core import Core, Operand, facts
-from ...create import arange, zeros
-from ...dtypes import widened
-from ...engine import checks
-from ...engine.audits import expect
-from ...engine.batched import batched
-from ...engine.operands import integers
-from ...errors import (
+from ....array import NamedArray
+from ....axis import Axis, AxisSelector, AxisSpec, axis_name, selector, sized, spec
+from ....core import Core, Operand, facts
+from ....create import arange, zeros
+from ....dtypes import widened
+from ....engine import checks
+from ....engine.audits import expect
+from ....engine.batched import batched
+from ....engine.operands import integers
+from ....errors import (
     ArgumentError,
     AxisClashError,
     AxisNotFoundError,
@@ -30,17 +30,17 @@ from ...errors import (
     message,
     suggestion,
 )
-from ...kinds import type_text
-from ...names import plans
-from ...partitioning.shard import auto_sharded
-from ...phrases import missing_axis
-from ..layer import Layer
-from ..settings import integer
-from .attention import dot_product_attention
-from .call import told
-from .filling import put
-from .masks.conditions import positions, visible
-from .masks.mask import AttentionMask, causal
+from ....kinds import type_text
+from ....names import plans
+from ....partitioning.shard import auto_sharded
+from ....phrases import missing_axis
+from ...layer import Layer
+from ...settings import integer
+from ..attention import dot_product_attention
+from ..call import told
+from ..filling import put
+from ..masks.conditions import positions, visible
+from ..masks.mask import AttentionMask, causal
 
 __all__ = ["KVCache"]
 
