@@ -38,9 +38,9 @@ from ...layer import Layer
 from ...settings import integer
 from ..attention import dot_product_attention
 from ..call import told
-from ..filling import put
 from ..masks.conditions import positions, visible
 from ..masks.mask import AttentionMask, causal
+from .filling import put
 
 __all__ = ["KVCache"]
 

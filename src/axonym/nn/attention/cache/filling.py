@@ -14,20 +14,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ...array import NamedArray
-from ...core import wrap
-from ...engine import auto
-from ...engine.position import Reach
-from ...engine.scatter import on_mesh, write
-from ...engine.steps import steps_of
-from ...faults.merged_slices import fit_start, like, separate, separate_gradient
-from ...faults.sorted_positions import mark_varying_like
-from ...layout import context, explicit, modes
-from ...layout.blocks import find_entries, find_mesh
-from ...layout.tracing import tracing
-from ...names import plans
-from ...names.plans import Names
-from .parts import parts_of, put_in_parts
+from ....array import NamedArray
+from ....core import wrap
+from ....engine import auto
+from ....engine.position import Reach
+from ....engine.scatter import on_mesh, write
+from ....engine.steps import steps_of
+from ....faults.merged_slices import fit_start, like, separate, separate_gradient
+from ....faults.sorted_positions import mark_varying_like
+from ....layout import context, explicit, modes
+from ....layout.blocks import find_entries, find_mesh
+from ....layout.tracing import tracing
+from ....names import plans
+from ....names.plans import Names
+from ..parts import parts_of, put_in_parts
 
 Index = dict[str, Any]
 

@@ -9,7 +9,7 @@ import pytest
 
 import axonym as axn
 from axonym import nn
-from axonym.nn.attention.filling import in_boxes
+from axonym.nn.attention.cache.filling import in_boxes
 from tests.nn.layouts import draw
 
 L, B, H, D, T, P = axn.make_axes(layers=2, batch=3, heads=2, head_dim=4, pos=3, key_pos=7)
