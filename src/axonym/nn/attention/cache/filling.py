@@ -27,7 +27,7 @@ from ....layout.blocks import find_entries, find_mesh
 from ....layout.tracing import tracing
 from ....names import plans
 from ....names.plans import Names
-from ..parts import parts_of, put_in_parts
+from .parts import parts_of, put_in_parts
 
 Index = dict[str, Any]
 

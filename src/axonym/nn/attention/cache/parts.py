@@ -12,14 +12,14 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from ...array import NamedArray
-from ...core import wrap
-from ...layout import context, explicit, modes, tracing
-from ...layout.assignment import Entry, MeshLike
-from ...layout.blocks import find_entries
-from ...layout.partition import spec_from_entries, ways_on
-from ...layout.records import AUDIT
-from ...names.plans import Names
+from ....array import NamedArray
+from ....core import wrap
+from ....layout import context, explicit, modes, tracing
+from ....layout.assignment import Entry, MeshLike
+from ....layout.blocks import find_entries
+from ....layout.partition import spec_from_entries, ways_on
+from ....layout.records import AUDIT
+from ....names.plans import Names
 
 Index = Mapping[str, Any]
 
