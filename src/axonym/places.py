@@ -123,7 +123,7 @@ NAMES: dict[str, dict[str, str]] = {
             "AttentionMask causal causal_mask combine_masks_and combine_masks_or dropout_mask "
             "forgetful_causal_mask mask_to_bias prefix prefix_lm_mask segments window"
         ),
-        "axonym.nn.attention.position": (
+        "axonym.nn.attention.positions.position": (
             "PositionEmbedding alibi_attention_bias sinusoidal_positions"
         ),
         "axonym.nn.attention.rotary": (

@@ -16,7 +16,7 @@ else:
     from .attention.cache.cache import *
     from .attention.layer import *
     from .attention.masks.mask import *
-    from .attention.position import *
+    from .attention.positions.position import *
     from .attention.rotary import *
     from .attention.zigzag import *
     from .batch_norm import *

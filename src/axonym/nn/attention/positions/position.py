@@ -13,19 +13,19 @@ import numpy as np
 from jax import lax
 from jax.typing import DTypeLike
 
-from ...array import NamedArray
-from ...axis import Axis, AxisSpec, shown, sized
-from ...core import Core, facts, wrap
-from ...dtypes import at_least_float32
-from ...engine import kernels
-from ...errors import ArgumentError, AxisClashError, AxisSizeError, message
-from ...ops.index import index
-from ...ops.shape import rename
-from ...partitioning.shard import auto_sharded
-from ..embedding import Embedding
-from ..initializer import Initializer
-from ..inputs import check_positions, numbered
-from ..layer import Layer
+from ....array import NamedArray
+from ....axis import Axis, AxisSpec, shown, sized
+from ....core import Core, facts, wrap
+from ....dtypes import at_least_float32
+from ....engine import kernels
+from ....errors import ArgumentError, AxisClashError, AxisSizeError, message
+from ....ops.index import index
+from ....ops.shape import rename
+from ....partitioning.shard import auto_sharded
+from ...embedding import Embedding
+from ...initializer import Initializer
+from ...inputs import check_positions, numbered
+from ...layer import Layer
 
 __all__ = ["PositionEmbedding", "alibi_attention_bias", "sinusoidal_positions"]
 
