@@ -126,7 +126,7 @@ NAMES: dict[str, dict[str, str]] = {
         "axonym.nn.attention.positions.position": (
             "PositionEmbedding alibi_attention_bias sinusoidal_positions"
         ),
-        "axonym.nn.attention.rotary": (
+        "axonym.nn.attention.positions.rotary": (
             "FrequencyScaling LinearScaling Llama3Scaling NtkScaling RotaryEmbedding RotaryTable "
             "rotary"
         ),

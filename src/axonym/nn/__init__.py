@@ -17,7 +17,7 @@ else:
     from .attention.layer import *
     from .attention.masks.mask import *
     from .attention.positions.position import *
-    from .attention.rotary import *
+    from .attention.positions.rotary import *
     from .attention.zigzag import *
     from .batch_norm import *
     from .conv import *

@@ -13,19 +13,19 @@ import numpy.typing as npt
 from jax import lax
 from jax.typing import DTypeLike
 
-from ...array import NamedArray
-from ...axis import Axis, AxisSelector, selector, shown, sized
-from ...core import Core, facts, shape_of, wrap
-from ...dtypes import at_least_float32
-from ...engine import auto, checks, kernels
-from ...engine.renaming import up_to_renaming
-from ...errors import ArgumentError, AxisClashError, message
-from ...layout import explicit
-from ...names import plans
-from ...names.plans import Names
-from ..inputs import check_positions, numbered
-from ..layer import Layer
-from ..settings import integer
+from ....array import NamedArray
+from ....axis import Axis, AxisSelector, selector, shown, sized
+from ....core import Core, facts, shape_of, wrap
+from ....dtypes import at_least_float32
+from ....engine import auto, checks, kernels
+from ....engine.renaming import up_to_renaming
+from ....errors import ArgumentError, AxisClashError, message
+from ....layout import explicit
+from ....names import plans
+from ....names.plans import Names
+from ...inputs import check_positions, numbered
+from ...layer import Layer
+from ...settings import integer
 
 __all__ = [
     "FrequencyScaling",
