@@ -130,7 +130,7 @@ NAMES: dict[str, dict[str, str]] = {
             "FrequencyScaling LinearScaling Llama3Scaling NtkScaling RotaryEmbedding RotaryTable "
             "rotary"
         ),
-        "axonym.nn.attention.zigzag": "zigzag",
+        "axonym.nn.attention.positions.zigzag": "zigzag",
         "axonym.nn.batch_norm": "BatchNorm BatchNormState",
         "axonym.nn.conv": "Conv ConvTranspose",
         "axonym.nn.dropout": "Dropout dropout",

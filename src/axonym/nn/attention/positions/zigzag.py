@@ -15,15 +15,15 @@ from typing import TypeVar
 import jax
 import numpy as np
 
-from ...array import NamedArray, is_named_array
-from ...axis import AxisSelector, axis_name
-from ...core import facts
-from ...errors import ArgumentError, message
-from ...layout import context, partition
-from ...ops.index import take
-from ...partitioning.trees import collect_names
-from ...phrases import missing_axis
-from ..settings import integer
+from ....array import NamedArray, is_named_array
+from ....axis import AxisSelector, axis_name
+from ....core import facts
+from ....errors import ArgumentError, message
+from ....layout import context, partition
+from ....ops.index import take
+from ....partitioning.trees import collect_names
+from ....phrases import missing_axis
+from ...settings import integer
 
 __all__ = ["zigzag"]
 
