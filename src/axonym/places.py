@@ -119,10 +119,11 @@ NAMES: dict[str, dict[str, str]] = {
         "axonym.nn.attention.attention": "dot_product_attention dot_product_attention_weights",
         "axonym.nn.attention.cache.cache": "KVCache",
         "axonym.nn.attention.layer": "Attention",
-        "axonym.nn.attention.masks.mask": (
-            "AttentionMask causal causal_mask combine_masks_and combine_masks_or dropout_mask "
-            "forgetful_causal_mask mask_to_bias prefix prefix_lm_mask segments window"
+        "axonym.nn.attention.masks.arrays": (
+            "causal_mask combine_masks_and combine_masks_or dropout_mask forgetful_causal_mask "
+            "mask_to_bias prefix_lm_mask"
         ),
+        "axonym.nn.attention.masks.mask": "AttentionMask causal prefix segments window",
         "axonym.nn.attention.positions.position": (
             "PositionEmbedding alibi_attention_bias sinusoidal_positions"
         ),

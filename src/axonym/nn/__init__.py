@@ -15,6 +15,7 @@ else:
     from .attention.attention import *
     from .attention.cache.cache import *
     from .attention.layer import *
+    from .attention.masks.arrays import *
     from .attention.masks.mask import *
     from .attention.positions.position import *
     from .attention.positions.rotary import *

@@ -1,7 +1,5 @@
 """Attention by names: any other axes of queries, keys and values, such as batch and heads, are matched."""
 
-import functools
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -10,26 +8,15 @@ from jax.typing import DTypeLike
 from ...array import NamedArray
 from ...axis import AxisSelector
 from ...core import Operand
-from ...errors import ArgumentError, OperandError, message, suggestion
+from ...errors import OperandError, message
 from ..settings import fraction
 from ..windows import each
-from .call import AttentionCall, plain, weights
-from .kernels.jax_nn import choose, cudnn, splash, xla
+from .call import AttentionCall
+from .choose import choose, find
 from .masks.mask import AttentionMask
-from .travel.context import METHODS, over_devices
-from .travel.local import blockwise
+from .plain import compute_weights
 
 __all__ = ["dot_product_attention", "dot_product_attention_weights"]
-
-# By their names in `implementation=`. Each checks whether it can do a call.
-_IMPLEMENTATIONS: Mapping[str, Callable[[AttentionCall], NamedArray]] = {
-    "plain": plain,
-    "blockwise": blockwise,
-    "xla": xla,
-    "cudnn": cudnn,
-    "splash": splash,
-    **{method: functools.partial(over_devices, method) for method in METHODS},
-}
 
 
 def dot_product_attention(
@@ -112,13 +99,7 @@ def dot_product_attention(
         >>> axn.nn.dot_product_attention("pos", "pos.key", "head_dim", q, k, v, mask=axn.nn.causal()).axes == q.axes
         True
     """
-    if implementation is not None and implementation not in _IMPLEMENTATIONS:
-        known = ", ".join(map(repr, _IMPLEMENTATIONS))
-        problem, hint = (
-            f"unknown implementation {implementation!r}",
-            suggestion(implementation, _IMPLEMENTATIONS),
-        )
-        raise ArgumentError(message("dot_product_attention", problem, f"known: {known}", hint=hint))
+    compute = None if implementation is None else find(implementation)
     call = AttentionCall.of(
         QPos,
         KPos,
@@ -137,12 +118,12 @@ def dot_product_attention(
         k_start=k_start,
         dropout=0.0 if inference else fraction("dot_product_attention", "dropout", dropout),
         key=key,
-        block_size=block_size if block_size is None else _blocks(block_size),
+        block_size=None if block_size is None else _check_block_size(block_size),
     )
-    return _IMPLEMENTATIONS[implementation or choose(call)](call)
+    return (compute or choose(call))(call)
 
 
-def _blocks(block_size: int | tuple[int, int]) -> tuple[int, int]:
+def _check_block_size(block_size: int | tuple[int, int]) -> tuple[int, int]:
     queries, keys = each("dot_product_attention", "block_size", block_size, 2, least=None)
     return queries, keys
 
@@ -188,7 +169,7 @@ def dot_product_attention_weights(
         "sinks": sinks,
         "precision": precision,
     }
-    return weights(
+    return compute_weights(
         AttentionCall.of(
             None, KPos, HeadDim, query, keys, keys, mask, attention_dtype, scaling_factor, **options
         )

@@ -17,7 +17,7 @@ from ...layout import tracing
 from ...ops.where import where
 
 
-def dropped(
+def drop(
     weights: NamedArray,
     rate: float,
     key: jax.Array | None,
@@ -38,19 +38,19 @@ def dropped(
     if not rate or key is None:
         return weights
     keep = 1 - rate
-    bits = _drawn(weights, key, starts or {}, {**weights.shape, **(sizes or {})})
-    kept = wrap(weights, bits < _bound(keep), weights.names)
+    bits = _draw_bits(weights, key, starts or {}, {**weights.shape, **(sizes or {})})
+    kept = wrap(weights, bits < _find_bound(keep), weights.names)
     if keep:
         weights = weights / keep
     return where(kept, weights, 0)
 
 
-def _bound(keep: float) -> np.uint32:
+def _find_bound(keep: float) -> np.uint32:
     """Return the number below which a share `keep` of all 32-bit numbers is."""
     return np.uint32(min(round(keep * 2**32), 2**32 - 1))
 
 
-def _drawn(
+def _draw_bits(
     weights: NamedArray, key: jax.Array, starts: Mapping[str, Any], sizes: Mapping[str, int]
 ) -> jax.Array:
     """Draw 32 bits for each element: one hash, of the hash of its row and the index in the row."""

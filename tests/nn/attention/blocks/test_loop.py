@@ -4,8 +4,8 @@ import numpy as np
 
 import axonym as axn
 from axonym import nn
-from axonym.nn.attention.blocks.loop import all_rows, no_rows
-from axonym.nn.attention.blocks.plan import prepared
+from axonym.nn.attention.blocks.loop import fold_all, start_rows
+from axonym.nn.attention.blocks.plan import prepare
 from axonym.nn.attention.call import KEYS, AttentionCall
 from tests.nn.layouts import draw
 
@@ -21,11 +21,11 @@ def test_keys_may_come_in_parts_and_in_any_order():
         call = AttentionCall.of(
             P, "key_pos", D, q, k[part], v[part], nn.causal(), None, None, q_start=3, block_size=(3, 2)
         )
-        plan, operands, rest = prepared(call)
+        plan, operands, rest = prepare(call)
         rest = rest._replace(offsets={KEYS: start})
-        rows = all_rows(plan, operands, rest, rows or no_rows(plan, operands))
+        rows = fold_all(plan, operands, rest, rows or start_rows(plan, operands))
     scores = np.where(np.tri(7, 10, 3, dtype=bool), q.array @ k.array.T / 2, -np.inf)
     weights = np.exp(scores - scores.max(1, keepdims=True))
     np.testing.assert_allclose(rows.largest.array, scores.max(1), rtol=1e-5)
     np.testing.assert_allclose(rows.total.array, weights.sum(1), rtol=1e-5)
-    np.testing.assert_allclose(rows.summed.array, weights @ v.array, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(rows.weighted.array, weights @ v.array, rtol=1e-4, atol=1e-5)

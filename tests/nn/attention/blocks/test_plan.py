@@ -3,7 +3,7 @@
 import pytest
 
 from axonym.errors import ArgumentError
-from axonym.nn.attention.blocks.plan import sizes_of_blocks
+from axonym.nn.attention.blocks.plan import choose_block_sizes
 
 
 @pytest.mark.parametrize(
@@ -16,9 +16,9 @@ from axonym.nn.attention.blocks.plan import sizes_of_blocks
     ],
 )
 def test_the_last_block_hides_least(given, sizes, blocks):
-    assert sizes_of_blocks(given, sizes) == blocks
+    assert choose_block_sizes(given, sizes) == blocks
 
 
 def test_a_block_has_a_position():
     with pytest.raises(ArgumentError, match="at least one position, not 0"):
-        sizes_of_blocks((0, 3), (8, 8))
+        choose_block_sizes((0, 3), (8, 8))

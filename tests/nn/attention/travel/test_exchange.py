@@ -12,7 +12,6 @@ from tests.nn.split import CAUSAL, MAPPING, attend, check, check_dropout, check_
 @pytest.mark.parametrize(
     ("case", "method", "kind"),
     [
-        ("causal", "all-gather", "auto"),
         ("none", "all-to-all", "explicit"),
         ("segments or prefix", "all-to-all", "auto"),
     ],

@@ -1,21 +1,24 @@
-"""Attention over blocks of scores, forwards and backwards: loops over blocks of queries and of keys.
+"""Internal. The loops over blocks of queries and of keys, forwards and backwards; all ways of travel run them.
 
 The forward pass keeps the largest score and the sum of exponentials of each query so far, and nothing of a block for
 the backward pass, which recomputes the scores. The two are not combined: next to a score of -1e9, from a bias that
 hides, the logarithm of the sum would be lost. Blocks that causal masks, windows and prefixes hide completely are not
-computed.
+computed. The loops know nothing of devices: where a device has a part of the positions, `Rest.offsets` says which.
 
 Reference:
     Rabe, Staats (2021), Self-attention does not need O(n^2) memory. Dao (2023), FlashAttention-2.
 """
 
 import functools
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 
 from ....array import NamedArray, is_named_array
+from ....axis import Axis
 from ....core import wrap
 from ....layout.assignment import Entry
 from ....names import plans
@@ -23,51 +26,133 @@ from ....ops.contract import dot
 from ....ops.elementwise import exp, log, maximum
 from ....ops.where import where
 from ....partitioning.shard import auto_sharded
-from ..call import KEYS, QUERIES, AttentionCall, beside_sinks, lowest, rename_all
-from ..dropping import dropped
-from ..hidden import all_see, key_blocks, masked, may_see, range_of
-from .plan import At, Number, Operands, Plan, Rest, Tree, filled, made, plus, put, take
+from ..call import KEYS, QUERIES, AttentionCall, find_lowest, rename_all, weigh_against_sinks
+from ..dropping import drop
+from ..masks.conditions import (
+    Number,
+    Pairing,
+    Range,
+    add,
+    complete,
+    count_positions,
+    find_extreme,
+    find_span,
+    find_visible,
+    logical_and,
+    may_see,
+    sees_itself,
+)
+from .plan import Block, BlockPlan, Operands, Rest, Tree, cut, fill, make_like_query, write
 
 
-def finished(
-    call: AttentionCall,
-    plan: Plan,
-    operands: Operands,
-    rest: Rest,
-    results: tuple[NamedArray, ...],
-    over: Entry = (),
-) -> NamedArray:
-    """Return the result of a call, given those of all blocks: the average, largest scores and totals.
+class Rows(NamedTuple):
+    """What is known of each query: the largest score, the sum of exponentials relative to it, and the weighted sum."""
 
-    Args:
-        call: the call.
-        plan: its plan.
-        operands: its operands.
-        rest: the others.
-        results: those of all blocks.
-        over: Manual mesh axes over which the keys are split.
+    largest: NamedArray
+    total: NamedArray
+    weighted: NamedArray
+
+
+def start_rows(plan: BlockPlan, operands: Operands, block: int | None = None) -> Rows:
+    """Return what is known of all queries, or those of a block, before the first key."""
+    sizes = {} if block is None else {QUERIES: block}
+    return Rows(
+        fill(plan, operands, plan.row_names, find_lowest(plan.scoring.dtype), **sizes),
+        fill(plan, operands, plan.row_names, 0, **sizes),
+        fill(plan, operands, plan.out_names, 0, **sizes),
+    )
+
+
+def average(plan: BlockPlan, rows: Rows) -> tuple[NamedArray, NamedArray, NamedArray]:
+    """Return the result, the largest score and the total of queries that have seen all keys.
+
+    Without keys, result and total are meaningless; `finish` replaces them.
     """
-    out, largest, total = results
-    if not all_see(rest, plan.sizes):
-        mean = operands.value.mean(KEYS).astype(out.dtype)
-        if over:
-            mean = wrap(mean, lax.pmean(mean.array, over), mean.names)
-        out = where(largest <= lowest(largest.dtype), mean, out)
-    if call.sinks is not None:
-        log_sum = largest + log(total)
-        sinks = rename_all(call.sinks, {str(call.q_pos): QUERIES})
-        out = out * beside_sinks(log_sum, sinks).astype(out.dtype)
-    return auto_sharded(rename_all(out, {QUERIES: str(call.q_pos)}))
+    total = maximum(rows.total, 1.0)  # the largest score adds one, if there is any
+    return (rows.weighted / total).astype(plan.dtype), rows.largest, total
 
 
-def _weigh(plan: Plan, rest: Rest, at: At, weights: NamedArray, value: NamedArray) -> NamedArray:
-    """Sum values of a block."""
+def fold_queries(
+    plan: BlockPlan,
+    results: tuple[NamedArray, ...],
+    compute: Callable[[Block], tuple[NamedArray, ...]],
+) -> tuple[NamedArray, ...]:
+    """Write to arrays over all queries what is computed for each block of them."""
+
+    def write_block(done: Number, results: tuple[NamedArray, ...]) -> tuple[NamedArray, ...]:
+        # From the end: the backward pass takes shared positions from the first block.
+        block = Block.of_queries(plan, plan.counts[0] - 1 - done)
+        pairs = zip(results, compute(block), strict=True)
+        return tuple(write(plan, x, own, block) for x, own in pairs)
+
+    written: tuple[NamedArray, ...] = lax.fori_loop(0, plan.counts[0], write_block, results)
+    return written
+
+
+def fold_all(plan: BlockPlan, operands: Operands, rest: Rest, before: Rows) -> Rows:
+    """Add all keys to what is known of all queries."""
+
+    def compute(block: Block) -> Rows:
+        # Blocks may share positions: what was known before is not read from what is written.
+        known = Rows(*(cut(x, plan, block) for x in before))
+        return fold_keys(plan, operands, rest, block, known)
+
+    return Rows(*fold_queries(plan, tuple(before), compute))
+
+
+def fold_keys(
+    plan: BlockPlan, operands: Operands, rest: Rest, queries: Block, before: Rows
+) -> Rows:
+    """Add all keys to what is known of a block of queries."""
+    query = cut(operands.query, plan, queries)
+
+    def add_block(number: Number, rows: Rows) -> Rows:
+        block = queries.with_keys(plan, number)
+        key, value, bias = (cut(x, plan, block) for x in operands[1:])
+        scores = plan.scoring(query, key, bias)
+        scores = _mask_scores(plan, rest, block, scores, bias, once=False)
+        # Exponentials are relative to the largest score so far; a larger one shrinks those before.
+        largest = maximum(rows.largest, scores.max(KEYS))
+        shrink, weights = exp(rows.largest - largest), exp(scores - largest)
+        total = rows.total * shrink + weights.sum(KEYS)
+        summed = _sum_values(plan, rest, block, weights, value)
+        return Rows(largest, total, rows.weighted * shrink + summed)
+
+    rows: Rows = _fold_visible(plan, rest, queries, add_block, before)
+    return rows
+
+
+def _fold_visible(
+    plan: BlockPlan, rest: Rest, queries: Block, step: Callable[[Number, Tree], Tree], carry: Tree
+) -> Tree:
+    """Fold over the blocks of keys that a block of queries may see."""
+    if rest.mask is None or rest.mask.places is None:
+        return lax.fori_loop(*_find_key_blocks(plan, rest, queries.starts[0]), step, carry)
+
+    # Positions in any order give no span of blocks: each block is asked.
+    def step_if_seen(number: Number, carry: Tree) -> Tree:
+        block = queries.with_keys(plan, number)
+        seen = may_see_keys(plan, rest, block)
+        return step_if(seen, functools.partial(step, number), carry)
+
+    return lax.fori_loop(0, plan.counts[1], step_if_seen, carry)
+
+
+def step_if(seen: Number, step: Callable[[Tree], Tree], carry: Tree) -> Tree:
+    """Take a step unless all is hidden."""
+    return step(carry) if seen is True else lax.cond(seen, step, lambda carry: carry, carry)
+
+
+def _sum_values(
+    plan: BlockPlan, rest: Rest, block: Block, weights: NamedArray, value: NamedArray
+) -> NamedArray:
+    """Sum the values of a block by their weights, some of which dropout sets to zero."""
     if plan.dropout:
-        offsets = rest.offsets
-        starts = dict(offsets)
-        for name, start in zip((QUERIES, KEYS), at.starts, strict=True):
-            starts[name] = plus(start, offsets.get(name))
-        weights = dropped(weights, plan.dropout, rest.key, starts, dict(plan.all_sizes))
+        # Counted over all devices and blocks, so that the draw does not depend on either.
+        starts = dict(rest.offsets)
+        for name, start in zip((QUERIES, KEYS), block.starts, strict=True):
+            starts[name] = add(start, rest.offsets.get(name))
+        weights = drop(weights, plan.dropout, rest.key, starts, dict(plan.all_sizes))
     return dot(
         weights.astype(value.dtype),
         value,
@@ -78,80 +163,7 @@ def _weigh(plan: Plan, rest: Rest, at: At, weights: NamedArray, value: NamedArra
     )
 
 
-class Rows(NamedTuple):
-    """What is known of each query: the largest score, the sum of exponentials relative to it, and the weighted sum."""
-
-    largest: NamedArray
-    total: NamedArray
-    summed: NamedArray
-
-
-def no_rows(plan: Plan, operands: Operands, block: int | None = None) -> Rows:
-    """Return what is known of all queries, or those of a block, before the first key."""
-    names = plans.without(plan.scoring.names, (KEYS,))
-    sizes = {} if block is None else {QUERIES: block}
-    return Rows(
-        filled(plan, operands, names, lowest(plan.scoring.dtype), **sizes),
-        filled(plan, operands, names, 0, **sizes),
-        filled(plan, operands, plan.out_names, 0, **sizes),
-    )
-
-
-def rows_of(plan: Plan, operands: Operands, rest: Rest, rows_at: At, before: Rows) -> Rows:
-    """Add all keys to what is known of a block of queries."""
-    query = take(operands.query, plan, rows_at)
-
-    def with_keys(j: Number, carry: Rows) -> Rows:
-        at = rows_at.with_keys(plan, j)
-        key = take(operands.key, plan, at)
-        value = take(operands.value, plan, at)
-        bias = take(operands.bias, plan, at)
-        scores = masked(plan, rest, at, plan.scoring(query, key, bias), bias, once=False)
-        new = maximum(carry.largest, scores.max(KEYS))
-        shrink, weights = exp(carry.largest - new), exp(scores - new)
-        total = carry.total * shrink + weights.sum(KEYS)
-        return Rows(new, total, carry.summed * shrink + _weigh(plan, rest, at, weights, value))
-
-    rows: Rows = _over_keys(plan, rest, rows_at, with_keys, before)
-    return rows
-
-
-def all_rows(plan: Plan, operands: Operands, rest: Rest, before: Rows) -> Rows:
-    """Add all keys to what is known of all queries."""
-
-    def of_queries(done: Number, after: Rows) -> Rows:
-        # From the end: the backward pass takes shared positions from the first block.
-        i = plan.counts[0] - 1 - done
-        rows_at = At((i, 0), (plan.start(0, i), 0))
-        # Blocks may share positions: what was known before is not read from what is written.
-        known = Rows(*(take(x, plan, rows_at) for x in before))
-        block = rows_of(plan, operands, rest, rows_at, known)
-        return Rows(*(put(plan, x, own, rows_at) for x, own in zip(after, block, strict=True)))
-
-    after: Rows = lax.fori_loop(0, plan.counts[0], of_queries, before)
-    return after
-
-
-def _over_keys(plan: Plan, rest: Rest, rows_at: At, step: Tree, carry: Tree) -> Tree:
-    """Fold over the blocks of keys that a block of queries may see."""
-    if rest.mask is None or rest.mask.places is None:
-        return lax.fori_loop(*key_blocks(plan, rest, rows_at.starts[0]), step, carry)
-
-    def if_seen(j: Number, carry: Tree) -> Tree:
-        at = rows_at.with_keys(plan, j)
-        return if_may_see(_may_see(plan, rest, at), functools.partial(step, j), carry)
-
-    return lax.fori_loop(0, plan.counts[1], if_seen, carry)
-
-
-def if_may_see(seen: Number, step: Tree, carry: Tree) -> Tree:
-    """Take a step unless all is hidden."""
-    if seen is True:
-        return step(carry)
-    return lax.cond(seen, step, lambda carry: carry, carry)
-
-
-class Kept(NamedTuple):
+class BackwardRows(NamedTuple):
     """What the backward pass knows of each query.
 
     Attributes:
@@ -167,82 +179,208 @@ class Kept(NamedTuple):
     by_out: NamedArray
 
 
-def kept_rows(
-    plan: Plan, out: NamedArray, rows: tuple[NamedArray, NamedArray], by: Tree, *, sees: bool
-) -> Kept:
-    """Return what the backward pass needs, given the result, the rows, and gradients by result and total.
+def make_backward_rows(
+    plan: BlockPlan, results: Sequence[NamedArray], cotangents: Sequence[NamedArray], *, sees: bool
+) -> BackwardRows:
+    """Return what the backward pass needs of each query.
 
     Args:
         plan: the plan.
-        out: the result.
-        rows: the largest score and the total of each query.
-        by: the gradients by `out` and by the total.
+        results: those of `average`.
+        cotangents: the gradients by them. That by the largest score is ignored, as if it were a constant: right for
+            values that do not depend on its choice, such as `largest + log(total)`.
         sees: whether each query certainly sees a key.
     """
-    largest, total = rows
-    by_out, by_total = by
+    out, largest, total = results
+    by_out, _, by_total = cotangents
     dtype = plan.scoring.dtype
     features = plans.without(out.names, total.names)
     mean = dot(by_out, out, axis=features, out_axes=total.names, preferred_element_type=dtype)
     mean = mean - by_total * total
     if not sees:  # a query without keys has no weights
-        largest = where(largest <= lowest(dtype), -lowest(dtype), largest)
-    return Kept(largest, total, mean, by_out)
+        lowest = find_lowest(dtype)
+        largest = where(largest <= lowest, -lowest, largest)
+    return BackwardRows(largest, total, mean, by_out)
 
 
-def no_gradients(plan: Plan, operands: Operands) -> Operands:
+def make_zeros(plan: BlockPlan, operands: Operands) -> Operands:
     """Return gradients before the first block, in the dtype of scores."""
 
     def zeros_like(x: NamedArray) -> NamedArray:
-        return made(operands, x.array.shape, x.names, 0.0, plan.scoring.dtype)
+        return make_like_query(operands, x.array.shape, x.names, 0.0, plan.scoring.dtype)
 
     zeros: Operands = jax.tree.map(zeros_like, operands, is_leaf=is_named_array)
     return zeros
 
 
-def with_gradients(
-    plan: Plan, operands: Operands, rest: Rest, kept: Kept, gradients: Operands
+def differentiate(
+    plan: BlockPlan,
+    operands: Operands,
+    rest: Rest,
+    results: Sequence[NamedArray],
+    cotangents: Sequence[NamedArray],
+    *,
+    sees: bool,
+) -> Operands:
+    """Return the gradients by operands of which all queries and keys are here; see `make_backward_rows`."""
+    rows = make_backward_rows(plan, results, cotangents, sees=sees)
+    return add_gradients(plan, operands, rest, rows, make_zeros(plan, operands))
+
+
+def add_gradients(
+    plan: BlockPlan, operands: Operands, rest: Rest, rows: BackwardRows, gradients: Operands
 ) -> Operands:
     """Add to gradients those of all blocks."""
     dtype = plan.scoring.dtype
 
-    def of_queries(i: Number, gradients: Operands) -> Operands:
-        rows_at = At((i, 0), (plan.start(0, i), 0))
-        query = take(operands.query, plan, rows_at)
-        largest, total, mean, by_out = (take(x, plan, rows_at) for x in kept)
-        # It is not divided itself: rounding it for a product would no longer be exact, as that of `mean` is.
+    def add_queries(number: Number, gradients: Operands) -> Operands:
+        queries = Block.of_queries(plan, number)
+        query = cut(operands.query, plan, queries)
+        largest, total, mean, by_out = (cut(x, plan, queries) for x in rows)
+        # `by_out` is not divided itself: rounded for a product, it would no longer be as exact as `mean` is.
         by_out, share = by_out.astype(dtype), 1 / total
 
-        def with_keys(j: Number, gradients: Operands) -> Operands:
-            at = rows_at.with_keys(plan, j)
-            key = take(operands.key, plan, at)
-            value = take(operands.value, plan, at)
-            bias = take(operands.bias, plan, at)
+        def add_keys(number: Number, gradients: Operands) -> Operands:
+            block = queries.with_keys(plan, number)
+            key, value, bias = (cut(x, plan, block) for x in operands[1:])
 
             scores, to_operands = jax.vjp(plan.scoring, query, key, bias)
-            weights = exp(masked(plan, rest, at, scores, bias, once=True) - largest) * share
+            scores = _mask_scores(plan, rest, block, scores, bias, once=True)
+            weights = exp(scores - largest) * share
             # With narrow values, autodiff would round `by_weights`, but not `mean`, which may cancel almost all of it.
-            weigh = functools.partial(_weigh, plan, rest, at)
+            weigh = functools.partial(_sum_values, plan, rest, block)
             _, to_values = jax.vjp(weigh, weights, value.astype(dtype))
             by_weights, by_value = to_values(by_out)
             by_query, by_key, by_bias = to_operands(weights * (by_weights - mean))
 
-            add = functools.partial(put, plan, at=at, add=True)
+            add_block = functools.partial(write, plan, block=block, add=True)
             return Operands(
-                query=add(gradients.query, by_query),
-                key=add(gradients.key, by_key),
-                value=add(gradients.value, by_value),
-                bias=None if gradients.bias is None else add(gradients.bias, by_bias),
+                query=add_block(gradients.query, by_query),
+                key=add_block(gradients.key, by_key),
+                value=add_block(gradients.value, by_value),
+                bias=None if gradients.bias is None else add_block(gradients.bias, by_bias),
             )
 
-        added: Operands = _over_keys(plan, rest, rows_at, with_keys, gradients)
+        added: Operands = _fold_visible(plan, rest, queries, add_keys, gradients)
         return added
 
-    after: Operands = lax.fori_loop(0, plan.counts[0], of_queries, gradients)
+    after: Operands = lax.fori_loop(0, plan.counts[0], add_queries, gradients)
     return after
 
 
-def _may_see(plan: Plan, rest: Rest, at: At) -> Number:
+def finish(
+    call: AttentionCall,
+    plan: BlockPlan,
+    operands: Operands,
+    rest: Rest,
+    results: tuple[NamedArray, ...],
+    over: Entry = (),
+) -> NamedArray:
+    """Return the result of a call, given those of all blocks.
+
+    Args:
+        call: the call.
+        plan: its plan.
+        operands: its operands.
+        rest: the others.
+        results: those of `average`.
+        over: Manual mesh axes over which the keys are split.
+    """
+    out, largest, total = results
+    if not is_sure_to_see(rest, plan.sizes):
+        mean = operands.value.mean(KEYS).astype(out.dtype)
+        if over:
+            mean = wrap(mean, lax.pmean(mean.array, over), mean.names)
+        out = where(largest <= find_lowest(largest.dtype), mean, out)
+    if call.sinks is not None:
+        log_sum = largest + log(total)
+        sinks = rename_all(call.sinks, {str(call.q_pos): QUERIES})
+        out = out * weigh_against_sinks(log_sum, sinks).astype(out.dtype)
+    return auto_sharded(rename_all(out, {QUERIES: str(call.q_pos)}))
+
+
+def is_sure_to_see(rest: Rest, sizes: tuple[int, int]) -> bool:
+    """Return whether each query certainly sees a key: the one at its own position."""
+    if rest.mask is None:
+        return True
+    if rest.q_start is not None or rest.k_start is not None or sizes[0] > sizes[1]:
+        return False
+    return sees_itself(rest.mask)
+
+
+def _mask_scores(
+    plan: BlockPlan, rest: Rest, block: Block, scores: NamedArray, bias: object, *, once: bool
+) -> NamedArray:
+    """Set hidden scores of a block to the lowest number; scores that a bias made as low stay above it.
+
+    With `once`, scores of queries that an earlier block has too are hidden: gradients are added, results written twice.
+    """
+    lowest = find_lowest(scores.dtype)
+    if bias is not None:
+        scores = maximum(scores, lowest / 2)
+    axes = Axis(QUERIES, plan.blocks[0]), Axis(KEYS, plan.blocks[1])
+    conditions: list[NamedArray] = []
+    if rest.mask is not None:
+        cut_to_block = functools.partial(cut, plan=plan, block=block)
+        queries, keys = (
+            count_positions(axis, add(block.starts[which], cut_to_block(rest.start(which))))
+            for which, axis in enumerate(axes)
+        )
+        seen = find_visible(rest.mask, Pairing(queries, keys, QUERIES, KEYS, cut_to_block))
+        if seen is not None:
+            conditions.append(seen)
+    for which in (0, 1) if once else (1,):
+        if plan.sizes[which] % plan.blocks[which]:
+            # The last block begins earlier; what the block before it has is hidden.
+            least = block.numbers[which] * plan.blocks[which]
+            conditions.append(count_positions(axes[which], block.starts[which]) >= least)
+    if not conditions:
+        return scores
+    shown = functools.reduce(logical_and, conditions)
+    order = tuple(name for name in scores.names if name in shown.names)
+    return where(shown.rearrange(order), scores, lowest)
+
+
+def _find_key_blocks(plan: BlockPlan, rest: Rest, start: Number) -> tuple[Number, Number]:
+    """Return the first block of keys that the block of queries from `start` on may see, and the one after the last."""
+    if rest.mask is None:
+        return 0, plan.counts[1]
+    first = add(start, find_extreme(rest.start(0), jnp.min))
+    behind = add(start, find_extreme(rest.start(0), jnp.max)) + plan.blocks[0]
+    keys = Range(find_extreme(rest.start(1), jnp.min), find_extreme(rest.start(1), jnp.max))
+    span = find_span(rest.mask, first, behind, keys)
+    if span is None:
+        return 0, plan.counts[1]
+    low, high = span
+    return _count_blocks(plan, low), _count_blocks(plan, high + (plan.blocks[1] - 1))
+
+
+def _count_blocks(plan: BlockPlan, position: Number) -> Number:
+    """Count the whole blocks of keys before a position, which may be negative or beyond the end."""
+    block = plan.blocks[1]
+    most = plan.counts[1] * block
+    if isinstance(position, int):
+        return min(max(position, 0), most) // block
+    # `lax.div` rounds nonnegative numbers down, in one operation.
+    return lax.div(lax.clamp(0, position, most), block)
+
+
+def may_see_keys(plan: BlockPlan, rest: Rest, block: Block | None = None) -> Number:
+    """Return whether queries of this device, or of a block, may see keys of it; True if they surely may."""
+    if rest.mask is None:
+        return True
+    return may_see(rest.mask, *(_find_range(plan, rest, which, block) for which in (0, 1)))
+
+
+def _find_range(plan: BlockPlan, rest: Rest, which: int, block: Block | None) -> Range:
+    """Return the positions of all queries (0) or keys (1) that this device has, or of those of a block."""
     assert rest.mask is not None
-    queries, keys = (range_of(plan, rest, which, at) for which in (0, 1))
-    return may_see(rest.mask, queries, keys)
+    if rest.mask.places is not None:
+        places = complete(rest.mask.places, QUERIES, KEYS, "positions")[which]
+        if block is not None:
+            places = cut(places, plan, block)
+        return Range(find_extreme(places, jnp.min), find_extreme(places, jnp.max))
+    # Blocks are asked only where a mask has positions of its own.
+    start, size = rest.start(which), plan.sizes[which]
+    first, last = find_extreme(start, jnp.min), find_extreme(start, jnp.max)
+    return Range(first, last + (size - 1))

@@ -1,5 +1,6 @@
-"""What attention over blocks of scores is given: the plan, the operands, and how a block is read and written.
+"""Internal. What the loops over blocks of scores are given: the plan, the operands, and how to read and write a block.
 
+The loops and the ways of travel call it. It knows neither devices nor masks: a mask is one more tree of arrays to cut.
 If blocks do not divide an axis, the last one begins earlier, and hides the positions that it has twice.
 """
 
@@ -18,40 +19,45 @@ from ....core import Operand, wrap
 from ....dtypes import at_least_float32
 from ....errors import ArgumentError, message
 from ....layout import tracing
+from ....names.plans import Names
 from ....partitioning.shard import auto_sharded
-from ..call import KEYS, QUERIES, AttentionCall, Scoring, rename_all, renamed
+from ..call import KEYS, QUERIES, AttentionCall, Scoring, rename, rename_all
+from ..masks.conditions import Number, add
 from ..masks.mask import AttentionMask
 
+# Scores of one block of 512 by 512 take 1 MiB in float32: few steps of a loop, and little memory.
 BLOCK = 512
-
-Number: TypeAlias = Any
-"""A Python number, a traced one, or a named array of them."""
 
 Tree: TypeAlias = Any
 """A tree of named arrays, or what stands for it in a loop or a pass of JAX."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-    """The static part of a call.
+class BlockPlan:
+    """The static part of a call whose scores are computed block by block.
 
     Attributes:
         scoring: how scores are computed.
         out_names: the axes of the result.
         dtype: that of the result.
-        dropout: the probability that a weight is dropped.
+        dropout: the probability that a weight is set to zero.
         sizes: the numbers of queries and of keys that a device computes with.
         blocks: those of a block.
         all_sizes: of all axes of the scores, on all devices.
     """
 
     scoring: Scoring
-    out_names: tuple[str, ...]
+    out_names: Names
     dtype: Any
     dropout: float
     sizes: tuple[int, int]
     blocks: tuple[int, int]
     all_sizes: tuple[tuple[str, int], ...]
+
+    @property
+    def row_names(self) -> Names:
+        """The axes of numbers that each query has, such as its largest score."""
+        return tuple(name for name in self.scoring.names if name != KEYS)
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -64,20 +70,23 @@ class Plan:
         if size == block:
             return 0
         start = number * block
-        if size % block:
-            return jnp.minimum(start, size - block)
-        return start
+        return jnp.minimum(start, size - block) if size % block else start
 
 
-class At(NamedTuple):
+class Block(NamedTuple):
     """Which block of queries and which of keys, and the first position of each."""
 
     numbers: tuple[Number, Number]
     starts: tuple[Number, Number]
 
-    def with_keys(self, plan: Plan, number: Number) -> "At":
+    @classmethod
+    def of_queries(cls, plan: BlockPlan, number: Number) -> "Block":
+        """Return a block of queries, with the first block of keys."""
+        return cls((number, 0), (plan.start(0, number), 0))
+
+    def with_keys(self, plan: BlockPlan, number: Number) -> "Block":
         """Return the same block of queries with another block of keys."""
-        return At((self.numbers[0], number), (self.starts[0], plan.start(1, number)))
+        return Block((self.numbers[0], number), (self.starts[0], plan.start(1, number)))
 
 
 class Operands(NamedTuple):
@@ -97,57 +106,54 @@ class Rest(NamedTuple):
         q_start: the position of the first query.
         k_start: the position of the first key.
         key: for dropout.
-        offsets: the index of the first element along an axis of which this device has a part.
+        offsets: the index of the first element along an axis of which this device has a part; never changed in place.
     """
 
     mask: AttentionMask | None
     q_start: Tree
     k_start: Tree
     key: Tree
-    offsets: Mapping[str, Number] = {}  # never changed
+    offsets: Mapping[str, Number] = {}
 
     def start(self, which: int) -> Number:
         """Return the position of the first query, or of the first key, that this device has."""
-        name = (QUERIES, KEYS)[which]
-        return plus((self.q_start, self.k_start)[which], self.offsets.get(name))
+        return add((self.q_start, self.k_start)[which], self.offsets.get((QUERIES, KEYS)[which]))
 
 
-def prepared(call: AttentionCall) -> tuple[Plan, Operands, Rest]:
+def prepare(call: AttentionCall) -> tuple[BlockPlan, Operands, Rest]:
     """Return the plan and the operands of a call, with `QUERIES` and `KEYS` as names of positions."""
     q_pos = str(call.q_pos)
     sizes = call.query.axis_size(q_pos), call.keys.axis_size(call.k_pos)
-    new = {q_pos: QUERIES, call.k_pos: KEYS}
     operands = Operands(call.scoring_query, call.keys, call.values, call.bias)
-    rest = Rest(
-        call.mask,
-        without_zero(call.q_start),
-        without_zero(call.k_start),
-        call.key if call.dropout else None,
-    )
-    operands, rest = rename_all((led(operands, rest), rest), new)
+    q_start, k_start = _drop_zero(call.q_start), _drop_zero(call.k_start)
+    rest = Rest(call.mask, q_start, k_start, call.key if call.dropout else None)
+    # No mapping lays out these names: a loop over blocks cannot cut what is split.
+    new = {q_pos: QUERIES, call.k_pos: KEYS}
+    operands, rest = rename_all((_spread_anonymous(operands, rest), rest), new)
 
     scoring = call.scoring
+    # Running sums over many blocks lose too much in a narrow dtype.
     scoring = dataclasses.replace(
-        scoring,
-        names=renamed(scoring.names, new),
-        dtype=at_least_float32(scoring.dtype),
+        scoring, names=rename(scoring.names, new), dtype=at_least_float32(scoring.dtype)
     )
-    dtype = jnp.promote_types(call.query.dtype, call.values.dtype)
-    out_names = renamed(call.out_names, new)
-    blocks = sizes_of_blocks(call.block_size, sizes)
-    all_sizes = tuple(zip(scoring.names, call.score_sizes, strict=True))
-    plan = Plan(scoring, out_names, dtype, call.dropout, sizes, blocks, all_sizes)
+    plan = BlockPlan(
+        scoring,
+        rename(call.out_names, new),
+        jnp.promote_types(call.query.dtype, call.values.dtype),
+        call.dropout,
+        sizes,
+        choose_block_sizes(call.block_size, sizes),
+        tuple(zip(scoring.names, call.score_sizes, strict=True)),
+    )
     return plan, operands, rest
 
 
-def without_zero(start: int | Operand) -> int | Operand | None:
+def _drop_zero(start: int | Operand) -> int | Operand | None:
     """Return None for 0, which adds no operation."""
-    if isinstance(start, int) and start == 0:
-        return None
-    return start
+    return None if isinstance(start, int) and start == 0 else start
 
 
-def led(operands: Operands, rest: Rest) -> Operands:
+def _spread_anonymous(operands: Operands, rest: Rest) -> Operands:
     """Give the query the anonymous dimensions of all arrays, so that scores and results have these."""
     leaves = jax.tree.leaves((operands, rest), is_leaf=is_named_array)
     given = [x for x in leaves if isinstance(x, NamedArray)]
@@ -157,7 +163,7 @@ def led(operands: Operands, rest: Rest) -> Operands:
     return operands._replace(query=wrap(query, array, query.names))
 
 
-def sizes_of_blocks(
+def choose_block_sizes(
     given: tuple[int, int] | None, sizes: tuple[Number, Number]
 ) -> tuple[Number, Number]:
     """Choose block sizes for which the last block hides least.
@@ -169,84 +175,74 @@ def sizes_of_blocks(
     if min(given) < 1:
         problem = f"a block must have at least one position, not {min(given)}"
         raise ArgumentError(message("dot_product_attention", problem))
-    queries, keys = map(_block, sizes, given)
+    queries, keys = map(_choose_block_size, sizes, given)
     return queries, keys
 
 
-def _block(size: Number, given: int) -> Number:
+def _choose_block_size(size: Number, given: int) -> Number:
     if is_symbolic_dim(size):
-        if size % given == 0:
-            return given
-        return size
+        return given if size % given == 0 else size
     count = -(-size // given)
     return -(-size // count)
 
 
-def filled(
-    plan: Plan, operands: Operands, names: tuple[str, ...], value: float, **sizes: int
+def fill(
+    plan: BlockPlan, operands: Operands, names: Names, value: float, **sizes: int
 ) -> NamedArray:
-    """Make an array that a loop fills, with the sizes of the operands except the given ones."""
+    """Make an array that a loop writes, with the sizes of the operands except the given ones."""
     known: dict[str, int] = {}
     for x in operands:
-        if x is not None:
-            known.update(x.shape.items())
+        known.update({} if x is None else x.shape)
     known.update(sizes)
 
     query = operands.query
     lead = query.array.shape[: -len(query.names)]
     shape = (*lead, *map(known.__getitem__, names))
-    return made(operands, shape, names, value, plan.scoring.dtype)
+    return make_like_query(operands, shape, names, value, plan.scoring.dtype)
 
 
-def made(
-    operands: Operands,
-    shape: tuple[int, ...],
-    names: tuple[str, ...],
-    value: float,
-    dtype: DTypeLike,
+def make_like_query(
+    operands: Operands, shape: tuple[int, ...], names: Names, value: float, dtype: DTypeLike
 ) -> NamedArray:
-    """Make an array that varies over devices as the query does."""
-    varying = jax.typeof(operands.query.array).mat.varying
+    """Make an array that varies over devices as the query does, since the carry of a loop keeps its type."""
+    varying = tracing.varying_over(operands.query.array)
     array = tracing.varying(jnp.full(shape, value, dtype), varying)
     return auto_sharded(NamedArray(array, names))
 
 
-def take(x: object, plan: Plan, at: At) -> Tree:
+def cut(x: object, plan: BlockPlan, block: Block) -> Tree:
     """Slice an array to a block of queries and of keys, if it has their axes; numbers stay as they are."""
     if not isinstance(x, NamedArray):
         return x
-    starts, sizes = _window(plan, x, at)
+    starts, sizes = _find_window(plan, x, block)
     if sizes == x.array.shape:
         return x
+    # Starts are never negative, so that no operation needs to wrap them.
     return wrap(x, lax.dynamic_slice(x.array, starts, sizes, allow_negative_indices=False), x.names)
 
 
-def _window(plan: Plan, x: NamedArray, at: At) -> tuple[list[Tree], tuple[int, ...]]:
-    starts: list[object] = [0] * x.array.ndim
-    sizes = list(x.array.shape)
-    for name, start, block in zip((QUERIES, KEYS), at.starts, plan.blocks, strict=True):
-        if name in x.names:
-            dim = x.names.index(name) - len(x.names)
-            starts[dim], sizes[dim] = start, block
-    return starts, tuple(sizes)
-
-
-def put(plan: Plan, x: NamedArray, block: NamedArray, at: At, *, add: bool = False) -> NamedArray:
-    """Write a block, or add it to the previous values."""
-    update = block.rearrange(x.names).array.astype(x.dtype)
+def write(
+    plan: BlockPlan, x: NamedArray, values: NamedArray, block: Block, *, add: bool = False
+) -> NamedArray:
+    """Write values of a block, or add them to the previous ones."""
+    update = values.rearrange(x.names).array.astype(x.dtype)
     if add:
-        update = update + take(x, plan, at).array
-    starts, sizes = _window(plan, x, at)
+        update = update + cut(x, plan, block).array
+    starts, sizes = _find_window(plan, x, block)
     if sizes == x.array.shape:
         return wrap(x, update, x.names)
     written = lax.dynamic_update_slice(x.array, update, starts, allow_negative_indices=False)
     return wrap(x, written, x.names)
 
 
-def plus(x: Number, y: Number) -> Number:
-    """Add two numbers; None stands for 0 and adds no operation."""
-    if y is None or (isinstance(y, int) and y == 0):
-        return x
-    if x is None:
-        return y
-    return x + y
+def _find_window(
+    plan: BlockPlan, x: NamedArray, block: Block
+) -> tuple[list[Number], tuple[int, ...]]:
+    """Return where a block starts along each dimension of an array, and its sizes."""
+    starts: list[Number] = [0] * x.array.ndim
+    sizes = list(x.array.shape)
+    for name, start, size in zip((QUERIES, KEYS), block.starts, plan.blocks, strict=True):
+        if name in x.names:
+            dim = x.names.index(name) - len(x.names)
+            starts[dim], sizes[dim] = start, size
+    return starts, tuple(sizes)

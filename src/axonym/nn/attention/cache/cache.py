@@ -1,7 +1,6 @@
 """A cache of keys and values, for decoding token by token or chunk by chunk."""
 
 import dataclasses
-import itertools
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -37,8 +36,8 @@ from ....phrases import missing_axis
 from ...layer import Layer
 from ...settings import integer
 from ..attention import dot_product_attention
-from ..call import told
-from ..masks.conditions import positions, visible
+from ..call import describe_operand
+from ..masks.conditions import Pairing, count_positions, find_visible, list_conditions
 from ..masks.mask import AttentionMask, causal
 from .filling import put
 
@@ -167,7 +166,7 @@ class KVCache(Layer):
         """Return the positions of the next tokens: axes {Pos}, unless it is None, and those of `length`."""
         if Pos is not None:
             Pos = sized(Pos, "KVCache.positions")
-        return positions(Pos, self.length)
+        return count_positions(Pos, self.length)
 
     def extend(
         self,
@@ -213,7 +212,7 @@ class KVCache(Layer):
             raise AxisNotFoundError(message("KVCache", problem, *lines, hint=hint))
         self._check_room(number, length)
 
-        places = positions(None if pos is None else keys.resolve_axis(pos), start)
+        places = count_positions(None if pos is None else keys.resolve_axis(pos), start)
         if self.window is not None:
             places = places % self.key.axis_size(self.KPos)
         index = {**at, self.KPos: places}
@@ -304,18 +303,15 @@ class KVCache(Layer):
 
     def _check_mask(self, mask: AttentionMask, Tokens: Axis | None) -> None:
         """Check that the conditions of a mask are defined for the keys of the cache."""
-        compares = any(
-            clause.causal or clause.window or clause.prefix is not None for clause in mask.clauses
-        )
-        if self.window is not None and compares:
+        conditions = [own for clause in mask.clauses for own in list_conditions(clause)]
+        if self.window is not None and any(own.compares_positions for own in conditions):
             problem = "the key axis of a cache with a window has slots, which a mask cannot compare with positions"
             hint = "the window of the cache is causal already; give other conditions as an array"
             raise ArgumentError(message("KVCache.attend", problem, hint=hint))
         size = self.key.axis_size(self.KPos)
         if self.window is None and Tokens is not None and Tokens.size == size:
             return  # all keys of the cache are those of the new tokens
-        pairs = itertools.chain.from_iterable(clause.segment_ids for clause in mask.clauses)
-        if any(keys is None for _, keys in pairs):
+        if any(own.lacks_keys for own in conditions):
             problem = "the segment ids of new tokens do not cover all keys of the cache"
             hint = f"pass key_ids=..., over axis {self.KPos!r}"
             given = f"cache has: {facts(self.key)}"
@@ -329,7 +325,8 @@ class KVCache(Layer):
             last, pos = start + (Pos.size - 1), Pos.name
         held = batched(_held, (last, places), ((), ()), (), outer=True, size=places.size)
         mask = AttentionMask(causal=True, window=self.window)
-        return visible(mask, positions(Pos, start), held, pos, self.KPos)
+        pairing = Pairing(count_positions(Pos, start), held, pos, self.KPos)
+        return find_visible(mask, pairing)
 
     def _at(self, layer: tuple[AxisSelector, int | Operand] | None) -> dict[str, Any]:
         """Return the checked index of one layer; an empty one without `layer`."""
@@ -364,7 +361,7 @@ class KVCache(Layer):
         if not isinstance(x, Core):
             raise checks.unnamed("KVCache", x)
         wanted = plans.without(kept.names, (self.KPos, *at))
-        lines = told(what, x), told("cache", kept)
+        lines = describe_operand(what, x), describe_operand("cache", kept)
         needed = wanted if pos is None else (*wanted, pos)
         for name in needed:
             if name not in x.names:
@@ -402,7 +399,7 @@ def _real(count: int | Operand | None, number: int, keys: NamedArray) -> Any:
     numbers = count.node[0][0] if isinstance(count, Core) else count
     if _outside(numbers, 0, number):
         problem = f"the count of real tokens must be from 0 to {number}, the number of new tokens"
-        raise ArgumentError(message("KVCache", problem, told("keys", keys)))
+        raise ArgumentError(message("KVCache", problem, describe_operand("keys", keys)))
     return count
 
 
@@ -435,4 +432,6 @@ def _two_sizes(
 ) -> AxisSizeError:
     """Build the error of an axis with different sizes in two operands."""
     problem = f"axis {name!r} has size {x.axis_size(name)} in the {what}, and {y.axis_size(name)} in the {other}"
-    return AxisSizeError(message(function, problem, told(what, x), told(other, y)))
+    return AxisSizeError(
+        message(function, problem, describe_operand(what, x), describe_operand(other, y))
+    )

@@ -1,10 +1,10 @@
-"""Attention over split positions after an exchange: of keys for all keys, or of positions for heads.
+"""Internal. Attention over split positions after an all-to-all: each device gets all positions of a part of the heads.
 
-With all-gather, each device gets the keys and values of all others. With all-to-all, each device gets all positions of
-a part of the heads, and gives the results back.
+Then it gives the results back. `context` runs it for `implementation="all-to-all"`. In between, arrays are split by
+heads, or replicated if they have none; a device computes as if positions were not split.
 
 Reference:
-    Jacobs et al. (2023), DeepSpeed Ulysses, for all-to-all.
+    Jacobs et al. (2023), DeepSpeed Ulysses.
 """
 
 import functools
@@ -14,157 +14,101 @@ from jax import lax
 
 from ....array import NamedArray
 from ....layout import tracing
-from ....ops.elementwise import maximum
-from ..blocks.loop import all_rows, kept_rows, no_gradients, no_rows, with_gradients
-from ..blocks.plan import Operands, Plan, Rest, Tree
+from ..blocks.loop import average, differentiate, fold_all, start_rows
+from ..blocks.plan import BlockPlan, Operands, Rest, Tree
 from ..call import KEYS, QUERIES
-from .devices import Layout, dimension, mapped, of_array, travels, varied
+from .devices import DevicePlan, Method, Saved, apply, find_dimension, map_arrays, vary
 
 
-def gather_forward(plan: Plan, layout: Layout, operands: Operands, rest: Rest) -> Tree:
-    """Return the result, the largest score and the total of each query of a device."""
-    given = _gathered(plan, layout, operands, rest)
-    return _attended(layout.local(plan, whole=(False, True)), *given)
+def _compute(plan: BlockPlan, devices: DevicePlan, operands: Operands, rest: Rest) -> Tree:
+    """Return the results, the last two by heads, and what the backward pass need not exchange again."""
+    by_heads = map_arrays(functools.partial(_split_heads, devices), operands)
+    kept = map_arrays(lambda x: x if str(devices.heads) in x.names else None, by_heads)
+    rest = _split_heads_of_rest(plan, devices, operands, rest)
+    operands, rest = vary(devices, (by_heads, rest))
+    plan = devices.make_local(plan, all_queries=True, all_keys=True)
+    rows = fold_all(plan, operands, rest, start_rows(plan, operands))
+    out, *others = average(plan, rows)
+    return (_split_positions(devices, out), *others), (kept, out)
 
 
-def gather_backward(
-    plan: Plan, layout: Layout, operands: Operands, rest: Rest, results: Tree, cotangents: Tree
+def _differentiate(
+    plan: BlockPlan, devices: DevicePlan, saved: Saved, cotangents: Tree
 ) -> Operands:
     """Return the gradients by the operands of a device."""
-    given = _gathered(plan, layout, operands, rest)
-    plan = layout.local(plan, whole=(False, True))
-    gradients = _differentiated(layout, plan, given, results, cotangents)
-
-    def scattered(x: Tree) -> Tree:
-        if not travels(x) or not layout.splits_keys:
-            return x
-        scatter = functools.partial(lax.psum_scatter, axis_name=layout.axes, tiled=True)
-        return of_array(lambda a: scatter(a, scatter_dimension=dimension(x, KEYS)), x)
-
-    result: Operands = mapped(scattered, gradients)
-    return result
-
-
-def _gathered(plan: Plan, layout: Layout, operands: Operands, rest: Rest) -> tuple[Operands, Rest]:
-    """Return the operands with all keys."""
-    offsets = layout.offsets(plan, operands)
-
-    def one(x: Tree) -> Tree:
-        if not travels(x) or not layout.splits_keys:
-            return x
-        gather = functools.partial(lax.all_gather, axis_name=layout.axes, tiled=True)
-        return of_array(lambda a: gather(a, axis=dimension(x, KEYS)), x)
-
-    operands, rest = mapped(one, (operands, rest))
-    start = layout.here() * layout.local(plan).sizes[0]
-    return operands, rest._replace(offsets={**offsets, QUERIES: start})
-
-
-def exchange_forward(plan: Plan, layout: Layout, operands: Operands, rest: Rest) -> Tree:
-    """Return results as `gather_forward` does, the last two by heads, and what the backward pass keeps.
-
-    It keeps operands and result by heads, so that it need not exchange them again.
-    """
-    by_heads = mapped(functools.partial(_by_head, layout), operands)
-    kept = mapped(lambda x: x if str(layout.heads) in x.names else None, by_heads)
-    rest = _rest_by_heads(plan, layout, operands, rest)
-    out, *rows = _attended(
-        layout.local(plan, whole=(True, True)), *varied(layout, (by_heads, rest))
-    )
-    return (_given_back(layout, out), *rows), (kept, out)
-
-
-def exchange_backward(
-    plan: Plan, layout: Layout, operands: Operands, rest: Rest, results: Tree, cotangents: Tree
-) -> Operands:
-    """Return the gradients by the operands of a device, given what `exchange_forward` keeps and the rows."""
-    (kept, out), rows = results
-    rest = _rest_by_heads(plan, layout, operands, rest)
-    by_heads = Operands(
-        *(_kept_or_by_head(layout, *pair) for pair in zip(kept, operands, strict=True))
-    )
+    operands, rest, (_, *rows), (kept, out) = saved
+    rest = _split_heads_of_rest(plan, devices, operands, rest)
+    pairs = zip(kept, operands, strict=True)
+    by_heads = Operands(*(_split_heads(devices, x) if own is None else own for own, x in pairs))
     by_out, *others = cotangents
-    plan = layout.local(plan, whole=(True, True))
-    cotangents = _by_head(layout, by_out), *others
-    gradients = _differentiated(layout, plan, (by_heads, rest), (out, *rows), cotangents)
+    plan = devices.make_local(plan, all_queries=True, all_keys=True)
+    cotangents = _split_heads(devices, by_out), *others
+    gradients = differentiate(plan, by_heads, rest, (out, *rows), cotangents, sees=devices.sees)
 
-    back: Operands = mapped(functools.partial(_given_back, layout), gradients, operands)
+    back: Operands = map_arrays(functools.partial(_split_positions, devices), gradients, operands)
     return back
 
 
-def _kept_or_by_head(layout: Layout, kept: Tree, x: Tree) -> Tree:
-    return _by_head(layout, x) if kept is None else kept
-
-
-def _rest_by_heads(plan: Plan, layout: Layout, operands: Operands, rest: Rest) -> Rest:
+def _split_heads_of_rest(
+    plan: BlockPlan, devices: DevicePlan, operands: Operands, rest: Rest
+) -> Rest:
     """Return the other operands for all positions of a part of the heads."""
-    offsets = layout.offsets(plan, operands)
+    offsets = devices.find_offsets(plan, operands)
     if plan.dropout:
-        heads = str(layout.heads)
-        start = layout.here() * (operands.query.axis_size(heads) // layout.ways)
+        heads = str(devices.heads)
+        start = devices.find_index() * (operands.query.axis_size(heads) // devices.ways)
         offsets[heads] = offsets.get(heads, 0) + start
-    rest = mapped(functools.partial(_by_head, layout), rest)
+    rest = map_arrays(functools.partial(_split_heads, devices), rest)
     return rest._replace(offsets=offsets)
 
 
-def _split_position(layout: Layout, x: NamedArray) -> str | None:
+def _find_split_positions(devices: DevicePlan, x: NamedArray) -> str | None:
     """Return the positions of an array that are split."""
     if QUERIES in x.names:
         return QUERIES
-    if KEYS in x.names and layout.splits_keys:
-        return KEYS
-    return None
+    return KEYS if KEYS in x.names and devices.splits_keys else None
 
 
-def _by_head(layout: Layout, x: Tree) -> Tree:
+def _split_heads(devices: DevicePlan, x: Tree) -> Tree:
     """Return an array with all positions, and a part of the heads if it has heads."""
     if not isinstance(x, NamedArray):
         return x
-    position, heads, axes = _split_position(layout, x), str(layout.heads), layout.axes
-    if heads not in x.names and position is None:
-        return x
+    positions, heads = _find_split_positions(devices, x), str(devices.heads)
     if heads not in x.names:
-        at = dimension(x, str(position))
-        return of_array(lambda a: lax.all_gather(a, axes, axis=at, tiled=True), x)
-    to = dimension(x, heads)
-    if position is not None:
-        at = dimension(x, position)
-        return of_array(lambda a: layout.swapped(a, to, at), x)
-    size = x.array.shape[to] // layout.ways
-    start = layout.here() * size
-    return of_array(lambda a: lax.dynamic_slice_in_dim(a, start, size, to), x)
+        if positions is None:
+            return x
+        gather = functools.partial(lax.all_gather, axis_name=devices.axes, tiled=True)
+        return apply(lambda array: gather(array, axis=find_dimension(x, positions)), x)
+    to = find_dimension(x, heads)
+    if positions is not None:
+        at = find_dimension(x, positions)
+        return apply(lambda array: devices.exchange(array, to, at), x)
+    size = x.array.shape[to] // devices.ways
+    start = devices.find_index() * size
+    return apply(lambda array: lax.dynamic_slice_in_dim(array, start, size, to), x)
 
 
-def _given_back(layout: Layout, x: NamedArray, like: NamedArray | None = None) -> NamedArray:
-    """Undo `_by_head` for a result, or for the gradient of an operand, whose parts are summed."""
-    position, heads, axes = _split_position(layout, x), str(layout.heads), layout.axes
-    if heads not in x.names and position is None:
-        return x
+def _split_positions(
+    devices: DevicePlan, x: NamedArray, like: NamedArray | None = None
+) -> NamedArray:
+    """Undo `_split_heads` for a result, or for the gradient of an operand `like`, whose parts are summed."""
+    positions, heads = _find_split_positions(devices, x), str(devices.heads)
     if heads not in x.names:
-        at = dimension(x, str(position))
-        scatter = functools.partial(lax.psum_scatter, axis_name=axes, tiled=True)
-        return of_array(lambda a: scatter(a, scatter_dimension=at), x)
-    to = dimension(x, heads)
-    if position is not None:
-        at, dtype = dimension(x, position), x.dtype if like is None else like.dtype
-        return of_array(lambda a: layout.swapped(a.astype(dtype), at, to), x)
+        if positions is None:
+            return x
+        scatter = functools.partial(lax.psum_scatter, axis_name=devices.axes, tiled=True)
+        dimension = find_dimension(x, positions)
+        return apply(lambda array: scatter(array, scatter_dimension=dimension), x)
+    to = find_dimension(x, heads)
+    if positions is not None:
+        # Narrowed before it is sent, which halves the bytes of bfloat16.
+        at, dtype = find_dimension(x, positions), x.dtype if like is None else like.dtype
+        return apply(lambda array: devices.exchange(array.astype(dtype), at, to), x)
     assert like is not None
-    start = layout.here() * x.array.shape[to]
+    # Each device has the gradients of its heads; the sum over devices joins them.
+    start = devices.find_index() * x.array.shape[to]
     zeros = tracing.varying(jnp.zeros(like.array.shape, x.dtype), tracing.varying_over(x.array))
-    return of_array(lambda a: lax.dynamic_update_slice_in_dim(zeros, a, start, to), x)
+    return apply(lambda array: lax.dynamic_update_slice_in_dim(zeros, array, start, to), x)
 
 
-def _attended(plan: Plan, operands: Operands, rest: Rest) -> Tree:
-    rows = all_rows(plan, operands, rest, no_rows(plan, operands))
-    total = maximum(rows.total, 1.0)
-    return (rows.summed / total).astype(plan.dtype), rows.largest, total
-
-
-def _differentiated(
-    layout: Layout, plan: Plan, given: tuple[Operands, Rest], results: Tree, cotangents: Tree
-) -> Operands:
-    operands, rest = given
-    out, largest, total = results
-    by_out, _, by_total = cotangents
-    rows = kept_rows(plan, out, (largest, total), (by_out, by_total), sees=layout.sees)
-    return with_gradients(plan, operands, rest, rows, no_gradients(plan, operands))
+EXCHANGE = Method("all-to-all", _compute, _differentiate, by_heads=True)

@@ -1,10 +1,10 @@
-"""Ring attention: keys and values go from device to device, and each device adds what its queries see of them.
+"""Internal. Ring attention: keys and values go from device to device, and each adds what its queries see of them.
 
-A device has a part of the positions. In each turn it sends the keys and values that it has to the next device, while it
+A device has a part of the positions. In each step it sends the keys and values that it has to the next device, while it
 computes with them. Parts that the mask hides from all its queries are not computed, and with a causal window, keys go
 only as far as it reaches. In the backward pass, the gradients of keys and values travel with them, and in the end go
 home. Nothing is kept but what the device had, its result, and two numbers for each query, so that memory is linear in
-the number of its positions.
+the number of its positions. `context` runs it for `implementation="ring"`.
 
 Reference:
     Liu, Zaharia, Abbeel (2023), Ring attention with blockwise transformers for near-infinite context.
@@ -18,25 +18,36 @@ import jax
 from jax import lax
 
 from ....array import NamedArray
-from ....ops.elementwise import maximum
 from ..blocks.loop import (
-    Kept,
+    BackwardRows,
     Rows,
-    all_rows,
-    if_may_see,
-    kept_rows,
-    no_gradients,
-    no_rows,
-    with_gradients,
+    add_gradients,
+    average,
+    fold_all,
+    make_backward_rows,
+    make_zeros,
+    may_see_keys,
+    start_rows,
+    step_if,
 )
-from ..blocks.plan import Number, Operands, Plan, Rest, Tree
+from ..blocks.plan import BlockPlan, Operands, Rest, Tree
 from ..call import KEYS, QUERIES
-from ..hidden import may_see, range_of
-from .devices import Layout, dimension, is_row, mapped, of_array, travels
+from ..masks.conditions import Number
+from .devices import (
+    DevicePlan,
+    Method,
+    Saved,
+    apply,
+    find_dimension,
+    is_of_keys,
+    is_of_pairs,
+    map_arrays,
+    vary,
+)
 
 
-class _Turn(NamedTuple):
-    """What a device computes with in one turn."""
+class _Visit(NamedTuple):
+    """What a device computes with in one step: its queries, the keys that are there, and whether it may see them."""
 
     operands: Operands
     rest: Rest
@@ -46,147 +57,146 @@ class _Turn(NamedTuple):
 class _Ring:
     """The operands of a device, and those that travel."""
 
-    def __init__(self, plan: Plan, layout: Layout, operands: Operands, rest: Rest) -> None:
-        self.plan = layout.local(plan)
-        self.layout = layout
-        self.here = layout.here()
-        offsets = layout.offsets(plan, operands)
-        self._offsets = {**offsets, QUERIES: self.here * self.plan.sizes[0]}
+    def __init__(
+        self, plan: BlockPlan, devices: DevicePlan, operands: Operands, rest: Rest
+    ) -> None:
+        self.plan = devices.make_local(plan)
+        self.devices = devices
+        self.index = devices.find_index()
+        offsets = devices.find_offsets(plan, operands)
+        self._offsets = {**offsets, QUERIES: self.index * self.plan.sizes[0]}
         self._home = operands, rest
-        self.visiting = _kept(travels, self._home)
+        self.travellers = _select(is_of_keys, self._home)
 
-    def turn(self, number: Number, visiting: Tree) -> _Turn:
-        """Return what a device computes with in a turn: its queries, and the keys that are there."""
-        source = (self.here - number) % self.layout.ways
-        operands, rest = _joined(visiting, mapped(functools.partial(self.part, source), self._home))
+    def find_source(self, number: Number) -> Number:
+        """Return the device whose keys are here in a step."""
+        return (self.index - number) % self.devices.ways
+
+    def visit(self, number: Number, travellers: Tree) -> _Visit:
+        """Return what a device computes with in a step."""
+        source = self.find_source(number)
+        parts = map_arrays(functools.partial(self.cut_part, source), self._home)
+        operands, rest = _join(travellers, parts)
         rest = rest._replace(offsets={**self._offsets, KEYS: source * self.plan.sizes[1]})
-        seen: Number = True
-        if rest.mask is not None:
-            queries, keys = (range_of(self.plan, rest, which) for which in (0, 1))
-            seen = may_see(rest.mask, queries, keys)
-        return _Turn(operands, rest, seen)
+        return _Visit(operands, rest, may_see_keys(self.plan, rest))
 
-    def part(self, source: Number, x: Tree) -> Tree:
-        """Return the part of an array that belongs to the keys of another device."""
-        if not is_row(x):
+    def cut_part(self, source: Number, x: Tree) -> Tree:
+        """Return the part of an array for pairs that belongs to the keys of another device."""
+        if not is_of_pairs(x):
             return x
-        at, size = dimension(x, KEYS), self.plan.sizes[1]
-        return of_array(lambda array: lax.dynamic_slice_in_dim(array, source * size, size, at), x)
+        dim, size = find_dimension(x, KEYS), self.plan.sizes[1]
+        return apply(lambda array: lax.dynamic_slice_in_dim(array, source * size, size, dim), x)
 
-    def with_part(self, source: Number, x: NamedArray, part: NamedArray) -> NamedArray:
-        """Write the part of an array that belongs to the keys of another device."""
-        if not is_row(x):
+    def write_part(self, source: Number, x: NamedArray, part: NamedArray) -> NamedArray:
+        """Write the part of an array for pairs that belongs to the keys of another device."""
+        if not is_of_pairs(x):
             return part
-        at, size = dimension(x, KEYS), self.plan.sizes[1]
-        return of_array(
-            lambda array: lax.dynamic_update_slice_in_dim(array, part.array, source * size, at), x
-        )
+        dim, start = find_dimension(x, KEYS), source * self.plan.sizes[1]
+        update = lax.dynamic_update_slice_in_dim
+        return apply(lambda array: update(array, part.array, start, dim), x)
 
 
-def ring_forward(
-    plan: Plan, layout: Layout, operands: Operands, rest: Rest
-) -> tuple[NamedArray, NamedArray, NamedArray]:
-    """Return the result, the largest score and the total of each query of a device."""
-    ring = _Ring(plan, layout, operands, rest)
+def _compute(plan: BlockPlan, devices: DevicePlan, operands: Operands, rest: Rest) -> Tree:
+    """Return the results of the queries of a device."""
+    operands, rest = vary(devices, (operands, rest))
+    ring = _Ring(plan, devices, operands, rest)
     plan = ring.plan
 
-    def compute(number: Number, visiting: Tree, rows: Rows) -> Rows:
-        now = ring.turn(number, visiting)
-        step = functools.partial(all_rows, plan, now.operands, now.rest)
-        added: Rows = if_may_see(now.seen, step, rows)
-        return added
+    def compute(number: Number, travellers: Tree, rows: Rows) -> Rows:
+        here = ring.visit(number, travellers)
+        fold = functools.partial(fold_all, plan, here.operands, here.rest)
+        folded: Rows = step_if(here.seen, fold, rows)
+        return folded
 
-    def turn(number: Number, carry: Tree) -> Tree:
-        visiting, rows = carry
-        return layout.send(visiting), compute(number, visiting, rows)
+    def step(number: Number, carry: Tree) -> Tree:
+        travellers, rows = carry
+        return devices.send(travellers), compute(number, travellers, rows)
 
-    carry = ring.visiting, no_rows(plan, operands)
-    visiting, rows = _repeated(0, layout.hops, turn, carry)
-    rows = compute(layout.hops, visiting, rows)
-    total = maximum(rows.total, 1.0)
-    return (rows.summed / total).astype(plan.dtype), rows.largest, total
+    carry = ring.travellers, start_rows(plan, operands)
+    travellers, rows = _repeat(0, devices.hops, step, carry)
+    # After the last step nothing is sent.
+    return average(plan, compute(devices.hops, travellers, rows)), ()
 
 
-def ring_backward(
-    plan: Plan, layout: Layout, operands: Operands, rest: Rest, results: Tree, cotangents: Tree
+def _differentiate(
+    plan: BlockPlan, devices: DevicePlan, saved: Saved, cotangents: Tree
 ) -> Operands:
     """Return the gradients by the operands of a device."""
-    out, largest, total = results
-    by_out, _, by_total = cotangents
-    ring = _Ring(plan, layout, operands, rest)
-    plan, send = ring.plan, layout.send
-    rows = kept_rows(plan, out, (largest, total), (by_out, by_total), sees=layout.sees)
-    compute = functools.partial(_gradients, ring, rows)
+    ring = _Ring(plan, devices, saved.operands, saved.rest)
+    plan, send, hops = ring.plan, devices.send, devices.hops
+    rows = make_backward_rows(plan, saved.results, cotangents, sees=devices.sees)
+    compute = functools.partial(_add_visit, ring, rows)
 
-    zeros = no_gradients(plan, operands)
-    staying = _kept(_stays, zeros)
-    visiting = ring.visiting
-    arriving = send(visiting) if layout.hops else None
-    staying, own = compute(0, visiting, staying)
-    if not layout.hops:
-        return Operands(*_joined(own, staying))
+    # Keys are sent one step ahead of their gradients, so that a device need not wait for them.
+    staying = _select(_is_staying, make_zeros(plan, saved.operands))
+    travellers = ring.travellers
+    arriving = send(travellers) if hops else None
+    staying, own = compute(0, travellers, staying)
+    if not hops:
+        return Operands(*_join(own, staying))
 
-    visiting = arriving
-    arriving = send(visiting) if layout.hops > 1 else None
-    staying, gradients = compute(1, visiting, staying)
+    travellers = arriving
+    arriving = send(travellers) if hops > 1 else None
+    staying, gradients = compute(1, travellers, staying)
 
-    def turn(number: Number, carry: Tree) -> Tree:
-        visiting, gradients, staying = carry
-        arriving, arrived = send(visiting), send(gradients)
-        staying, more = compute(number, visiting, staying)
-        return arriving, _sum(arrived, more), staying
+    def step(number: Number, carry: Tree) -> Tree:
+        travellers, gradients, staying = carry
+        arriving, arrived = send(travellers), send(gradients)
+        staying, more = compute(number, travellers, staying)
+        return arriving, _add(arrived, more), staying
 
-    if layout.hops > 1:
+    if hops > 1:
         carry = arriving, gradients, staying
-        visiting, gradients, staying = _repeated(2, layout.hops, turn, carry)
+        travellers, gradients, staying = _repeat(2, hops, step, carry)
         arrived = send(gradients)
-        staying, more = compute(layout.hops, visiting, staying)
-        gradients = _sum(arrived, more)
-    home = send(gradients, -layout.hops)
-    return Operands(*_joined(_sum(own, home), staying))
+        staying, more = compute(hops, travellers, staying)
+        gradients = _add(arrived, more)
+    home = send(gradients, -hops)
+    return Operands(*_join(_add(own, home), staying))
 
 
-def _gradients(ring: _Ring, rows: Kept, number: Number, visiting: Tree, staying: Tree) -> Tree:
-    """Return gradients after a turn: those that stay, and what is added to those that travel."""
-    now = ring.turn(number, visiting)
-    source = (ring.here - number) % ring.layout.ways
-    zeros = _kept(travels, no_gradients(ring.plan, now.operands))
-    before = _joined(zeros, mapped(functools.partial(ring.part, source), staying))
-    step = functools.partial(with_gradients, ring.plan, now.operands, now.rest, rows)
-    after = if_may_see(now.seen, step, before)
-    write = functools.partial(ring.with_part, source)
-    return mapped(write, staying, _kept(_stays, after)), _kept(travels, after)
+def _add_visit(
+    ring: _Ring, rows: BackwardRows, number: Number, travellers: Tree, staying: Tree
+) -> Tree:
+    """Return gradients after a step: those that stay, and what is added to those that travel."""
+    here = ring.visit(number, travellers)
+    source = ring.find_source(number)
+    zeros = _select(is_of_keys, make_zeros(ring.plan, here.operands))
+    before = _join(zeros, map_arrays(functools.partial(ring.cut_part, source), staying))
+    add = functools.partial(add_gradients, ring.plan, here.operands, here.rest, rows)
+    after = step_if(here.seen, add, before)
+    write = functools.partial(ring.write_part, source)
+    staying = map_arrays(write, staying, _select(_is_staying, after))
+    return staying, _select(is_of_keys, after)
 
 
-def _stays(x: Tree) -> bool:
-    return not travels(x)
+def _is_staying(x: Tree) -> bool:
+    return not is_of_keys(x)
 
 
-def _kept(keep: Callable[[Tree], bool], tree: Tree) -> Tree:
+def _select(is_selected: Callable[[Tree], bool], tree: Tree) -> Tree:
     """Return a tree with None in place of arrays that are left out."""
-    return mapped(lambda x: x if keep(x) else None, tree)
+    return map_arrays(lambda x: x if is_selected(x) else None, tree)
 
 
-def _joined(one: Tree, other: Tree) -> Tree:
+def _join(one: Tree, other: Tree) -> Tree:
     """Return a tree with the arrays of two; where both have one, that of the first."""
-
-    def first(x: Tree, y: Number) -> Tree:
-        return y if x is None else x
 
     def is_leaf(x: Tree) -> bool:
         return x is None or isinstance(x, NamedArray)
 
-    return jax.tree.map(first, one, other, is_leaf=is_leaf)
+    return jax.tree.map(lambda x, y: y if x is None else x, one, other, is_leaf=is_leaf)
 
 
-def _sum(one: Tree, other: Tree) -> Tree:
+def _add(one: Tree, other: Tree) -> Tree:
     return jax.tree.map(jax.numpy.add, one, other)
 
 
-def _repeated(first: int, behind: int, step: Callable[[Tree, Tree], Tree], carry: Tree) -> Tree:
+def _repeat(first: int, behind: int, step: Callable[[Tree, Tree], Tree], carry: Tree) -> Tree:
     """Take steps; a loop compiles them once."""
     if behind - first == 1:
         return step(first, carry)
-    if behind <= first:
-        return carry
-    return lax.fori_loop(first, behind, step, carry)
+    return carry if behind <= first else lax.fori_loop(first, behind, step, carry)
+
+
+RING = Method("ring", _compute, _differentiate)
