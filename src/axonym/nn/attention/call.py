@@ -141,11 +141,13 @@ class AttentionCall:
             call = "dot_product_attention(QPos, KPos, HeadDim, query, keys, values)"
             hint = f"{call}: the positions of queries come first"
             raise OperandError(message(FUNCTION, problem, hint=hint))
+        # Axes may be given with sizes, which are checked; from here on they are names.
         q_pos = None if QPos is None else axis_name(QPos)
         k_pos, feature = axis_name(KPos), axis_name(HeadDim)
         checks.require(FUNCTION, query, HeadDim, "query")
         if QPos is not None:
             checks.require(FUNCTION, query, QPos, "query")
+        # Before it is asked whether keys have their axes: this message says how to rename them.
         _check_position_axes(query, keys, values, q_pos, k_pos)
         checks.require(FUNCTION, keys, (HeadDim, KPos), "keys")
         checks.require(FUNCTION, values, KPos, "values")
@@ -175,6 +177,7 @@ class AttentionCall:
         _check_named("bias", self.bias)
         _check_named("sinks", self.sinks)
 
+        # Else an operand would add an axis to the result.
         axes = self.score_axes
         _check_axes("mask", (self.mask, self.q_start, self.k_start), axes)
         _check_axes("bias", self.bias, axes)
@@ -246,6 +249,7 @@ class AttentionCall:
         scores = axis_name(self.score_axes)
         new = plans.without(self.values.names, (*scores, self.k_pos))
 
+        # New axes of the values stand where the features of the query stood.
         order: list[str] = []
         for name in self.query.names:
             order += new if name == self.feature else [name]

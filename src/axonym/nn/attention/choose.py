@@ -55,6 +55,7 @@ def choose(call: AttentionCall) -> Implementation:
             attend_plainly  # queries are split by position: each device would compute all of them
         )
 
+    # By the default backend: which devices a traced call will run on is not known.
     backend = jax.default_backend()
     is_nvidia = backend == "gpu" and jax.local_devices()[0].device_kind.startswith("NVIDIA")
     if is_nvidia and CUDNN.is_fit(call):
@@ -93,6 +94,7 @@ def count_bytes(method: Method, call: AttentionCall, sharding: PositionSharding)
         result = math.prod(call.out_shape.values()) * dtype.itemsize
         return 2 * (query + keys + values + result) / parts * (n - 1) / n
     hops = count_hops(call, sharding) if method is RING else n - 1
+    # Gradients of keys and values travel in the dtype of scores until all devices have added theirs.
     wide = (call.keys.size + call.values.size) * call.dtype.itemsize
     sent: float = hops * (2 * (keys + values) + wide) / parts
     return sent

@@ -1,4 +1,8 @@
-"""Dropout of attention weights, by the place of each weight: whatever blocks or devices compute it, it is the same."""
+"""Internal. Dropout of attention weights by the index of each weight, so that blocks and devices make no difference.
+
+The plain implementation and the loops over blocks call it. It must not know which of them does: a part of the weights
+says where it begins, and how large the whole is.
+"""
 
 import functools
 from collections.abc import Mapping
@@ -38,9 +42,10 @@ def drop(
     if not rate or key is None:
         return weights
     keep = 1 - rate
+    # Bits are compared as they are: numbers from 0 to 1 would first have to be made of them.
     bits = _draw_bits(weights, key, starts or {}, {**weights.shape, **(sizes or {})})
     kept = wrap(weights, bits < _find_bound(keep), weights.names)
-    if keep:
+    if keep:  # else all are dropped, and nothing is scaled
         weights = weights / keep
     return where(kept, weights, 0)
 
@@ -54,6 +59,7 @@ def _draw_bits(
     weights: NamedArray, key: jax.Array, starts: Mapping[str, Any], sizes: Mapping[str, int]
 ) -> jax.Array:
     """Draw 32 bits for each element: one hash, of the hash of its row and the index in the row."""
+    # One hash of the key and the index of each weight would need wide integers: rows and columns are hashed in turn.
     shape = weights.array.shape
     anonymous = len(shape) - len(weights.names)
     indices: list[jax.Array] = [jnp.arange(size) for size in shape[:anonymous]]

@@ -148,7 +148,7 @@ class Attention(Layer):
             self._check_positions(
                 "context", context, f'rename its positions: context.rename({{"...": "{self.pos}"}})'
             )
-        query, keys, values = self._projected(x, x if context is None else context, rotate)
+        query, keys, values = self._project(x, x if context is None else context, rotate)
         k_pos = f"{self.pos}.key"
         attended = dot_product_attention(
             self.pos,
@@ -188,7 +188,7 @@ class Attention(Layer):
         Returns:
             The result, axes {pos, Embed, ...}, and the next cache.
         """
-        query, keys, values = self._projected(x, x, rotate)
+        query, keys, values = self._project(x, x, rotate)
         Pos = self.pos if query.has_axis(self.pos) else None
         attended, cache = cache.attend(
             Pos, self.query.Out[-1], query, keys, values, count=count, layer=layer
@@ -200,7 +200,7 @@ class Attention(Layer):
         if isinstance(x, NamedArray):
             checks.require("Attention", x, self.pos, what, role=", the positions", hint=hint)
 
-    def _projected(
+    def _project(
         self, x: NamedArray, context: NamedArray, rotate: Callable[[NamedArray], NamedArray] | None
     ) -> tuple[NamedArray, NamedArray, NamedArray]:
         query, keys, values = self.query(x), self.key(context), self.value(context)

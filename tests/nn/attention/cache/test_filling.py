@@ -9,7 +9,7 @@ import pytest
 
 import axonym as axn
 from axonym import nn
-from axonym.nn.attention.cache.filling import in_boxes
+from axonym.nn.attention.cache.filling import write_boxes
 from tests.nn.layouts import draw
 
 L, B, H, D, T, P = axn.make_axes(layers=2, batch=3, heads=2, head_dim=4, pos=3, key_pos=7)
@@ -47,7 +47,7 @@ def test_a_loop_writes_what_fits(kind: str, chunk: bool) -> None:
     if chunk:
         new, places = NEW, from_start(places)
     across = each or ("batch",)
-    at_once = lambda new, places: in_boxes(OLD, new, {"layers": jnp.int8(1), "key_pos": places}, each, across)  # noqa: E731
+    at_once = lambda new, places: write_boxes(OLD, new, {"layers": jnp.int8(1), "key_pos": places}, each, across)  # noqa: E731
     found = jax.jit(at_once)(new, places)
     rows = np.asarray(axn.rearrange(NEW, ("batch", "heads", "pos", "head_dim")).array)
     at = np.asarray(start)
@@ -62,10 +62,10 @@ def test_gradients_pass_through_a_loop() -> None:
     places = from_start(axn.named([0, 5, 4], "batch"))
 
     def loss(old, new):
-        return (in_boxes(old, new, {"layers": 0, "key_pos": places}, ("batch",), ("batch",)) ** 2).sum().scalar()
+        return (write_boxes(old, new, {"layers": 0, "key_pos": places}, ("batch",), ("batch",)) ** 2).sum().scalar()
 
     old, new = jax.jit(jax.grad(loss, (0, 1)))(OLD, NEW)
-    written = in_boxes(
+    written = write_boxes(
         axn.zeros(OLD.axes), axn.ones(NEW.axes), {"layers": 0, "key_pos": places}, ("batch",), ("batch",)
     )
     np.testing.assert_allclose(old.array, 2 * OLD.array * (1 - written.array), rtol=1e-6)

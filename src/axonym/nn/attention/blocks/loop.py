@@ -42,7 +42,7 @@ from ..masks.conditions import (
     may_see,
     sees_itself,
 )
-from .plan import Block, BlockPlan, Operands, Rest, Tree, cut, fill, make_like_query, write
+from .plan import Block, BlockPlan, Operands, Rest, Tree, fill, make_like_query, slice_block, write
 
 
 class Rows(NamedTuple):
@@ -94,7 +94,7 @@ def fold_all(plan: BlockPlan, operands: Operands, rest: Rest, before: Rows) -> R
 
     def compute(block: Block) -> Rows:
         # Blocks may share positions: what was known before is not read from what is written.
-        known = Rows(*(cut(x, plan, block) for x in before))
+        known = Rows(*(slice_block(x, plan, block) for x in before))
         return fold_keys(plan, operands, rest, block, known)
 
     return Rows(*fold_queries(plan, tuple(before), compute))
@@ -104,11 +104,11 @@ def fold_keys(
     plan: BlockPlan, operands: Operands, rest: Rest, queries: Block, before: Rows
 ) -> Rows:
     """Add all keys to what is known of a block of queries."""
-    query = cut(operands.query, plan, queries)
+    query = slice_block(operands.query, plan, queries)
 
     def add_block(number: Number, rows: Rows) -> Rows:
         block = queries.with_keys(plan, number)
-        key, value, bias = (cut(x, plan, block) for x in operands[1:])
+        key, value, bias = (slice_block(x, plan, block) for x in operands[1:])
         scores = plan.scoring(query, key, bias)
         scores = _mask_scores(plan, rest, block, scores, bias, once=False)
         # Exponentials are relative to the largest score so far; a larger one shrinks those before.
@@ -140,6 +140,7 @@ def _fold_visible(
 
 def step_if(seen: Number, step: Callable[[Tree], Tree], carry: Tree) -> Tree:
     """Take a step unless all is hidden."""
+    # Where that is known while tracing, there is nothing to decide at run time.
     return step(carry) if seen is True else lax.cond(seen, step, lambda carry: carry, carry)
 
 
@@ -194,11 +195,14 @@ def make_backward_rows(
     out, largest, total = results
     by_out, _, by_total = cotangents
     dtype = plan.scoring.dtype
+    # The mean of `by_weights` by the weights is the product of `by_out` and the result (FlashAttention-2).
     features = plans.without(out.names, total.names)
     mean = dot(by_out, out, axis=features, out_axes=total.names, preferred_element_type=dtype)
+    # `by_total` comes from sinks, whose share depends on the total.
     mean = mean - by_total * total
     if not sees:  # a query without keys has no weights
         lowest = find_lowest(dtype)
+        # Relative to a large number, the exponentials of all its scores are zero.
         largest = where(largest <= lowest, -lowest, largest)
     return BackwardRows(largest, total, mean, by_out)
 
@@ -235,14 +239,14 @@ def add_gradients(
 
     def add_queries(number: Number, gradients: Operands) -> Operands:
         queries = Block.of_queries(plan, number)
-        query = cut(operands.query, plan, queries)
-        largest, total, mean, by_out = (cut(x, plan, queries) for x in rows)
+        query = slice_block(operands.query, plan, queries)
+        largest, total, mean, by_out = (slice_block(x, plan, queries) for x in rows)
         # `by_out` is not divided itself: rounded for a product, it would no longer be as exact as `mean` is.
         by_out, share = by_out.astype(dtype), 1 / total
 
         def add_keys(number: Number, gradients: Operands) -> Operands:
             block = queries.with_keys(plan, number)
-            key, value, bias = (cut(x, plan, block) for x in operands[1:])
+            key, value, bias = (slice_block(x, plan, block) for x in operands[1:])
 
             scores, to_operands = jax.vjp(plan.scoring, query, key, bias)
             scores = _mask_scores(plan, rest, block, scores, bias, once=True)
@@ -287,12 +291,14 @@ def finish(
         over: Manual mesh axes over which the keys are split.
     """
     out, largest, total = results
+    # In blocks, a query without keys has summed nothing; all implementations give it the mean of all values.
     if not is_sure_to_see(rest, plan.sizes):
         mean = operands.value.mean(KEYS).astype(out.dtype)
         if over:
             mean = wrap(mean, lax.pmean(mean.array, over), mean.names)
         out = where(largest <= find_lowest(largest.dtype), mean, out)
     if call.sinks is not None:
+        # A sink is a key without a value: it takes its share of the weights, and adds nothing.
         log_sum = largest + log(total)
         sinks = rename_all(call.sinks, {str(call.q_pos): QUERIES})
         out = out * weigh_against_sinks(log_sum, sinks).astype(out.dtype)
@@ -317,16 +323,17 @@ def _mask_scores(
     """
     lowest = find_lowest(scores.dtype)
     if bias is not None:
+        # A score that a bias made as low must not pass for hidden: `finish` knows queries without keys by it.
         scores = maximum(scores, lowest / 2)
     axes = Axis(QUERIES, plan.blocks[0]), Axis(KEYS, plan.blocks[1])
     conditions: list[NamedArray] = []
     if rest.mask is not None:
-        cut_to_block = functools.partial(cut, plan=plan, block=block)
+        slice_to_block = functools.partial(slice_block, plan=plan, block=block)
         queries, keys = (
-            count_positions(axis, add(block.starts[which], cut_to_block(rest.start(which))))
+            count_positions(axis, add(block.starts[which], slice_to_block(rest.start(which))))
             for which, axis in enumerate(axes)
         )
-        seen = find_visible(rest.mask, Pairing(queries, keys, QUERIES, KEYS, cut_to_block))
+        seen = find_visible(rest.mask, Pairing(queries, keys, QUERIES, KEYS, slice_to_block))
         if seen is not None:
             conditions.append(seen)
     for which in (0, 1) if once else (1,):
@@ -336,6 +343,7 @@ def _mask_scores(
             conditions.append(count_positions(axes[which], block.starts[which]) >= least)
     if not conditions:
         return scores
+    # The order of the scores, since a transposition of conditions in each block would not be free.
     shown = functools.reduce(logical_and, conditions)
     order = tuple(name for name in scores.names if name in shown.names)
     return where(shown.rearrange(order), scores, lowest)
@@ -345,6 +353,7 @@ def _find_key_blocks(plan: BlockPlan, rest: Rest, start: Number) -> tuple[Number
     """Return the first block of keys that the block of queries from `start` on may see, and the one after the last."""
     if rest.mask is None:
         return 0, plan.counts[1]
+    # Sequences may start at different positions: a block is computed if one of them needs it.
     first = add(start, find_extreme(rest.start(0), jnp.min))
     behind = add(start, find_extreme(rest.start(0), jnp.max)) + plan.blocks[0]
     keys = Range(find_extreme(rest.start(1), jnp.min), find_extreme(rest.start(1), jnp.max))
@@ -378,7 +387,7 @@ def _find_range(plan: BlockPlan, rest: Rest, which: int, block: Block | None) ->
     if rest.mask.places is not None:
         places = complete(rest.mask.places, QUERIES, KEYS, "positions")[which]
         if block is not None:
-            places = cut(places, plan, block)
+            places = slice_block(places, plan, block)
         return Range(find_extreme(places, jnp.min), find_extreme(places, jnp.max))
     # Blocks are asked only where a mask has positions of its own.
     start, size = rest.start(which), plan.sizes[which]

@@ -68,7 +68,7 @@ class BlockPlan:
         """Return the first position of a block; the last block ends where the axis ends."""
         size, block = self.sizes[which], self.blocks[which]
         if size == block:
-            return 0
+            return 0  # a Python number, which adds no operation
         start = number * block
         return jnp.minimum(start, size - block) if size % block else start
 
@@ -124,12 +124,13 @@ def prepare(call: AttentionCall) -> tuple[BlockPlan, Operands, Rest]:
     """Return the plan and the operands of a call, with `QUERIES` and `KEYS` as names of positions."""
     q_pos = str(call.q_pos)
     sizes = call.query.axis_size(q_pos), call.keys.axis_size(call.k_pos)
+    # The scale is in the query where that loses nothing: once, and not in each block.
     operands = Operands(call.scoring_query, call.keys, call.values, call.bias)
     q_start, k_start = _drop_zero(call.q_start), _drop_zero(call.k_start)
     rest = Rest(call.mask, q_start, k_start, call.key if call.dropout else None)
     # No mapping lays out these names: a loop over blocks cannot cut what is split.
     new = {q_pos: QUERIES, call.k_pos: KEYS}
-    operands, rest = rename_all((_spread_anonymous(operands, rest), rest), new)
+    operands, rest = rename_all((_broadcast_anonymous(operands, rest), rest), new)
 
     scoring = call.scoring
     # Running sums over many blocks lose too much in a narrow dtype.
@@ -153,7 +154,7 @@ def _drop_zero(start: int | Operand) -> int | Operand | None:
     return None if isinstance(start, int) and start == 0 else start
 
 
-def _spread_anonymous(operands: Operands, rest: Rest) -> Operands:
+def _broadcast_anonymous(operands: Operands, rest: Rest) -> Operands:
     """Give the query the anonymous dimensions of all arrays, so that scores and results have these."""
     leaves = jax.tree.leaves((operands, rest), is_leaf=is_named_array)
     given = [x for x in leaves if isinstance(x, NamedArray)]
@@ -182,6 +183,7 @@ def choose_block_sizes(
 def _choose_block_size(size: Number, given: int) -> Number:
     if is_symbolic_dim(size):
         return given if size % given == 0 else size
+    # As many blocks as the given size needs, but of equal sizes: 513 positions are 257 and 256, not 512 and 1.
     count = -(-size // given)
     return -(-size // count)
 
@@ -190,6 +192,7 @@ def fill(
     plan: BlockPlan, operands: Operands, names: Names, value: float, **sizes: int
 ) -> NamedArray:
     """Make an array that a loop writes, with the sizes of the operands except the given ones."""
+    # Each axis of scores and results is one of an operand.
     known: dict[str, int] = {}
     for x in operands:
         known.update({} if x is None else x.shape)
@@ -210,7 +213,7 @@ def make_like_query(
     return auto_sharded(NamedArray(array, names))
 
 
-def cut(x: object, plan: BlockPlan, block: Block) -> Tree:
+def slice_block(x: object, plan: BlockPlan, block: Block) -> Tree:
     """Slice an array to a block of queries and of keys, if it has their axes; numbers stay as they are."""
     if not isinstance(x, NamedArray):
         return x
@@ -227,9 +230,9 @@ def write(
     """Write values of a block, or add them to the previous ones."""
     update = values.rearrange(x.names).array.astype(x.dtype)
     if add:
-        update = update + cut(x, plan, block).array
+        update = update + slice_block(x, plan, block).array
     starts, sizes = _find_window(plan, x, block)
-    if sizes == x.array.shape:
+    if sizes == x.array.shape:  # the block is all there is
         return wrap(x, update, x.names)
     written = lax.dynamic_update_slice(x.array, update, starts, allow_negative_indices=False)
     return wrap(x, written, x.names)

@@ -39,7 +39,7 @@ from ..attention import dot_product_attention
 from ..call import describe_operand
 from ..masks.conditions import Pairing, count_positions, find_visible, list_conditions
 from ..masks.mask import AttentionMask, causal
-from .filling import put
+from .filling import write_tokens
 
 __all__ = ["KVCache"]
 
@@ -112,7 +112,7 @@ class KVCache(Layer):
             checks.require("KVCache.init", x, KPos, what, role=", the positions")
         size = key.axis_size(KPos)
         if value.axis_size(KPos) != size:
-            raise _two_sizes("KVCache.init", axis_name(KPos), "keys", key, "values", value)
+            raise _make_size_error("KVCache.init", axis_name(KPos), "keys", key, "values", value)
         if isinstance(window, bool):
             raise ArgumentError(message("KVCache.init", f"window must be an int, not {window}"))
         if window is not None:
@@ -195,16 +195,16 @@ class KVCache(Layer):
             OperandError: if `count` or the index of `layer` is not an integer.
             ArgumentError: if the tokens do not fit, or `count` is not from 0 to their number.
         """
-        at = self._at(layer)
+        at = self._check_layer(layer)
         pos = None if Pos is None else axis_name(Pos)
         self._check("keys", keys, self.key, pos, at)
         self._check("values", values, self.value, pos, at)
         number = 1 if pos is None else keys.axis_size(pos)
         if pos is not None and values.axis_size(pos) != number:
-            raise _two_sizes("KVCache", pos, "values", values, "keys", keys)
+            raise _make_size_error("KVCache", pos, "values", values, "keys", keys)
 
-        start = _of_layer(self.length, at)
-        length = (start + _real(count, number, keys)).astype(self.length.dtype)
+        start = _take_layer(self.length, at)
+        length = (start + _check_count(count, number, keys)).astype(self.length.dtype)
         if isinstance(count, Core) and length.names != start.names:
             problem = "the count has axes that the length of the cache lacks"
             lines = f"count has: {facts(count)}", f"length has: {facts(start)}"
@@ -217,8 +217,10 @@ class KVCache(Layer):
             places = places % self.key.axis_size(self.KPos)
         index = {**at, self.KPos: places}
         is_ring = self.window is not None
-        keys = put(self.key, keys.astype(self.key.dtype), index, start.names, ring=is_ring)
-        values = put(self.value, values.astype(self.value.dtype), index, start.names, ring=is_ring)
+        keys = write_tokens(self.key, keys.astype(self.key.dtype), index, start.names, ring=is_ring)
+        values = write_tokens(
+            self.value, values.astype(self.value.dtype), index, start.names, ring=is_ring
+        )
         if at:
             length = self.length.at[at].set(length)
         return auto_sharded(dataclasses.replace(self, key=keys, value=values, length=length))
@@ -227,7 +229,7 @@ class KVCache(Layer):
         """Check that there is room for more tokens, of which there are `length` afterwards."""
         size = self.key.axis_size(self.KPos)
         room = size if self.window is None else size - self.window + 1
-        if number > room or (self.window is None and _outside(length.array, 0, size)):
+        if number > room or (self.window is None and _is_outside(length.array, 0, size)):
             problem = f"{number} more {'token does' if number == 1 else 'tokens do'} not fit"
             hint = f"make it larger, or give it a window; at most {room} fit at once"
             given = f"cache has: {facts(self.key)}"
@@ -275,27 +277,27 @@ class KVCache(Layer):
                 problem = f"{name} must not be given: the cache tracks positions"
                 raise ArgumentError(message("KVCache.attend", problem, hint="cache.positions(Pos)"))
         filled = self.extend(Pos, keys, values, count=count, layer=layer)
-        at = self._at(layer)
+        at = self._check_layer(layer)
         Tokens = None if Pos is None else keys.resolve_axis(axis_name(Pos))
         if not isinstance(query, Core):
             raise checks.unnamed("KVCache.attend", query)
         if Tokens is not None and query.shape.get(Tokens.name, Tokens.size) != Tokens.size:
-            raise _two_sizes("KVCache.attend", Tokens.name, "query", query, "keys", keys)
+            raise _make_size_error("KVCache.attend", Tokens.name, "query", query, "keys", keys)
 
         given = AttentionMask()
         if mask is not None:
             given = AttentionMask.of(mask, "KVCache.attend")
         self._check_mask(given, Tokens)
 
-        start: Any = _of_layer(self.length, at)
+        start: Any = _take_layer(self.length, at)
         if self.window is None:
             given = causal() & given
         else:
-            seen = self._in_window(Tokens, start)
+            seen = self._find_window(Tokens, start)
             if seen is not None:
                 given = given & seen
             start = 0  # slots are not positions
-        kept = _of_layer(filled.key, at), _of_layer(filled.value, at)
+        kept = _take_layer(filled.key, at), _take_layer(filled.value, at)
         attended = dot_product_attention(
             Pos, self.KPos, HeadDim, query, *kept, given, q_start=start, **options
         )
@@ -317,18 +319,18 @@ class KVCache(Layer):
             given = f"cache has: {facts(self.key)}"
             raise OperandError(message("KVCache.attend", problem, given, hint=hint))
 
-    def _in_window(self, Pos: Axis | None, start: NamedArray) -> NamedArray | None:
+    def _find_window(self, Pos: Axis | None, start: NamedArray) -> NamedArray | None:
         """Return which slots of the ring buffer each token from `start` on sees, once all of them are in it."""
         places = arange(self.key.resolve_axis(self.KPos))
         last, pos = start, None
         if Pos is not None:
             last, pos = start + (Pos.size - 1), Pos.name
-        held = batched(_held, (last, places), ((), ()), (), outer=True, size=places.size)
+        held = batched(_find_stored, (last, places), ((), ()), (), outer=True, size=places.size)
         mask = AttentionMask(causal=True, window=self.window)
         pairing = Pairing(count_positions(Pos, start), held, pos, self.KPos)
         return find_visible(mask, pairing)
 
-    def _at(self, layer: tuple[AxisSelector, int | Operand] | None) -> dict[str, Any]:
+    def _check_layer(self, layer: tuple[AxisSelector, int | Operand] | None) -> dict[str, Any]:
         """Return the checked index of one layer; an empty one without `layer`."""
         if layer is None:
             return {}
@@ -346,7 +348,7 @@ class KVCache(Layer):
         integers("KVCache", "the position of the layer", index)
         if isinstance(index, Core):
             index = index.node[0][0]
-        if np.ndim(index) or _outside(index, -size, size - 1):
+        if np.ndim(index) or _is_outside(index, -size, size - 1):
             problem = f"the layer must be one position along axis {name!r}, from 0 to {size - 1}"
             raise AxisSizeError(message("KVCache", problem, f"length has: {facts(self.length)}"))
         given = f"length has: {facts(self.length)}"
@@ -375,35 +377,35 @@ class KVCache(Layer):
                 raise AxisClashError(message("KVCache", problem, *lines, hint=hint))
         for name in wanted:
             if x.axis_size(name) != kept.axis_size(name):
-                raise _two_sizes("KVCache", name, what, x, "cache", kept)
+                raise _make_size_error("KVCache", name, what, x, "cache", kept)
 
 
-def _of_layer(x: NamedArray, at: dict[str, object]) -> NamedArray:
+def _take_layer(x: NamedArray, at: dict[str, object]) -> NamedArray:
     """Return the part of an array that belongs to a layer; all of it where there is no index."""
     if at:
         return x[at]
     return x
 
 
-def _held(last: jax.Array, place: jax.Array, *, size: int) -> jax.Array:
+def _find_stored(last: jax.Array, place: jax.Array, *, size: int) -> jax.Array:
     """Return the last position so far in a slot of a ring; for an empty slot, a number after all positions."""
     held = last - (last - place) % size
     return jnp.where(held < 0, np.iinfo(np.int32).max, held)
 
 
-def _real(count: int | Operand | None, number: int, keys: NamedArray) -> Any:
+def _check_count(count: int | Operand | None, number: int, keys: NamedArray) -> Any:
     """Return how many of some tokens are real; checked unless it is traced."""
     if count is None:
         return number
     integers("KVCache", "the count", count)
     numbers = count.node[0][0] if isinstance(count, Core) else count
-    if _outside(numbers, 0, number):
+    if _is_outside(numbers, 0, number):
         problem = f"the count of real tokens must be from 0 to {number}, the number of new tokens"
         raise ArgumentError(message("KVCache", problem, describe_operand("keys", keys)))
     return count
 
 
-def _outside(numbers: object, least: int, most: int) -> bool:
+def _is_outside(numbers: object, least: int, most: int) -> bool:
     """Return whether a number is outside a range; false if it is not known here."""
     if isinstance(numbers, Tracer) or not getattr(numbers, "is_fully_addressable", True):
         return False
@@ -427,7 +429,7 @@ def _check_lengths(length: NamedArray, k_pos: str, key: NamedArray, value: Named
                 )
 
 
-def _two_sizes(
+def _make_size_error(
     function: str, name: str, what: str, x: NamedArray, other: str, y: NamedArray
 ) -> AxisSizeError:
     """Build the error of an axis with different sizes in two operands."""

@@ -1,4 +1,4 @@
-"""How new keys or values are written into a cache: in place, in each compiler's way.
+"""Internal. How new keys or values are written into a cache: in place, in each compiler's way.
 
 XLA makes a loop of a scatter on a TPU, and gives its operand a layout of its own. A single `dynamic_update_slice` has
 the layout of the new tokens, whose batch stands where the cache has positions. Either copies the whole cache into that
@@ -27,12 +27,14 @@ from ....layout.blocks import find_entries, find_mesh
 from ....layout.tracing import tracing
 from ....names import plans
 from ....names.plans import Names
-from .parts import parts_of, put_in_parts
+from .parts import find_parts, write_in_parts
 
 Index = dict[str, Any]
 
 
-def put(old: NamedArray, new: NamedArray, index: Index, each: Names, *, ring: bool) -> NamedArray:
+def write_tokens(
+    old: NamedArray, new: NamedArray, index: Index, each: Names, *, ring: bool
+) -> NamedArray:
     """Write new keys or values to slots; those out of range are dropped.
 
     Args:
@@ -42,40 +44,45 @@ def put(old: NamedArray, new: NamedArray, index: Index, each: Names, *, ring: bo
         each: the axes along which slots differ.
         ring: whether slots are in range, and go on at 0 behind the last one.
     """
-    parts = parts_of(old, new, index, ring=ring)
+    parts = find_parts(old, new, index, ring=ring)
     if parts is None:
-        return _put(old, new, index, each, ring=ring)
+        return _write(old, new, index, each, ring=ring)
     *_, k_pos = index
     # In the part of a device, slots are out of range if they are those of another one.
     own_ring = ring and not parts.entries[k_pos]
 
     def write(old: NamedArray, new: NamedArray, index: Index) -> NamedArray:
-        return _put(old, new, index, each, ring=own_ring)
+        return _write(old, new, index, each, ring=own_ring)
 
-    return put_in_parts(write, parts, old, new, index)
+    return write_in_parts(write, parts, old, new, index)
 
 
-def _put(old: NamedArray, new: NamedArray, index: Index, each: Names, *, ring: bool) -> NamedArray:
-    """Do `put` where the compiler has the whole cache, or a device its part."""
-    scattered = _scattered_each if each else _scattered
-    across = _trips(old, new, index, each, ring=ring)
+def _write(
+    old: NamedArray, new: NamedArray, index: Index, each: Names, *, ring: bool
+) -> NamedArray:
+    """Do `write_tokens` where the compiler has the whole cache, or a device its part."""
+    scatter = _scatter_each if each else _scatter
+    across = _find_loop_axes(old, new, index, each, ring=ring)
+    # Step by step, nothing is updated in place, and a loop would only take longer.
     if across is None or not tracing():
-        return scattered(old, new, index, each, ring)
+        return scatter(old, new, index, each, ring)
     names, numbers = tuple(index), tuple(index.values())
     others = [x.array for x in (new, *numbers) if isinstance(x, NamedArray)]
+    # Both branches must return one type, which varies as all that they read.
     old = wrap(old, mark_varying_like(old.array, *others), old.names)
 
     def by_scatter(old: NamedArray, new: NamedArray, numbers: tuple[Any, ...]) -> NamedArray:
-        return scattered(old, new, dict(zip(names, numbers, strict=True)), each, ring)
+        return scatter(old, new, dict(zip(names, numbers, strict=True)), each, ring)
 
     def by_loop(old: NamedArray, new: NamedArray, numbers: tuple[Any, ...]) -> NamedArray:
-        return in_boxes(old, new, dict(zip(names, numbers, strict=True)), each, across)
+        return write_boxes(old, new, dict(zip(names, numbers, strict=True)), each, across)
 
+    # Tracing does not know the platform: both are traced, and one is compiled.
     written: NamedArray = lax.platform_dependent(old, new, numbers, tpu=by_loop, default=by_scatter)
     return written
 
 
-def _trips(
+def _find_loop_axes(
     old: NamedArray, new: NamedArray, index: Index, each: Names, *, ring: bool
 ) -> Names | None:
     """Return along which axes of the cache each trip of a loop writes one box; None if a scatter is better."""
@@ -83,25 +90,29 @@ def _trips(
     tokens = plans.without(index[k_pos].names, each)
     wraps = ring and tokens and new.axis_size(tokens[0]) != 1
     sizes = (*old.array.shape, *new.array.shape)
+    # A box cannot go on at the start of a ring, and an array without elements has none.
     if wraps or 0 in sizes or not all(isinstance(size, int) for size in sizes):
         return None
-    split = _split(old)
+    split = _find_sharded_axes(old)
     if split is None or split.intersection((k_pos, *layers, *each)):
         return None
+    # Along a sharded axis, a box at a traced index would bring the whole cache to each device.
     several = {axis.name: axis.size for axis in old.axes if axis.size > 1}
     if any(name in several for name in each):
         return each
     # One box alone would not do. All begin at one place, so that the axis does not matter.
+    # The shortest axis makes the fewest trips.
     usable = [name for name in several if name not in index and name not in split]
     return tuple(sorted(usable, key=several.__getitem__)[:1])
 
 
-def _split(x: NamedArray) -> set[str] | None:
+def _find_sharded_axes(x: NamedArray) -> set[str] | None:
     """Return the axes that the compiler splits over devices; None if that is not known."""
     mesh = find_mesh(x.array)
     if mesh.empty or set(mesh.axis_names) == modes.find_manual_axes(mesh):
         return set()
     is_known = explicit.has_explicit_axes(x.array) or context.current_mapping() is not None
+    # Without types or a mapping, the compiler may split any axis.
     if mesh.size > 1 and not is_known:
         return None
     entries = find_entries(x.array, x.names)
@@ -109,21 +120,22 @@ def _split(x: NamedArray) -> set[str] | None:
     return {name for name, entry in zip(x.names, named, strict=True) if entry}
 
 
-def in_boxes(
+def write_boxes(
     old: NamedArray, new: NamedArray, index: Index, each: Names, across: Names
 ) -> NamedArray:
     """Write the boxes of new tokens one after another, each at the position of its own along `across`.
 
     Args:
-        old: see `put`.
-        new: see `put`.
-        index: see `put`; the slots of the tokens follow one another, and there are at most as many as `old` has.
-        each: see `put`; sizes above 1 only if they are `across`.
+        old: see `write_tokens`.
+        new: see `write_tokens`.
+        index: see `write_tokens`; the slots follow one another, and there are at most as many as `old` has.
+        each: see `write_tokens`; sizes above 1 only if they are `across`.
         across: axes of `old`, unless they are in `index`.
     """
     *layers, k_pos = index
     places = index[k_pos]
     tokens = plans.without(places.names, each)
+    # The tokens take the dimension of the positions, and a layer, of which a box has one, has none.
     order: list[str] = []
     for name in old.names:
         if name == k_pos:
@@ -137,11 +149,13 @@ def in_boxes(
     update = jnp.broadcast_to(new.rearrange(order).array, (*array.shape[:anonymous], *lengths))
     dropped = [dims[name] for name in (layers if tokens else index)]
     update = lax.expand_dims(update, sorted(dropped))
+    # Slots follow one another, so that the first one says them all.
     firsts = places.rearrange((*tokens, *each)).array
     if tokens:
         firsts = firsts[0]
     at = dims[k_pos]
     over = [dims[name] for name in across]
+    # The number of a trip, divided by strides, gives the index along each of the axes of the loop.
     strides = np.cumprod([1, *(array.shape[dim] for dim in reversed(over))])[::-1]
 
     def write_all(array: jax.Array, update: jax.Array, firsts: jax.Array, *layer: Any) -> Any:
@@ -155,11 +169,13 @@ def in_boxes(
             box = update
             for dim, stride in zip(over, strides[1:], strict=True):
                 corner[dim] = lax.rem(lax.div(i, like(stride, i)), like(array.shape[dim], i))
-                box = _piece(box, corner[dim], 1, dim)
-            first = _piece(firsts, i, 1, 0)[0] if firsts.size > 1 else firsts[0]
+                box = _slice(box, corner[dim], 1, dim)
+            # Where all begin at one slot, there is one number for all trips.
+            first = _slice(firsts, i, 1, 0)[0] if firsts.size > 1 else firsts[0]
             corner[at] = fit_start(first, array.shape[at], box.shape[at], wraps=False)
+            # A box that does not fit is moved into range, and keeps there what is not its own.
             there = lax.dynamic_slice(array, corner, box.shape, allow_negative_indices=False)
-            kept = _shifted(box, there, first - corner[at], at)
+            kept = _shift(box, there, first - corner[at], at)
             return lax.dynamic_update_slice(array, kept, corner, allow_negative_indices=False)
 
         return lax.fori_loop(np.int32(0), np.int32(strides[0]), write_one, array)
@@ -169,25 +185,24 @@ def in_boxes(
     return wrap(old, written, old.names)
 
 
-def _piece(array: jax.Array, start: Any, size: int, dim: int) -> jax.Array:
+def _slice(array: jax.Array, start: Any, size: int, dim: int) -> jax.Array:
     return lax.dynamic_slice_in_dim(array, start, size, dim, allow_negative_indices=False)
 
 
-def _shifted(box: jax.Array, there: jax.Array, shift: jax.Array, dim: int) -> jax.Array:
+def _shift(box: jax.Array, there: jax.Array, shift: jax.Array, dim: int) -> jax.Array:
     """Move a box along a dimension, to its end or to its start, so that what does not fit is lost."""
     size = box.shape[dim]
     if size > 1:
+        # A slice of two copies in a row is the box, rolled by any number of places.
         twice = lax.concatenate([box, box], dim)
         start = jnp.where(shift < 0, -shift, size - shift)
-        box = _piece(twice, lax.clamp(like(0, start), start, like(size, start)), size, dim)
+        box = _slice(twice, lax.clamp(like(0, start), start, like(size, start)), size, dim)
     place = lax.broadcasted_iota(jnp.int32, box.shape, dim) - shift
     return jnp.where((place >= 0) & (place < size), box, there)
 
 
-def _scattered(
-    old: NamedArray, new: NamedArray, index: Index, each: Names, ring: bool
-) -> NamedArray:
-    """Do `put` in one scatter; slots are the same for all sequences."""
+def _scatter(old: NamedArray, new: NamedArray, index: Index, each: Names, ring: bool) -> NamedArray:
+    """Do `write_tokens` in one scatter; slots are the same for all sequences."""
     # Slots of a ring are in range; none is negative.
     reach = Reach(
         "promise_in_bounds" if ring else "drop", sorted=not ring, unique=True, wraps=False
@@ -196,10 +211,10 @@ def _scattered(
     return write("KVCache", old, steps, arguments, "set", new, reach)
 
 
-def _scattered_each(
+def _scatter_each(
     old: NamedArray, new: NamedArray, index: Index, each: Names, ring: bool
 ) -> NamedArray:
-    """Do `put` in one scatter whose batch dimensions are `each`, wherever they stand.
+    """Do `write_tokens` in one scatter whose batch dimensions are `each`, wherever they stand.
 
     `jax.vmap` would move them to the front, which copies the whole cache.
     """
@@ -224,6 +239,7 @@ def _scattered_each(
     def scatter(
         array: jax.Array, update: jax.Array, where: jax.Array, *layers: jax.Array
     ) -> jax.Array:
+        # A scatter takes one row of indices for each update.
         spread = [jnp.broadcast_to(layer, where.shape) for layer in layers]
         indices = jnp.stack([*spread, where], axis=-1)
         lead = array.shape[:anonymous]

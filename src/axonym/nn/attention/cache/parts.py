@@ -1,4 +1,4 @@
-"""Writing into a cache that devices share: each writes into its own part, in a `shard_map`.
+"""Internal. Writing into a cache that devices share: each writes into its own part, in a `shard_map`.
 
 Left to the compiler, a write along an axis that is split is a scatter, for which a TPU may bring the whole cache into
 another order and back; a write at a position of split positions gathers the whole cache.
@@ -40,7 +40,7 @@ class Parts(NamedTuple):
         return [self.entries.get(name, ()) for name in names]
 
 
-def parts_of(old: NamedArray, new: NamedArray, index: Index, *, ring: bool) -> Parts | None:
+def find_parts(old: NamedArray, new: NamedArray, index: Index, *, ring: bool) -> Parts | None:
     """Return how devices share a cache; None where the compiler is to write into all of it.
 
     Args:
@@ -59,6 +59,7 @@ def parts_of(old: NamedArray, new: NamedArray, index: Index, *, ring: bool) -> P
         return None
     if not is_typed and (mapping is None or mapping.uneven):
         return None
+    # Each named dimension has a spec; anonymous ones, and sizes that are not known or zero, have none.
     *layers, k_pos = index
     for x in (old, new, index[k_pos]):
         sizes = x.array.shape
@@ -69,19 +70,21 @@ def parts_of(old: NamedArray, new: NamedArray, index: Index, *, ring: bool) -> P
     ways: dict[str, int] = {}
     for name, entry in entries.items():
         ways[name] = ways_on(mesh, entry)
+        # A layer at a traced index is in one part only, which no other device can tell.
         if old.axis_size(name) % ways[name] or (name in layers and ways[name] > 1):
             return None
-    if set(ways.values()) == {1}:
+    if set(ways.values()) == {1}:  # nothing is split
         return None
     tokens = [name for name in index[k_pos].names if name not in old.names]
     number = new.axis_size(tokens[0]) if tokens else 1
+    # A part must have room for all tokens at once; in a ring, several might go on at the start of another part.
     own = old.axis_size(k_pos) // ways[k_pos]
     if ways[k_pos] > 1 and (number > own or (ring and number > 1)):
         return None
     return Parts(mesh, entries)
 
 
-def put_in_parts(
+def write_in_parts(
     write: Callable[[NamedArray, NamedArray, dict[str, Any]], NamedArray],
     parts: Parts,
     old: NamedArray,
@@ -95,7 +98,7 @@ def put_in_parts(
         parts: how devices share it.
         old: the cache.
         new: what is written.
-        index: as that of `parts_of`.
+        index: as that of `find_parts`.
     """
     *layers, k_pos = index
     places = index[k_pos]
@@ -113,6 +116,7 @@ def put_in_parts(
     def write_own(own: jax.Array, tokens: jax.Array, slots: jax.Array, *at: jax.Array) -> jax.Array:
         split = parts.entries[k_pos]
         if split:
+            # Slots of other devices are then negative or too large, and dropped.
             first = lax.axis_index(split) * own.shape[old.names.index(k_pos)]
             slots = slots - first.astype(slots.dtype)
         here = {**dict(zip(layers, at, strict=True)), k_pos: wrap(places, slots, places.names)}

@@ -159,6 +159,7 @@ def attend(kernel: Kernel, call: AttentionCall) -> NamedArray:
         soft_cap=call.soft_cap,
         block_size=call.block_size,
     )
+    # No mapping has the new names, so that positions and features are gathered.
     query, keys = rename_all((call.query, call.keys), for_scores)
     operands = query, keys, rename_all(call.values, for_values)
     rest = rename_all(Rest(call.mask, call.bias, call.q_start, call.k_start), new)
@@ -181,6 +182,7 @@ def _run_on_mesh(
     mapping: Any = current_mapping()
     leaves = jax.tree.leaves((operands, rest), is_leaf=is_named_array)
     given = [x for x in leaves if isinstance(x, NamedArray)]
+    # On Explicit axes without a mapping, types say which axes are split.
     if mapping is None and any(explicit.has_explicit_axes(x.array) for x in given):
         names = dict.fromkeys(itertools.chain.from_iterable(x.names for x in operands))
         own, arrays = [x.names for x in given], [x.array for x in given]
@@ -209,6 +211,7 @@ def _run_on_mesh(
 
 def fold(x: NamedArray, sizes: Mapping[str, int], *groups: Names) -> jax.Array:
     """Return an array with a dimension for each group of axes, of size one if it has none of them."""
+    # A mask that is the same for all heads keeps a dimension of one element, which kernels broadcast.
     own = [group if set(group) & set(x.names) else () for group in groups]
     names = tuple(itertools.chain(*own))
     missing = [Axis(name, sizes[name]) for name in plans.without(names, x.names)]

@@ -78,6 +78,7 @@ def _compute(
     v = fold(values, sizes, roles.batch, (KEYS,), roles.heads, (OUT,))
     scores = roles.batch, roles.q_heads, (QUERIES,), (KEYS,)
     mask, seen = rest.mask, None
+    # An array is as large as the scores, which cuDNN would read besides.
     options: dict[str, Any] = {}
     if mask is not None and _fits_options(rest, roles.batch):
         options["is_causal"] = mask.causal

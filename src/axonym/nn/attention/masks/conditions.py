@@ -47,14 +47,14 @@ class Pairing(NamedTuple):
         keys: the positions of the keys.
         q_pos: the axis of query positions, if there is one.
         k_pos: the axis of key positions.
-        cut: cuts arrays over all positions to these ones, and leaves numbers as they are.
+        slice: slices arrays over all positions to these ones, and leaves numbers as they are.
     """
 
     queries: NamedArray
     keys: NamedArray
     q_pos: str | None
     k_pos: str
-    cut: Callable[[Any], Any] = lambda x: x
+    slice: Callable[[Any], Any] = lambda x: x
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ class Condition:
     sees_itself = False
 
     @classmethod
-    def read(cls, clause: "AttentionMask") -> Iterator["Condition"]:
+    def find(cls, clause: "AttentionMask") -> Iterator["Condition"]:
         """Yield the conditions of this kind that a mask without alternatives sets."""
         raise NotImplementedError
 
@@ -115,7 +115,7 @@ class Near(Condition):
     sees_itself = True
 
     @classmethod
-    def read(cls, clause: "AttentionMask") -> Iterator[Condition]:
+    def find(cls, clause: "AttentionMask") -> Iterator[Condition]:
         """Yield one condition for both, which one comparison of all pairs can check."""
         if clause.causal or clause.window is not None:
             yield cls(clause.causal, clause.window)
@@ -156,14 +156,14 @@ class Prefix(Condition):
     compares_positions = True
 
     @classmethod
-    def read(cls, clause: "AttentionMask") -> Iterator[Condition]:
+    def find(cls, clause: "AttentionMask") -> Iterator[Condition]:
         """Yield the condition, if there is a prefix."""
         if clause.prefix is not None:
             yield cls(clause.prefix)
 
     def evaluate(self, pairing: Pairing) -> NamedArray:
         """Compare the positions of the keys with the length."""
-        return _pair_up(jnp.less, pairing.keys, pairing.cut(self.length))
+        return _pair_up(jnp.less, pairing.keys, pairing.slice(self.length))
 
     def find_end(self, behind: Number) -> Number:
         """Return the longest prefix."""
@@ -181,14 +181,14 @@ class SameSegment(Condition):
     ids: Pair
 
     @classmethod
-    def read(cls, clause: "AttentionMask") -> Iterator[Condition]:
+    def find(cls, clause: "AttentionMask") -> Iterator[Condition]:
         """Yield a condition for each pair of ids."""
         yield from map(cls, clause.segment_ids)
 
     def evaluate(self, pairing: Pairing) -> NamedArray:
         """Compare the ids of all pairs."""
         of_queries, of_keys = complete(self.ids, pairing.q_pos, pairing.k_pos, "segment ids")
-        return _pair_up(jnp.equal, pairing.cut(of_queries), pairing.cut(of_keys))
+        return _pair_up(jnp.equal, pairing.slice(of_queries), pairing.slice(of_keys))
 
     @property
     def lacks_keys(self) -> bool:
@@ -209,15 +209,15 @@ class Listed(Condition):
     array: NamedArray
 
     @classmethod
-    def read(cls, clause: "AttentionMask") -> Iterator[Condition]:
+    def find(cls, clause: "AttentionMask") -> Iterator[Condition]:
         """Yield the condition, if there is an array."""
         if clause.explicit is not None:
             yield cls(clause.explicit)
 
     def evaluate(self, pairing: Pairing) -> NamedArray:
         """Return the array."""
-        cut: NamedArray = pairing.cut(self.array)
-        return cut
+        array: NamedArray = pairing.slice(self.array)
+        return array
 
 
 KINDS: tuple[type[Condition], ...] = (Near, Prefix, SameSegment, Listed)
@@ -225,7 +225,7 @@ KINDS: tuple[type[Condition], ...] = (Near, Prefix, SameSegment, Listed)
 
 def list_conditions(clause: "AttentionMask") -> list[Condition]:
     """Return the conditions that a mask without alternatives sets."""
-    return [condition for kind in KINDS for condition in kind.read(clause)]
+    return [condition for kind in KINDS for condition in kind.find(clause)]
 
 
 def is_made_of(mask: "AttentionMask", *kinds: type[Condition]) -> bool:
@@ -233,6 +233,7 @@ def is_made_of(mask: "AttentionMask", *kinds: type[Condition]) -> bool:
 
     A kernel asks this of a mask whose fields it reads: it refuses kinds that it does not know.
     """
+    # No kernel can say "or", and none reads positions: it counts them along the axes.
     if mask.alternatives or mask.places is not None:
         return False
     return all(isinstance(condition, kinds) for condition in list_conditions(mask))
@@ -242,7 +243,7 @@ def find_visible(mask: "AttentionMask", pairing: Pairing) -> NamedArray | None:
     """Return which keys are seen, or None for all."""
     if mask.places is not None:
         places = complete(mask.places, pairing.q_pos, pairing.k_pos, "positions")
-        queries, keys = map(pairing.cut, places)
+        queries, keys = map(pairing.slice, places)
         pairing = pairing._replace(queries=queries, keys=keys)
     seen: list[NamedArray] = []
     for clause in mask.clauses:
@@ -259,7 +260,7 @@ def may_see(mask: "AttentionMask", queries: Range, keys: Range) -> Number:
     for clause in mask.clauses:
         compared = [each for own in list_conditions(clause) for each in own.compare(queries, keys)]
         if not compared:
-            return True
+            return True  # ids and arrays would have to be read to say more
         seen.append(functools.reduce(jnp.logical_and, compared))
     return functools.reduce(operator.or_, seen)
 
@@ -281,7 +282,7 @@ def find_span(
         conditions = list_conditions(clause)
         own_ends = _drop_none(condition.find_end(behind) for condition in conditions)
         if not own_ends:
-            return None
+            return None  # nothing bounds the keys of this clause
         own_starts = _drop_none(condition.find_start(first) for condition in conditions)
         # From positions to indices: the first key may have another position than 0.
         if own_starts:
@@ -310,12 +311,13 @@ def find_reach(mask: "AttentionMask") -> int | None:
     """Return how many positions a query sees at most, its own and those before; None if it may see others."""
     if mask.places is not None:
         return None
+    # Alternatives add up to the one that reaches farthest; conditions of one, to the one that reaches least.
     farthest = 0
     for clause in mask.clauses:
         reaches = _drop_none(condition.reach for condition in list_conditions(clause))
         if not reaches:
             return None
-        farthest = max(farthest, *reaches)
+        farthest = max(farthest, min(reaches))
     return farthest
 
 
@@ -324,6 +326,7 @@ def copy_to_keys(mask: "AttentionMask", q_pos: str, k_pos: str) -> "AttentionMas
 
     Keys travel between devices without the queries, and so must what is known of them.
     """
+    # Each kind knows which of its fields are arrays over positions.
     clauses: list[AttentionMask] = []
     for clause in mask.clauses:
         fields: dict[str, Any] = {}
@@ -380,7 +383,7 @@ def count_positions(Pos: Axis | None, start: int | Operand) -> NamedArray:
         if Pos is None:
             return start
         if Pos.size == 1:
-            return start.broadcast_axis(Pos)
+            return start.broadcast_axis(Pos)  # nothing to add, as in a step of decoding
         return _pair_up(jnp.add, arange(Pos), start)
 
     if Pos is None:
@@ -419,6 +422,7 @@ def logical_or(x: NamedArray, y: NamedArray) -> NamedArray:
 
 def minimum(x: int | Operand, y: int | Operand) -> Any:
     """Return the smaller of two numbers, over the axes of both; of Python numbers, a Python number."""
+    # Python numbers stay static: a loop over blocks then has a known length.
     if isinstance(x, int) and isinstance(y, int):
         return min(x, y)
     if isinstance(x, Core) or isinstance(y, Core):

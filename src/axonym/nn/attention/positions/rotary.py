@@ -119,7 +119,7 @@ class RotaryTable(Layer):
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Rotate `x`; the result has the same axes {HeadDim, those of the positions, ...}."""
-        return _rotated(x, self.cos, self.sin, self.HeadDim, self.interleaved)
+        return _rotate(x, self.cos, self.sin, self.HeadDim, self.interleaved)
 
 
 class RotaryEmbedding(Layer):
@@ -157,7 +157,7 @@ class RotaryEmbedding(Layer):
             ArgumentError: if the number of features to rotate is odd or too large.
         """
         HeadDim = sized(HeadDim, "RotaryEmbedding.init")
-        count = _count("RotaryEmbedding.init", size, HeadDim)
+        count = _count_features("RotaryEmbedding.init", size, HeadDim)
         return cls(HeadDim, float(theta), scaling, interleaved, count)
 
     def at(self, positions: Axis | NamedArray, dtype: DTypeLike = jnp.float32) -> RotaryTable:
@@ -238,11 +238,11 @@ def rotary(
     if not isinstance(x, Core):
         raise checks.unnamed("rotary", x)
     (axis,) = checks.require("rotary", x, HeadDim)
-    count = _count("rotary", size, axis)
+    count = _count_features("rotary", size, axis)
     return RotaryEmbedding(axis, float(theta), scaling, interleaved, count)(x, positions)
 
 
-def _count(function: str, size: int | None, axis: Axis) -> int:
+def _count_features(function: str, size: int | None, axis: Axis) -> int:
     """Return how many features are paired."""
     if size is None:
         size = axis.size
@@ -254,18 +254,18 @@ def _count(function: str, size: int | None, axis: Axis) -> int:
     return size
 
 
-def _rotated(
+def _rotate(
     x: NamedArray, cos: NamedArray, sin: NamedArray, HeadDim: Axis, interleaved: bool
 ) -> NamedArray:
     if not isinstance(x, Core):
         raise checks.unnamed("rotary", x)
     key = (x.names, cos.names[:-1], selector(HeadDim, "rotary"), interleaved)
-    kernel = checks.planned("rotary", (x, cos[_PAIR, 0]), _rotation, *key)
+    kernel = checks.planned("rotary", (x, cos[_PAIR, 0]), _make_kernel, *key)
     return wrap(x, kernel.call(x.array, cos.array, sin.array), x.names)
 
 
 @up_to_renaming("names", "own", "feature")
-def _rotation(
+def _make_kernel(
     names: Names, own: Names, feature: tuple[str, int | None], interleaved: bool
 ) -> kernels.Kernel:
     """Make the kernel of a rotation, whose positions have the axes `own`."""
@@ -285,13 +285,13 @@ def _rotation(
         operands = (auto.whole(x, (at,)), *tables)
         x, cos, sin = kernels.align_layouts((names, table, table), operands, names)
         cos, sin = kernels.lined_up(cos, table, names), kernels.lined_up(sin, table, names)
-        rotated = _turned(x.astype(cos.dtype), cos, sin, at, tables[0].shape[-1], interleaved)
+        rotated = _rotate_pairs(x.astype(cos.dtype), cos, sin, at, tables[0].shape[-1], interleaved)
         return explicit.laid_out_like(rotated.astype(x.dtype), given)
 
     return kernels.Kernel(names, body)
 
 
-def _turned(
+def _rotate_pairs(
     x: jax.Array, cos: jax.Array, sin: jax.Array, at: int, half: int, interleaved: bool
 ) -> jax.Array:
     """Rotate `half` pairs of features along a dimension; further ones stay."""

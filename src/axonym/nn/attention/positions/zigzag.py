@@ -59,25 +59,25 @@ def zigzag(tree: T, Pos: AxisSelector, ways: int | None = None, *, undo: bool = 
     """
     name = axis_name(Pos)
     if ways is None:
-        ways = _ways(name)
+        ways = _count_ways(name)
     ways = integer("zigzag", "ways", ways)
     known = collect_names(tree)
     if name not in known:
         raise missing_axis("zigzag", name, known)
 
-    def ordered(x: object) -> object:
+    def reorder(x: object) -> object:
         if not isinstance(x, NamedArray) or name not in x.names:
             return x
-        order = _order(x, name, ways)
+        order = _find_order(x, name, ways)
         if undo:
             order = np.argsort(order)
         return take(x, name, NamedArray(order, (name,)))
 
-    result: T = jax.tree.map(ordered, tree, is_leaf=is_named_array)
+    result: T = jax.tree.map(reorder, tree, is_leaf=is_named_array)
     return result
 
 
-def _order(x: NamedArray, name: str, ways: int) -> np.ndarray:
+def _find_order(x: NamedArray, name: str, ways: int) -> np.ndarray:
     """Return which position comes where."""
     size = x.axis_size(name)
     if ways < 1 or size % (2 * ways):
@@ -89,7 +89,7 @@ def _order(x: NamedArray, name: str, ways: int) -> np.ndarray:
     return pairs.ravel()
 
 
-def _ways(name: str) -> int:
+def _count_ways(name: str) -> int:
     """Return over how many devices the current mapping splits an axis."""
     mesh = context.context_mesh()
     entry = context.mapped((name,)).get(name, ())

@@ -93,6 +93,7 @@ def count_hops(call: AttentionCall, sharding: PositionSharding) -> int:
     reach = find_reach(call.mask)
     if reach is None:
         return most
+    # A query at the start of its part sees furthest into the parts before.
     local = sizes[1] if sharding.is_inside else sizes[1] // sharding.ways
     return min(most, -(-(reach - 1) // local))
 
@@ -130,6 +131,7 @@ def attend_over_devices(
         plan = dataclasses.replace(plan, sizes=sizes, all_sizes=tuple(named.items()))
     sees = is_sure_to_see(rest, plan.sizes)
     devices = _plan_devices(method, call, sharding, sees)
+    # Keys travel without the queries; what the mask says of both is copied for them.
     mask = None if rest.mask is None else copy_to_keys(rest.mask, QUERIES, KEYS)
     results = run(plan, devices, operands, rest._replace(mask=mask))
     over = sharding.keys if sharding.is_inside else ()
@@ -139,9 +141,10 @@ def attend_over_devices(
 def _plan_devices(
     method: Method, call: AttentionCall, sharding: PositionSharding, sees: bool
 ) -> DevicePlan:
+    # All that a traced function reads later is decided now: the backward pass may be traced elsewhere.
     manual: set[str] = set()
     if not sharding.is_inside:
-        # On Auto axes of an outer shard_map, types do not say which axes are free.
+        # Inside of another shard_map, all mesh axes that are left become Manual.
         is_nested = modes.has_manual(sharding.mesh)
         is_typed = explicit.has_explicit_axes(call.query.array) and not is_nested
         used = [sharding.queries, *(entry for _, entry in sharding.entries)]

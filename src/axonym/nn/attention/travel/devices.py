@@ -183,6 +183,7 @@ class DevicePlan:
 
     def send(self, tree: Tree, shift: int = 1) -> Tree:
         """Send arrays to the device with the part that comes `shift` later."""
+        # The parts are in the order of `axes`, and `ppermute` counts in that of the mesh.
         devices, ordered = list_devices(self.axes)
         pairs = [(devices[i], devices[(i + shift) % self.ways]) for i in range(self.ways)]
         return jax.tree.map(lambda array: lax.ppermute(array, ordered, pairs), tree)
@@ -201,6 +202,7 @@ def run(
 ) -> tuple[NamedArray, NamedArray, NamedArray]:
     """Return the result, the largest score and the total of each query, on Explicit mesh axes as on Auto ones."""
     leaves, tree = jax.tree.flatten((operands, rest), is_leaf=is_named_array)
+    # Without names, and as arrays where numbers are given: `auto.local` takes no others.
     arrays = [x.array if isinstance(x, NamedArray) else kernels.run(jnp.asarray, x) for x in leaves]
     if not devices.manual:
         arrays = vary(devices, arrays)
@@ -252,6 +254,7 @@ def _pass_forward(plan: BlockPlan, devices: DevicePlan, operands: Operands, rest
         return partition.spec_from_entries([*anonymous, *entries])
 
     of_results = tuple(map(make_spec, _list_result_entries(plan, devices)))
+    # The method keeps arrays by heads, which the backward pass takes as they are.
     of_kept: Tree = ()
     if method.by_heads:
         of_out = make_spec(devices.list_entries(plan.out_names, by_heads=True))
@@ -368,6 +371,7 @@ def _sum_over_devices(gradients: Operands, operands: Operands, over: Sequence[En
     leaves, tree = jax.tree.flatten(operands)
     sums: list[jax.Array] = []
     for gradient, x, axes in zip(jax.tree.leaves(gradients), leaves, over, strict=True):
+        # Summed in the dtype of scores, and only then rounded to that of the operand.
         total = lax.psum(gradient, axes) if axes else gradient
         sums.append(total.astype(x.dtype))
     result: Operands = jax.tree.unflatten(tree, sums)

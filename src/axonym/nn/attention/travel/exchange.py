@@ -22,14 +22,15 @@ from .devices import DevicePlan, Method, Saved, apply, find_dimension, map_array
 
 def _compute(plan: BlockPlan, devices: DevicePlan, operands: Operands, rest: Rest) -> Tree:
     """Return the results, the last two by heads, and what the backward pass need not exchange again."""
-    by_heads = map_arrays(functools.partial(_split_heads, devices), operands)
+    # Arrays without heads are gathered, and not kept: they would take the memory of all positions.
+    by_heads = map_arrays(functools.partial(_shard_heads, devices), operands)
     kept = map_arrays(lambda x: x if str(devices.heads) in x.names else None, by_heads)
-    rest = _split_heads_of_rest(plan, devices, operands, rest)
+    rest = _shard_rest_by_heads(plan, devices, operands, rest)
     operands, rest = vary(devices, (by_heads, rest))
     plan = devices.make_local(plan, all_queries=True, all_keys=True)
     rows = fold_all(plan, operands, rest, start_rows(plan, operands))
     out, *others = average(plan, rows)
-    return (_split_positions(devices, out), *others), (kept, out)
+    return (_shard_positions(devices, out), *others), (kept, out)
 
 
 def _differentiate(
@@ -37,28 +38,29 @@ def _differentiate(
 ) -> Operands:
     """Return the gradients by the operands of a device."""
     operands, rest, (_, *rows), (kept, out) = saved
-    rest = _split_heads_of_rest(plan, devices, operands, rest)
+    rest = _shard_rest_by_heads(plan, devices, operands, rest)
     pairs = zip(kept, operands, strict=True)
-    by_heads = Operands(*(_split_heads(devices, x) if own is None else own for own, x in pairs))
+    by_heads = Operands(*(_shard_heads(devices, x) if own is None else own for own, x in pairs))
     by_out, *others = cotangents
     plan = devices.make_local(plan, all_queries=True, all_keys=True)
-    cotangents = _split_heads(devices, by_out), *others
+    cotangents = _shard_heads(devices, by_out), *others
     gradients = differentiate(plan, by_heads, rest, (out, *rows), cotangents, sees=devices.sees)
 
-    back: Operands = map_arrays(functools.partial(_split_positions, devices), gradients, operands)
+    back: Operands = map_arrays(functools.partial(_shard_positions, devices), gradients, operands)
     return back
 
 
-def _split_heads_of_rest(
+def _shard_rest_by_heads(
     plan: BlockPlan, devices: DevicePlan, operands: Operands, rest: Rest
 ) -> Rest:
     """Return the other operands for all positions of a part of the heads."""
     offsets = devices.find_offsets(plan, operands)
     if plan.dropout:
+        # Within the part of the mesh axes that split the heads already, this device has one of `ways` parts.
         heads = str(devices.heads)
         start = devices.find_index() * (operands.query.axis_size(heads) // devices.ways)
         offsets[heads] = offsets.get(heads, 0) + start
-    rest = map_arrays(functools.partial(_split_heads, devices), rest)
+    rest = map_arrays(functools.partial(_shard_heads, devices), rest)
     return rest._replace(offsets=offsets)
 
 
@@ -69,7 +71,7 @@ def _find_split_positions(devices: DevicePlan, x: NamedArray) -> str | None:
     return KEYS if KEYS in x.names and devices.splits_keys else None
 
 
-def _split_heads(devices: DevicePlan, x: Tree) -> Tree:
+def _shard_heads(devices: DevicePlan, x: Tree) -> Tree:
     """Return an array with all positions, and a part of the heads if it has heads."""
     if not isinstance(x, NamedArray):
         return x
@@ -83,15 +85,16 @@ def _split_heads(devices: DevicePlan, x: Tree) -> Tree:
     if positions is not None:
         at = find_dimension(x, positions)
         return apply(lambda array: devices.exchange(array, to, at), x)
+    # With heads and without positions, each device has all, and takes its part.
     size = x.array.shape[to] // devices.ways
     start = devices.find_index() * size
     return apply(lambda array: lax.dynamic_slice_in_dim(array, start, size, to), x)
 
 
-def _split_positions(
+def _shard_positions(
     devices: DevicePlan, x: NamedArray, like: NamedArray | None = None
 ) -> NamedArray:
-    """Undo `_split_heads` for a result, or for the gradient of an operand `like`, whose parts are summed."""
+    """Undo `_shard_heads` for a result, or for the gradient of an operand `like`, whose parts are summed."""
     positions, heads = _find_split_positions(devices, x), str(devices.heads)
     if heads not in x.names:
         if positions is None:

@@ -65,6 +65,7 @@ class _Ring:
         self.index = devices.find_index()
         offsets = devices.find_offsets(plan, operands)
         self._offsets = {**offsets, QUERIES: self.index * self.plan.sizes[0]}
+        # Arrays over pairs stay at home: a device slices those of the keys that visit.
         self._home = operands, rest
         self.travellers = _select(is_of_keys, self._home)
 
@@ -75,12 +76,12 @@ class _Ring:
     def visit(self, number: Number, travellers: Tree) -> _Visit:
         """Return what a device computes with in a step."""
         source = self.find_source(number)
-        parts = map_arrays(functools.partial(self.cut_part, source), self._home)
+        parts = map_arrays(functools.partial(self.slice_part, source), self._home)
         operands, rest = _join(travellers, parts)
         rest = rest._replace(offsets={**self._offsets, KEYS: source * self.plan.sizes[1]})
         return _Visit(operands, rest, may_see_keys(self.plan, rest))
 
-    def cut_part(self, source: Number, x: Tree) -> Tree:
+    def slice_part(self, source: Number, x: Tree) -> Tree:
         """Return the part of an array for pairs that belongs to the keys of another device."""
         if not is_of_pairs(x):
             return x
@@ -129,6 +130,7 @@ def _differentiate(
 
     # Keys are sent one step ahead of their gradients, so that a device need not wait for them.
     staying = _select(_is_staying, make_zeros(plan, saved.operands))
+    # The own keys come first, and their gradients are added to what comes home: those need not travel all the way.
     travellers = ring.travellers
     arriving = send(travellers) if hops else None
     staying, own = compute(0, travellers, staying)
@@ -151,6 +153,7 @@ def _differentiate(
         arrived = send(gradients)
         staying, more = compute(hops, travellers, staying)
         gradients = _add(arrived, more)
+    # The last device sends them back in one hop, whatever the number of steps was.
     home = send(gradients, -hops)
     return Operands(*_join(_add(own, home), staying))
 
@@ -161,8 +164,9 @@ def _add_visit(
     """Return gradients after a step: those that stay, and what is added to those that travel."""
     here = ring.visit(number, travellers)
     source = ring.find_source(number)
+    # From zero, and not from what has arrived: it is added later, so that computing need not wait for it.
     zeros = _select(is_of_keys, make_zeros(ring.plan, here.operands))
-    before = _join(zeros, map_arrays(functools.partial(ring.cut_part, source), staying))
+    before = _join(zeros, map_arrays(functools.partial(ring.slice_part, source), staying))
     add = functools.partial(add_gradients, ring.plan, here.operands, here.rest, rows)
     after = step_if(here.seen, add, before)
     write = functools.partial(ring.write_part, source)
@@ -194,6 +198,7 @@ def _add(one: Tree, other: Tree) -> Tree:
 
 def _repeat(first: int, behind: int, step: Callable[[Tree, Tree], Tree], carry: Tree) -> Tree:
     """Take steps; a loop compiles them once."""
+    # Without a loop, the compiler may overlap the step with what comes before and after.
     if behind - first == 1:
         return step(first, carry)
     return carry if behind <= first else lax.fori_loop(first, behind, step, carry)
