@@ -48,6 +48,11 @@ def dot_product_attention(
     as in grouped-query attention, keys and values are shared without repeating them. A query that sees no key gets the
     mean of all values.
 
+    `jax.nn.dot_product_attention` wants axes in the order batch, positions, heads, features, and
+    `torch.nn.functional.scaled_dot_product_attention` batch, heads, positions, features. Here any order will do. Heads
+    that share their keys are an axis that only queries have; there they are a run of heads. In both, the kernel decides
+    what a query gets that sees no key.
+
     Args:
         QPos: the axis of query positions; None for one query without it.
         KPos: the axis of key and value positions, under another name.
@@ -158,6 +163,20 @@ def dot_product_attention_weights(
         scaling_factor: a factor for the scores; by default one over the square root of the size of `HeadDim`.
         soft_cap: as in `dot_product_attention`.
         sinks: as in `dot_product_attention`.
+
+    Returns:
+        The axes of the scores, in the dtype of `query`: those that `query` and `keys` share, then the others.
+
+    Raises:
+        AxisNotFoundError: if an operand lacks an axis, or mask, bias or sinks have one that the scores lack.
+        OperandError: if the mask is not a NamedArray of booleans.
+
+    Examples:
+        >>> Pos, KPos, Dim = axn.make_axes(pos=2, key_pos=2, head_dim=4)
+        >>> q, k = axn.ones((Pos, Dim)), axn.ones((KPos, Dim))
+        >>> mask = axn.nn.causal_mask(Pos, KPos)
+        >>> axn.nn.dot_product_attention_weights(Dim, KPos, q, k, mask).tolist()
+        [[1.0, 0.0], [0.5, 0.5]]
     """
     if isinstance(mask, AttentionMask):
         problem = "the mask must be a NamedArray of booleans, as the axis of query positions is not given here"

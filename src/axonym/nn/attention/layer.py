@@ -87,6 +87,13 @@ class Attention(Layer):
         Raises:
             AxisNotFoundError: if an axis of `KVHeads` is not among `Heads`.
 
+        Examples:
+            >>> Embed, KVHeads, Group, HeadDim = axn.make_axes(embed=8, kv_heads=2, group=3, head_dim=4)
+            >>> heads = KVHeads, Group
+            >>> grouped = axn.nn.Attention.init(Embed, heads, HeadDim, key=jax.random.key(0), KVHeads=KVHeads)
+            >>> grouped.query.weight.shape, grouped.key.weight.shape
+            ({'embed': 8, 'kv_heads': 2, 'group': 3, 'head_dim': 4}, {'embed': 8, 'kv_heads': 2, 'head_dim': 4})
+
         Reference:
             Ainslie et al. (2023), GQA: training generalized multi-query transformer models, for grouped heads.
         """
@@ -140,6 +147,13 @@ class Attention(Layer):
         Raises:
             AxisNotFoundError: if an operand lacks an axis.
             AxisSizeError: if an axis has another size.
+
+        Examples:
+            >>> Pos, Embed, Heads, HeadDim = axn.make_axes(pos=5, embed=8, heads=2, head_dim=4)
+            >>> attention = axn.nn.Attention.init(Embed, Heads, HeadDim, key=jax.random.key(0))
+            >>> x, context = axn.ones((Pos, Embed)), axn.ones((Pos.resize(7), Embed))
+            >>> attention(x, context=context).shape
+            {'pos': 5, 'embed': 8}
         """
         self._check_positions(
             "input", x, 'make the layer with pos="...", the name of its positions'
@@ -187,6 +201,14 @@ class Attention(Layer):
 
         Returns:
             The result, axes {pos, Embed, ...}, and the next cache.
+
+        Examples:
+            >>> Embed, Heads, HeadDim = axn.make_axes(embed=8, heads=2, head_dim=4)
+            >>> attention = axn.nn.Attention.init(Embed, Heads, HeadDim, key=jax.random.key(0))
+            >>> cache = axn.nn.KVCache.init("pos.key", (axn.Axis("pos.key", 16), Heads, HeadDim))
+            >>> out, cache = attention.extend(axn.ones((axn.Axis("pos", 3), Embed)), cache)
+            >>> out.shape, cache.length.item()
+            ({'pos': 3, 'embed': 8}, 3)
         """
         query, keys, values = self._project(x, x, rotate)
         Pos = self.pos if query.has_axis(self.pos) else None

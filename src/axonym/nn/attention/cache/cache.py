@@ -88,7 +88,7 @@ class KVCache(Layer):
         window: int | None = None,
         dtype: DTypeLike = jnp.float32,
     ) -> Self:
-        """Make an empty cache, laid out by the mapping.
+        """Make an empty cache, sharded by the mapping.
 
         Args:
             KPos: the axis of positions.
@@ -103,6 +103,12 @@ class KVCache(Layer):
             AxisNotFoundError: if keys or values lack `KPos`, or an axis of `lengths`.
             AxisSizeError: if one of these axes has two sizes.
             ArgumentError: if `window` is not an int from 1 to the size of `KPos`, or `KPos` is among `lengths`.
+
+        Examples:
+            >>> Batch, KPos, Dim = axn.make_axes(batch=2, key_pos=8, head_dim=4)
+            >>> cache = axn.nn.KVCache.init("key_pos", (Batch, KPos, Dim), lengths=Batch, window=4)
+            >>> cache.key.shape, cache.length.shape
+            ({'batch': 2, 'key_pos': 8, 'head_dim': 4}, {'batch': 2})
         """
         keys = values = spec(axes, "KVCache.init")
         if value_axes is not None:
@@ -163,7 +169,19 @@ class KVCache(Layer):
         return cls.init(KPos, keys, values, lengths=own, window=window, dtype=dtype)
 
     def positions(self, Pos: Axis | None) -> NamedArray:
-        """Return the positions of the next tokens: axes {Pos}, unless it is None, and those of `length`."""
+        """Return the positions of the next tokens, such as for `RotaryEmbedding.at`.
+
+        Args:
+            Pos: the axis of the tokens, with its size; None for one token without it.
+
+        Returns:
+            Integers, axes {Pos}, unless it is None, and those of `length`.
+
+        Examples:
+            >>> cache = axn.nn.KVCache.init("key_pos", axn.make_axes(key_pos=8, head_dim=4))
+            >>> cache.positions(axn.Axis("pos", 3)).tolist()
+            [0, 1, 2]
+        """
         if Pos is not None:
             Pos = sized(Pos, "KVCache.positions")
         return count_positions(Pos, self.length)
@@ -194,6 +212,13 @@ class KVCache(Layer):
             AxisSizeError: if an axis has two sizes, or the index of `layer` is out of range.
             OperandError: if `count` or the index of `layer` is not an integer.
             ArgumentError: if the tokens do not fit, or `count` is not from 0 to their number.
+
+        Examples:
+            >>> KPos, Pos, Dim = axn.make_axes(key_pos=8, pos=3, head_dim=4)
+            >>> cache = axn.nn.KVCache.init("key_pos", (KPos, Dim))
+            >>> tokens = axn.ones((Pos, Dim))
+            >>> cache.extend("pos", tokens, tokens).extend("pos", tokens, tokens, count=1).length.item()
+            4
         """
         at = self._check_layer(layer)
         pos = None if Pos is None else axis_name(Pos)
@@ -271,6 +296,14 @@ class KVCache(Layer):
             AxisSizeError: if the numbers of queries and of tokens differ.
             OperandError: if the mask has segments without `key_ids`, unless the new tokens fill the whole cache.
             ArgumentError: if the tokens or the mask do not fit, or a start is given.
+
+        Examples:
+            >>> KPos, Dim = axn.make_axes(key_pos=8, head_dim=4)
+            >>> cache = axn.nn.KVCache.init("key_pos", (KPos, Dim))
+            >>> token = axn.ones(Dim)
+            >>> out, cache = cache.attend(None, "head_dim", token, token, token)
+            >>> out.tolist(), cache.length.item()
+            ([1.0, 1.0, 1.0, 1.0], 1)
         """
         for name in ("q_start", "k_start"):
             if name in options:

@@ -63,7 +63,12 @@ class AttentionMask(eqx.Module):
 
     @property
     def clauses(self) -> tuple["AttentionMask", ...]:
-        """This mask without its alternatives, then the alternatives; none of them has `places`."""
+        """This mask without its alternatives, then the alternatives; none of them has `places`.
+
+        Examples:
+            >>> [clause.causal for clause in (axn.nn.causal() | axn.nn.prefix(2)).clauses]
+            [True, False]
+        """
         return dataclasses.replace(self, alternatives=(), places=None), *self.alternatives
 
     def at(self, positions: NamedArray, key_positions: NamedArray | None = None) -> "AttentionMask":
@@ -72,6 +77,9 @@ class AttentionMask(eqx.Module):
         Args:
             positions: integers, the position of each query: the axis of query positions, and other axes of the scores.
             key_positions: the position of each key, over the axis of key positions; by default those of the queries.
+
+        Returns:
+            The mask; `materialize` and attention then count no positions along the axes.
 
         Raises:
             OperandError: if they are no integers.

@@ -89,6 +89,12 @@ class PositionEmbedding(Layer):
         weight: axes {Pos, Embed}.
         Pos: the axis of positions, as long as the longest sequence.
         Embed: the axes of a vector.
+
+    Examples:
+        >>> Pos, Embed = axn.make_axes(pos=16, embed=4)
+        >>> table = axn.nn.PositionEmbedding.init(Pos, Embed, key=jax.random.key(0))
+        >>> table(Pos.resize(3)).shape
+        {'pos': 3, 'embed': 4}
     """
 
     weight: NamedArray
@@ -105,7 +111,20 @@ class PositionEmbedding(Layer):
         init_scale: float = 1.0,
         initializer: Initializer | None = None,
     ) -> Self:
-        """Make a table of one vector for each position; the arguments are those of `Embedding.init`."""
+        """Make a table of one vector for each position.
+
+        Args:
+            Pos: the axis of positions, as long as the longest sequence.
+            Embed: the axes of a vector.
+            key: for the vectors.
+            init_scale: see `Embedding.init`.
+            initializer: see `Embedding.init`.
+
+        Examples:
+            >>> table = axn.nn.PositionEmbedding.init(*axn.make_axes(pos=16, embed=4), key=jax.random.key(0))
+            >>> table.weight.shape
+            {'pos': 16, 'embed': 4}
+        """
         table = Embedding.init(
             sized(Pos, "PositionEmbedding.init"),
             Embed,
@@ -128,6 +147,11 @@ class PositionEmbedding(Layer):
         Raises:
             AxisSizeError: if an axis is longer than the table.
             AxisClashError: if `positions` has an axis of `Embed`.
+
+        Examples:
+            >>> table = axn.nn.PositionEmbedding.init(*axn.make_axes(pos=16, embed=4), key=jax.random.key(0))
+            >>> table(axn.named([[0, 1], [5, 6]], ("batch", "pos"))).shape
+            {'batch': 2, 'pos': 2, 'embed': 4}
         """
         if isinstance(positions, Core):
             self._check_ids(positions)

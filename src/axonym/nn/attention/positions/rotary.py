@@ -47,6 +47,16 @@ FrequencyScaling: TypeAlias = Callable[[Frequencies], Frequencies]
 class LinearScaling:
     """Interpolate positions: a context that is `factor` times longer has the angles of the old one.
 
+    Attributes:
+        factor: how many times longer the context is.
+
+    Examples:
+        >>> Pos, HeadDim = axn.make_axes(pos=4, head_dim=2)
+        >>> x, scaling = axn.ones((Pos, HeadDim)), axn.nn.LinearScaling(2.0)
+        >>> long = axn.nn.rotary(x, Pos, HeadDim, scaling=scaling)
+        >>> bool(axn.allclose(long["pos", 2], axn.nn.rotary(x, Pos, HeadDim)["pos", 1]))
+        True
+
     Reference:
         Chen et al. (2023), Extending context window of large language models via position interpolation.
     """
@@ -54,7 +64,12 @@ class LinearScaling:
     factor: float
 
     def __call__(self, frequencies: Frequencies) -> Frequencies:
-        """Divide all frequencies by the factor."""
+        """Divide all frequencies, in radians per position, by the factor.
+
+        Examples:
+            >>> axn.nn.LinearScaling(2.0)(np.array([1.0, 0.5])).tolist()
+            [0.5, 0.25]
+        """
         return frequencies / self.factor
 
 
@@ -64,6 +79,14 @@ class NtkScaling:
 
     It is the same as multiplying `theta` by factor ** (size / (size - 2)).
 
+    Attributes:
+        factor: how many times longer the context is.
+
+    Examples:
+        >>> HeadDim, scaling = axn.Axis("head_dim", 8), axn.nn.NtkScaling(4.0)
+        >>> axn.nn.RotaryEmbedding.init(HeadDim, scaling=scaling).scaling
+        NtkScaling(factor=4.0)
+
     Reference:
         Peng et al. (2023), YaRN: efficient context window extension of large language models, section 3.1.
     """
@@ -71,7 +94,12 @@ class NtkScaling:
     factor: float
 
     def __call__(self, frequencies: Frequencies) -> Frequencies:
-        """Divide the frequencies by powers of the factor."""
+        """Divide the frequencies, in radians per position and fastest first, by powers of the factor.
+
+        Examples:
+            >>> axn.nn.NtkScaling(4.0)(np.array([1.0, 1.0, 1.0])).tolist()
+            [1.0, 0.5, 0.25]
+        """
         return frequencies / self.factor ** np.linspace(0, 1, len(frequencies))
 
 
@@ -81,6 +109,17 @@ class Llama3Scaling:
 
     A frequency of less than `low` turns in `original_length` positions is divided, one of more than `high` turns stays,
     and one between is interpolated. The defaults are those of Llama 3.1.
+
+    Attributes:
+        factor: the divisor of low frequencies.
+        low: the number of turns in `original_length` below which a frequency is low.
+        high: the number of turns above which a frequency is high.
+        original_length: the number of positions of the old context.
+
+    Examples:
+        >>> HeadDim, scaling = axn.Axis("head_dim", 64), axn.nn.Llama3Scaling(factor=32.0)
+        >>> axn.nn.RotaryEmbedding.init(HeadDim, 500000.0, scaling=scaling).scaling.factor
+        32.0
 
     Reference:
         Grattafiori et al. (2024), The Llama 3 herd of models; "NTK by parts" in Peng et al. (2023), YaRN, section 3.2.
@@ -92,7 +131,12 @@ class Llama3Scaling:
     original_length: int = 8192
 
     def __call__(self, frequencies: Frequencies) -> Frequencies:
-        """Divide each frequency according to its number of turns."""
+        """Divide each frequency, in radians per position, according to its number of turns.
+
+        Examples:
+            >>> axn.nn.Llama3Scaling()(np.array([1.0, 1e-4])).tolist()
+            [1.0, 1.25e-05]
+        """
         turns = self.original_length * frequencies / (2 * math.pi)
         kept = np.clip((turns - self.low) / (self.high - self.low), 0, 1)
         changed: Frequencies = frequencies * (kept + (1 - kept) / self.factor)
@@ -110,6 +154,13 @@ class RotaryTable(Layer):
         sin: the same.
         HeadDim: the axis of features.
         interleaved: which features are paired, see `rotary`.
+
+    Examples:
+        >>> Pos, HeadDim = axn.make_axes(pos=3, head_dim=4)
+        >>> table = axn.nn.RotaryEmbedding.init(HeadDim).at(Pos)
+        >>> x = axn.ones((Pos, HeadDim))
+        >>> bool(axn.allclose(table(x), axn.nn.rotary(x, Pos, HeadDim)))
+        True
     """
 
     cos: NamedArray
@@ -118,7 +169,23 @@ class RotaryTable(Layer):
     interleaved: bool = eqx.field(static=True)
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
-        """Rotate `x`; the result has the same axes {HeadDim, those of the positions, ...}."""
+        """Rotate the features of an array.
+
+        Args:
+            x: axes {HeadDim, those of the positions, ...}, queries or keys.
+            key: not used; every layer takes one.
+
+        Returns:
+            The axes and the dtype of `x`.
+
+        Raises:
+            AxisNotFoundError: if `x` lacks an axis.
+
+        Examples:
+            >>> Pos, HeadDim = axn.make_axes(pos=3, head_dim=4)
+            >>> axn.nn.RotaryEmbedding.init(HeadDim).at(Pos)(axn.ones((Pos, HeadDim))).shape
+            {'pos': 3, 'head_dim': 4}
+        """
         return _rotate(x, self.cos, self.sin, self.HeadDim, self.interleaved)
 
 
@@ -133,6 +200,12 @@ class RotaryEmbedding(Layer):
         scaling: changes the frequencies, for a longer context.
         interleaved: which features are paired.
         size: the number of features to rotate.
+
+    Examples:
+        >>> Pos, HeadDim = axn.make_axes(pos=3, head_dim=4)
+        >>> rotary = axn.nn.RotaryEmbedding.init(HeadDim)
+        >>> rotary(axn.ones((Pos, HeadDim)), Pos)["pos", 0].tolist()
+        [1.0, 1.0, 1.0, 1.0]
     """
 
     HeadDim: Axis = eqx.field(static=True)
@@ -151,10 +224,21 @@ class RotaryEmbedding(Layer):
         interleaved: bool = False,
         size: int | None = None,
     ) -> Self:
-        """Make a layer; the arguments are those of `rotary`.
+        """Make a layer.
+
+        Args:
+            HeadDim: the axis of features.
+            theta: the base of the frequencies.
+            scaling: changes the frequencies, such as `Llama3Scaling`.
+            interleaved: pair neighbours; see `rotary`.
+            size: rotate only this many features, the first ones; by default all.
 
         Raises:
             ArgumentError: if the number of features to rotate is odd or too large.
+
+        Examples:
+            >>> axn.nn.RotaryEmbedding.init(axn.Axis("head_dim", 8), size=4).size
+            4
         """
         HeadDim = sized(HeadDim, "RotaryEmbedding.init")
         count = _count_features("RotaryEmbedding.init", size, HeadDim)
@@ -166,6 +250,17 @@ class RotaryEmbedding(Layer):
         Args:
             positions: an axis, along which they count from zero; or the positions.
             dtype: the dtype to compute in.
+
+        Returns:
+            A table, whose cosines and sines have the axes of the positions, and `pair`.
+
+        Raises:
+            AxisClashError: if positions have an axis `pair`.
+
+        Examples:
+            >>> table = axn.nn.RotaryEmbedding.init(axn.Axis("head_dim", 4)).at(axn.Axis("pos", 3))
+            >>> table.cos.shape
+            {'pos': 3, 'pair': 2}
         """
         counted = numbered("RotaryEmbedding.at", positions)
         if _PAIR in counted.names:
@@ -177,6 +272,7 @@ class RotaryEmbedding(Layer):
         if self.scaling is not None:
             frequencies = self.scaling(frequencies)
         turns = frequencies.astype(dtype).reshape(*[1] * counted.array.ndim, -1)
+        # NumPy computed the frequencies in float64, so that the angles of far positions differ as they should.
         angles = counted.array[..., None].astype(dtype) * kernels.constant(turns)
 
         names = (*counted.names, _PAIR)
@@ -186,7 +282,22 @@ class RotaryEmbedding(Layer):
     def __call__(
         self, x: NamedArray, positions: AxisSelector | NamedArray, *, key: jax.Array | None = None
     ) -> NamedArray:
-        """Rotate `x`, axes {HeadDim, ...}, which stay; `positions` are as in `rotary`."""
+        """Rotate the features of an array, as `rotary` does.
+
+        Args:
+            x: axes {HeadDim, ...}, queries or keys.
+            positions: an axis of `x`, along which they count from zero; or the positions.
+            key: not used; every layer takes one.
+
+        Returns:
+            The axes and the dtype of `x`.
+
+        Examples:
+            >>> Batch, HeadDim = axn.make_axes(batch=2, head_dim=4)
+            >>> rotary = axn.nn.RotaryEmbedding.init(HeadDim)
+            >>> rotary(axn.ones((Batch, HeadDim)), axn.named([0, 7], "batch")).shape
+            {'batch': 2, 'head_dim': 4}
+        """
         if not isinstance(x, Core):
             raise checks.unnamed("rotary", x)
         check_positions("rotary", positions)
@@ -221,6 +332,9 @@ def rotary(
         interleaved: pair neighbours, as RoFormer and GPT-J do, instead of the first half of the features with the
             second, as GPT-NeoX and Llama do. Weights trained with one do not work with the other.
         size: rotate only this many features, the first ones.
+
+    Returns:
+        The axes and the dtype of `x`.
 
     Raises:
         ArgumentError: if the number of features to rotate is odd or too large.
@@ -281,6 +395,7 @@ def _make_kernel(
         lead = jnp.broadcast_shapes(shape[: -len(names)], tables[0].shape[: -len(table)])
         x = given = jnp.broadcast_to(x, (*lead, *shape[-len(names) :]))
 
+        # A pair may lie on two devices: the features are gathered, and then sharded as they were.
         at = len(lead) + names.index(feature[0])
         operands = (auto.whole(x, (at,)), *tables)
         x, cos, sin = kernels.align_layouts((names, table, table), operands, names)
@@ -302,6 +417,7 @@ def _rotate_pairs(
         first = lax.slice_in_dim(x, 0, half, axis=at)
         second = lax.slice_in_dim(x, half, 2 * half, axis=at)
 
+    # (a + bi) * (cos + i sin), where a and b are the two features of a pair.
     turned = [first * cos - second * sin, second * cos + first * sin]
     if interleaved:
         both = lax.concatenate([lax.expand_dims(each, (at + 1,)) for each in turned], at + 1)

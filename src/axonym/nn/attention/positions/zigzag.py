@@ -41,6 +41,9 @@ def zigzag(tree: T, Pos: AxisSelector, ways: int | None = None, *, undo: bool = 
         ways: over how many devices they are split; by default, over how many the current mapping splits them.
         undo: whether to undo it.
 
+    Returns:
+        The tree, with the arrays in the new order.
+
     Raises:
         AxisNotFoundError: if no array has the axis.
         ArgumentError: if there are not as many positions in each of `2 * ways` runs.
@@ -70,7 +73,7 @@ def zigzag(tree: T, Pos: AxisSelector, ways: int | None = None, *, undo: bool = 
             return x
         order = _find_order(x, name, ways)
         if undo:
-            order = np.argsort(order)
+            order = np.argsort(order)  # the inverse of a permutation
         return take(x, name, NamedArray(order, (name,)))
 
     result: T = jax.tree.map(reorder, tree, is_leaf=is_named_array)
@@ -84,6 +87,7 @@ def _find_order(x: NamedArray, name: str, ways: int) -> np.ndarray:
         problem = f"{name}={size} cannot be split evenly in twice {ways} runs"
         hint = f"use a multiple of {2 * ways}"
         raise ArgumentError(message("zigzag", problem, f"array has: {facts(x)}", hint=hint))
+    # The second half of the runs backwards: the first device gets the last one.
     runs = np.arange(size).reshape(2, ways, -1)
     pairs = np.stack([runs[0], runs[1, ::-1]], axis=1)
     return pairs.ravel()
