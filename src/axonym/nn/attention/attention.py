@@ -104,6 +104,7 @@ def dot_product_attention(
         >>> axn.nn.dot_product_attention("pos", "pos.key", "head_dim", q, k, v, mask=axn.nn.causal()).axes == q.axes
         True
     """
+    # A wrong name is an error before any other argument is looked at.
     compute = None if implementation is None else find(implementation)
     call = AttentionCall.of(
         QPos,
@@ -182,14 +183,6 @@ def dot_product_attention_weights(
         problem = "the mask must be a NamedArray of booleans, as the axis of query positions is not given here"
         hint = "use mask.materialize(QPos, KPos)"
         raise OperandError(message("dot_product_attention_weights", problem, hint=hint))
-    options: dict[str, Any] = {
-        "soft_cap": soft_cap,
-        "bias": bias,
-        "sinks": sinks,
-        "precision": precision,
-    }
-    return compute_weights(
-        AttentionCall.of(
-            None, KPos, HeadDim, query, keys, keys, mask, attention_dtype, scaling_factor, **options
-        )
-    )
+    given = None, KPos, HeadDim, query, keys, keys, mask, attention_dtype, scaling_factor, soft_cap
+    options: dict[str, Any] = {"bias": bias, "sinks": sinks, "precision": precision}
+    return compute_weights(AttentionCall.of(*given, **options))

@@ -68,6 +68,7 @@ class Scoring:
             precision=self.precision,
             preferred_element_type=self.dtype,
         )
+        # Before the cap, whose bound is one of scaled scores.
         if self.scale is not None:
             product = product * self.scale
         if self.soft_cap is not None:
@@ -213,11 +214,6 @@ class AttentionCall:
         return without_axes((*shared, *own, *others, position), self.feature)
 
     @property
-    def score_sizes(self) -> tuple[int, ...]:
-        """The sizes of these axes."""
-        return tuple(axis.size for axis in self.score_axes)
-
-    @property
     def scoring(self) -> Scoring:
         """The function that computes scores."""
         return Scoring(
@@ -237,6 +233,7 @@ class AttentionCall:
     @property
     def _scales_products(self) -> bool:
         """Whether scaling the query would round it. Otherwise the query is scaled, which has fewer elements."""
+        # In a dtype as wide as that of the scores, rounding twice is no worse than once.
         dtype = self.query.dtype
         if not jnp.issubdtype(dtype, jnp.floating) or dtype.itemsize >= self.dtype.itemsize:
             return False
@@ -262,7 +259,7 @@ class AttentionCall:
         return {name: sizes[name] for name in self.out_names}
 
 
-def describe_operand(what: str, x: NamedArray) -> str:
+def show(what: str, x: NamedArray) -> str:
     """Write the axes of an operand of attention, for errors."""
     return checks.told(facts(x), what)
 
@@ -274,18 +271,16 @@ def _check_position_axes(
     if k_pos in query.names:
         problem = f"the query has axis {k_pos!r}, the positions of keys"
         hint = f'rename it on keys and values: keys.rename({{"{k_pos}": "{k_pos}.key"}})'
-        raise AxisClashError(
-            message(FUNCTION, problem, describe_operand("query", query), hint=hint)
-        )
+        raise AxisClashError(message(FUNCTION, problem, show("query", query), hint=hint))
     for what, x in (("keys", keys), ("values", values)):
         if not isinstance(x, Core):
             raise checks.unnamed(FUNCTION, x)
         if q_pos in x.names:
             problem = f"the {what} have axis {q_pos!r}, the positions of queries"
-            hint: str | None = f'rename it: {what}.rename({{"{q_pos}": "{k_pos}"}})'
-            if k_pos in x.names:
-                hint = None  # the name is taken, so that the axis must be another one
-            raise AxisClashError(message(FUNCTION, problem, describe_operand(what, x), hint=hint))
+            # Where the name is taken, the axis must be another one.
+            is_free = k_pos not in x.names
+            advice = f'rename it: {what}.rename({{"{q_pos}": "{k_pos}"}})' if is_free else None
+            raise AxisClashError(message(FUNCTION, problem, show(what, x), hint=advice))
 
 
 def _check_named(what: str, given: Any) -> None:
@@ -298,11 +293,10 @@ def _check_named(what: str, given: Any) -> None:
 
 def _check_axes(what: str, tree: object, axes: tuple[Axis, ...]) -> None:
     """Check that the arrays of a tree have only axes of the scores."""
+    # Masks and starts are trees: their arrays are checked wherever they are.
     names = [axis.name for axis in axes]
     for leaf in jax.tree.leaves(tree, is_leaf=is_named_array):
-        if not isinstance(leaf, NamedArray):
-            continue
-        for name in leaf.names:
+        for name in leaf.names if isinstance(leaf, NamedArray) else ():
             if name not in names:
                 problem = f"the {what} must not have axis {name!r}"
                 sizes = [axis.size for axis in axes]
@@ -314,12 +308,10 @@ def _check_axes(what: str, tree: object, axes: tuple[Axis, ...]) -> None:
 def rename_all(tree: T, new: Mapping[str, str]) -> T:
     """Rename axes of all arrays of a tree that have them."""
 
-    def one(x: object) -> object:
-        if not isinstance(x, NamedArray):
-            return x
-        return wrap(x, x.array, rename(x.names, new))
+    def rename_one(x: object) -> object:
+        return wrap(x, x.array, rename(x.names, new)) if isinstance(x, NamedArray) else x
 
-    result: T = jax.tree.map(one, tree, is_leaf=is_named_array)
+    result: T = jax.tree.map(rename_one, tree, is_leaf=is_named_array)
     return result
 
 

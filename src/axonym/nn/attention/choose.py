@@ -45,9 +45,9 @@ def choose(call: AttentionCall) -> Implementation:
     # Sizes that only `jax.export` knows later cannot be split.
     sharding = find_sharding(call) if has_sizes else None
     if sharding is not None and sharding.queries == sharding.keys:
-        method = min(
-            _list_methods(call, sharding), key=lambda own: count_bytes(own, call, sharding)
-        )
+        # An all-gather never sends less than a ring.
+        methods = [RING] if find_heads(call, sharding) is None else [RING, EXCHANGE]
+        method = min(methods, key=lambda own: count_bytes(own, call, sharding))
         return functools.partial(attend_over_devices, method, sharding=sharding)
     mapping = current_mapping()
     if mapping is not None and call.q_pos is not None and mapping.get(call.q_pos):
@@ -69,14 +69,9 @@ def find(name: str) -> Implementation:
     """Return the implementation with a name."""
     if name in IMPLEMENTATIONS:
         return IMPLEMENTATIONS[name]
-    known = f"known: {', '.join(map(repr, IMPLEMENTATIONS))}"
+    problem, known = f"unknown implementation {name!r}", ", ".join(map(repr, IMPLEMENTATIONS))
     hint = suggestion(name, IMPLEMENTATIONS)
-    raise ArgumentError(message(FUNCTION, f"unknown implementation {name!r}", known, hint=hint))
-
-
-def _list_methods(call: AttentionCall, sharding: PositionSharding) -> list[Method]:
-    """Return the methods to choose from; an all-gather never sends less than a ring."""
-    return [RING] if find_heads(call, sharding) is None else [RING, EXCHANGE]
+    raise ArgumentError(message(FUNCTION, problem, f"known: {known}", hint=hint))
 
 
 def count_bytes(method: Method, call: AttentionCall, sharding: PositionSharding) -> float:

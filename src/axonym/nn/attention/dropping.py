@@ -84,9 +84,7 @@ def _draw_bits(
     of_element: Any = jax.vmap(jax.random.fold_in, (None, 0))
     for _ in outer:
         of_row, of_element = jax.vmap(of_row), jax.vmap(of_element, (0, None))
-    keys = of_element(
-        of_row(tracing.varying(rows, varying)),
-        tracing.varying(in_row.astype(jnp.uint32), varying),
-    )
+    of_rows = of_row(tracing.varying(rows, varying))
+    keys = of_element(of_rows, tracing.varying(in_row.astype(jnp.uint32), varying))
     bits: jax.Array = jax.random.key_data(keys)[..., 0]
     return bits

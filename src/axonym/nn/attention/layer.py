@@ -103,9 +103,8 @@ class Attention(Layer):
         if missing:
             problem = f"keys and values have heads {shown(*missing)}, which queries lack"
             hint = "grouped heads are two axes of queries: Heads=(KVHeads, Group)"
-            raise AxisNotFoundError(
-                message("Attention.init", problem, f"Heads: {shown(*heads)}", hint=hint)
-            )
+            given = f"Heads: {shown(*heads)}"
+            raise AxisNotFoundError(message("Attention.init", problem, given, hint=hint))
 
         def project(In: AxisSpec, Out: AxisSpec, key: jax.Array) -> Linear:
             return Linear.init(In, Out, key=key, use_bias=use_bias, initializer=initializer)
@@ -163,6 +162,7 @@ class Attention(Layer):
                 "context", context, f'rename its positions: context.rename({{"...": "{self.pos}"}})'
             )
         query, keys, values = self._project(x, x if context is None else context, rotate)
+        # Derived from the name of the queries, so that a mapping splits both alike.
         k_pos = f"{self.pos}.key"
         attended = dot_product_attention(
             self.pos,
@@ -211,6 +211,7 @@ class Attention(Layer):
             ({'pos': 3, 'embed': 8}, 3)
         """
         query, keys, values = self._project(x, x, rotate)
+        # One token of each sequence needs no axis of positions.
         Pos = self.pos if query.has_axis(self.pos) else None
         attended, cache = cache.attend(
             Pos, self.query.Out[-1], query, keys, values, count=count, layer=layer

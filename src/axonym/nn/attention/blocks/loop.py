@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 
 from ....array import NamedArray, is_named_array
@@ -28,20 +27,8 @@ from ....ops.where import where
 from ....partitioning.shard import auto_sharded
 from ..call import KEYS, QUERIES, AttentionCall, find_lowest, rename_all, weigh_against_sinks
 from ..dropping import drop
-from ..masks.conditions import (
-    Number,
-    Pairing,
-    Range,
-    add,
-    complete,
-    count_positions,
-    find_extreme,
-    find_span,
-    find_visible,
-    logical_and,
-    may_see,
-    sees_itself,
-)
+from ..masks import conditions
+from ..masks.conditions import Number, Range, add
 from .plan import Block, BlockPlan, Operands, Rest, Tree, fill, make_like_query, slice_block, write
 
 
@@ -104,7 +91,7 @@ def fold_keys(
     plan: BlockPlan, operands: Operands, rest: Rest, queries: Block, before: Rows
 ) -> Rows:
     """Add all keys to what is known of a block of queries."""
-    query = slice_block(operands.query, plan, queries)
+    query = slice_block(operands.query, plan, queries)  # once, and not for each block of keys
 
     def add_block(number: Number, rows: Rows) -> Rows:
         block = queries.with_keys(plan, number)
@@ -237,6 +224,7 @@ def add_gradients(
     """Add to gradients those of all blocks."""
     dtype = plan.scoring.dtype
 
+    # From the first block on: positions that two blocks share count in the first of them.
     def add_queries(number: Number, gradients: Operands) -> Operands:
         queries = Block.of_queries(plan, number)
         query = slice_block(operands.query, plan, queries)
@@ -311,7 +299,7 @@ def is_sure_to_see(rest: Rest, sizes: tuple[int, int]) -> bool:
         return True
     if rest.q_start is not None or rest.k_start is not None or sizes[0] > sizes[1]:
         return False
-    return sees_itself(rest.mask)
+    return conditions.sees_itself(rest.mask)
 
 
 def _mask_scores(
@@ -326,25 +314,24 @@ def _mask_scores(
         # A score that a bias made as low must not pass for hidden: `finish` knows queries without keys by it.
         scores = maximum(scores, lowest / 2)
     axes = Axis(QUERIES, plan.blocks[0]), Axis(KEYS, plan.blocks[1])
-    conditions: list[NamedArray] = []
+    limits: list[NamedArray] = []
     if rest.mask is not None:
         slice_to_block = functools.partial(slice_block, plan=plan, block=block)
-        queries, keys = (
-            count_positions(axis, add(block.starts[which], slice_to_block(rest.start(which))))
-            for which, axis in enumerate(axes)
-        )
-        seen = find_visible(rest.mask, Pairing(queries, keys, QUERIES, KEYS, slice_to_block))
-        if seen is not None:
-            conditions.append(seen)
+        starts = (add(block.starts[i], slice_to_block(rest.start(i))) for i in (0, 1))
+        queries, keys = map(conditions.count_positions, axes, starts)
+        pairing = conditions.Pairing(queries, keys, QUERIES, KEYS, slice_to_block)
+        seen = conditions.find_visible(rest.mask, pairing)
+        limits += [] if seen is None else [seen]
     for which in (0, 1) if once else (1,):
         if plan.sizes[which] % plan.blocks[which]:
             # The last block begins earlier; what the block before it has is hidden.
             least = block.numbers[which] * plan.blocks[which]
-            conditions.append(count_positions(axes[which], block.starts[which]) >= least)
-    if not conditions:
+            positions = conditions.count_positions(axes[which], block.starts[which])
+            limits.append(positions >= least)
+    if not limits:
         return scores
     # The order of the scores, since a transposition of conditions in each block would not be free.
-    shown = functools.reduce(logical_and, conditions)
+    shown = functools.reduce(conditions.logical_and, limits)
     order = tuple(name for name in scores.names if name in shown.names)
     return where(shown.rearrange(order), scores, lowest)
 
@@ -354,10 +341,9 @@ def _find_key_blocks(plan: BlockPlan, rest: Rest, start: Number) -> tuple[Number
     if rest.mask is None:
         return 0, plan.counts[1]
     # Sequences may start at different positions: a block is computed if one of them needs it.
-    first = add(start, find_extreme(rest.start(0), jnp.min))
-    behind = add(start, find_extreme(rest.start(0), jnp.max)) + plan.blocks[0]
-    keys = Range(find_extreme(rest.start(1), jnp.min), find_extreme(rest.start(1), jnp.max))
-    span = find_span(rest.mask, first, behind, keys)
+    starts, keys = (conditions.find_range(rest.start(which)) for which in (0, 1))
+    first, behind = add(start, starts.least), add(start, starts.most) + plan.blocks[0]
+    span = conditions.find_span(rest.mask, first, behind, keys)
     if span is None:
         return 0, plan.counts[1]
     low, high = span
@@ -378,18 +364,19 @@ def may_see_keys(plan: BlockPlan, rest: Rest, block: Block | None = None) -> Num
     """Return whether queries of this device, or of a block, may see keys of it; True if they surely may."""
     if rest.mask is None:
         return True
-    return may_see(rest.mask, *(_find_range(plan, rest, which, block) for which in (0, 1)))
+    return conditions.may_see(
+        rest.mask, *(_find_range(plan, rest, which, block) for which in (0, 1))
+    )
 
 
 def _find_range(plan: BlockPlan, rest: Rest, which: int, block: Block | None) -> Range:
     """Return the positions of all queries (0) or keys (1) that this device has, or of those of a block."""
     assert rest.mask is not None
     if rest.mask.places is not None:
-        places = complete(rest.mask.places, QUERIES, KEYS, "positions")[which]
+        places = conditions.complete(rest.mask.places, QUERIES, KEYS, "positions")[which]
         if block is not None:
             places = slice_block(places, plan, block)
-        return Range(find_extreme(places, jnp.min), find_extreme(places, jnp.max))
+        return conditions.find_range(places)
     # Blocks are asked only where a mask has positions of its own.
-    start, size = rest.start(which), plan.sizes[which]
-    first, last = find_extreme(start, jnp.min), find_extreme(start, jnp.max)
-    return Range(first, last + (size - 1))
+    first, last = conditions.find_range(rest.start(which))
+    return Range(first, last + (plan.sizes[which] - 1))

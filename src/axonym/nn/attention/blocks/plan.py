@@ -5,6 +5,7 @@ If blocks do not divide an axis, the last one begins earlier, and hides the posi
 """
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
@@ -144,7 +145,7 @@ def prepare(call: AttentionCall) -> tuple[BlockPlan, Operands, Rest]:
         call.dropout,
         sizes,
         choose_block_sizes(call.block_size, sizes),
-        tuple(zip(scoring.names, call.score_sizes, strict=True)),
+        tuple(zip(scoring.names, (axis.size for axis in call.score_axes), strict=True)),
     )
     return plan, operands, rest
 
@@ -193,14 +194,10 @@ def fill(
 ) -> NamedArray:
     """Make an array that a loop writes, with the sizes of the operands except the given ones."""
     # Each axis of scores and results is one of an operand.
-    known: dict[str, int] = {}
-    for x in operands:
-        known.update({} if x is None else x.shape)
-    known.update(sizes)
-
+    shapes = [x.shape for x in operands if x is not None]
+    known = dict(itertools.chain(*(shape.items() for shape in (*shapes, sizes))))
     query = operands.query
-    lead = query.array.shape[: -len(query.names)]
-    shape = (*lead, *map(known.__getitem__, names))
+    shape = (*query.array.shape[: -len(query.names)], *map(known.__getitem__, names))
     return make_like_query(operands, shape, names, value, plan.scoring.dtype)
 
 

@@ -36,7 +36,7 @@ from ....phrases import missing_axis
 from ...layer import Layer
 from ...settings import integer
 from ..attention import dot_product_attention
-from ..call import describe_operand
+from ..call import show
 from ..masks.conditions import Pairing, count_positions, find_visible, list_conditions
 from ..masks.mask import AttentionMask, causal
 from .filling import write_tokens
@@ -119,7 +119,7 @@ class KVCache(Layer):
         size = key.axis_size(KPos)
         if value.axis_size(KPos) != size:
             raise _make_size_error("KVCache.init", axis_name(KPos), "keys", key, "values", value)
-        if isinstance(window, bool):
+        if isinstance(window, bool):  # which Python takes for an int
             raise ArgumentError(message("KVCache.init", f"window must be an int, not {window}"))
         if window is not None:
             window = integer("KVCache.init", "window", window)
@@ -220,6 +220,7 @@ class KVCache(Layer):
             >>> cache.extend("pos", tokens, tokens).extend("pos", tokens, tokens, count=1).length.item()
             4
         """
+        # With a layer, all checks and writes concern its part of the arrays.
         at = self._check_layer(layer)
         pos = None if Pos is None else axis_name(Pos)
         self._check("keys", keys, self.key, pos, at)
@@ -238,14 +239,14 @@ class KVCache(Layer):
         self._check_room(number, length)
 
         places = count_positions(None if pos is None else keys.resolve_axis(pos), start)
+        # In a ring, a token takes the slot of the one that was written as many positions ago as there are slots.
         if self.window is not None:
             places = places % self.key.axis_size(self.KPos)
         index = {**at, self.KPos: places}
         is_ring = self.window is not None
         keys = write_tokens(self.key, keys.astype(self.key.dtype), index, start.names, ring=is_ring)
-        values = write_tokens(
-            self.value, values.astype(self.value.dtype), index, start.names, ring=is_ring
-        )
+        values = values.astype(self.value.dtype)
+        values = write_tokens(self.value, values, index, start.names, ring=is_ring)
         if at:
             length = self.length.at[at].set(length)
         return auto_sharded(dataclasses.replace(self, key=keys, value=values, length=length))
@@ -254,12 +255,14 @@ class KVCache(Layer):
         """Check that there is room for more tokens, of which there are `length` afterwards."""
         size = self.key.axis_size(self.KPos)
         room = size if self.window is None else size - self.window + 1
+        # With a window, later tokens overwrite those that no query sees any more.
         if number > room or (self.window is None and _is_outside(length.array, 0, size)):
             problem = f"{number} more {'token does' if number == 1 else 'tokens do'} not fit"
             hint = f"make it larger, or give it a window; at most {room} fit at once"
             given = f"cache has: {facts(self.key)}"
             raise ArgumentError(message("KVCache", problem, given, hint=hint))
         if self.window is None:
+            # A length that is traced is checked when the program runs, if `axn.check` asks for it.
             given = f"cache has: {facts(self.key)}"
             expect("KVCache", "length", length.array, 0, size, given, room=f"{self.KPos}={size}")
 
@@ -317,12 +320,11 @@ class KVCache(Layer):
         if Tokens is not None and query.shape.get(Tokens.name, Tokens.size) != Tokens.size:
             raise _make_size_error("KVCache.attend", Tokens.name, "query", query, "keys", keys)
 
-        given = AttentionMask()
-        if mask is not None:
-            given = AttentionMask.of(mask, "KVCache.attend")
+        given = AttentionMask() if mask is None else AttentionMask.of(mask, "KVCache.attend")
         self._check_mask(given, Tokens)
 
         start: Any = _take_layer(self.length, at)
+        # Positions of a ring are not those of its slots: what is seen is then an array, made anew for each chunk.
         if self.window is None:
             given = causal() & given
         else:
@@ -354,6 +356,7 @@ class KVCache(Layer):
 
     def _find_window(self, Pos: Axis | None, start: NamedArray) -> NamedArray | None:
         """Return which slots of the ring buffer each token from `start` on sees, once all of them are in it."""
+        # Of the token in each slot, the position follows from that of the last one that was written.
         places = arange(self.key.resolve_axis(self.KPos))
         last, pos = start, None
         if Pos is not None:
@@ -371,20 +374,18 @@ class KVCache(Layer):
             problem = f"layer must be an axis and a position along it, not {type_text(layer)}"
             raise OperandError(message("KVCache", problem, hint='such as ("layers", i)'))
         (name, _), index = selector(layer[0], "KVCache"), layer[1]
+        given = f"length has: {facts(self.length)}"
         if name not in self.length.names:
             problem = f"the cache has one length for all of axis {name!r}, which cannot grow layer by layer"
             hint = suggestion(name, self.length.names) or "KVCache.init(..., lengths=...)"
-            raise AxisNotFoundError(
-                message("KVCache", problem, f"length has: {facts(self.length)}", hint=hint)
-            )
+            raise AxisNotFoundError(message("KVCache", problem, given, hint=hint))
         size = self.length.resolve_axis(layer[0]).size
         integers("KVCache", "the position of the layer", index)
         if isinstance(index, Core):
-            index = index.node[0][0]
+            index = index.node[0][0]  # the array behind the names
         if np.ndim(index) or _is_outside(index, -size, size - 1):
             problem = f"the layer must be one position along axis {name!r}, from 0 to {size - 1}"
-            raise AxisSizeError(message("KVCache", problem, f"length has: {facts(self.length)}"))
-        given = f"length has: {facts(self.length)}"
+            raise AxisSizeError(message("KVCache", problem, given))
         expect("KVCache", "layer", index, -size, size - 1, given, room=f"{name}={size}")
         # Writes take no negative indices.
         return {name: widened(index) % size}
@@ -396,16 +397,15 @@ class KVCache(Layer):
         if not isinstance(x, Core):
             raise checks.unnamed("KVCache", x)
         wanted = plans.without(kept.names, (self.KPos, *at))
-        lines = describe_operand(what, x), describe_operand("cache", kept)
+        lines = show(what, x), show("cache", kept)
         needed = wanted if pos is None else (*wanted, pos)
         for name in needed:
             if name not in x.names:
                 raise missing_axis("KVCache", name, x.names, *lines, what=what)
         for name in x.names:
             if name not in wanted and name != pos:
-                hint = None
-                if name == self.KPos:
-                    hint = "give the positions of new tokens another name"
+                is_pos = name == self.KPos
+                hint = "give the positions of new tokens another name" if is_pos else None
                 problem = f"new {what} must not have axis {name!r}"
                 raise AxisClashError(message("KVCache", problem, *lines, hint=hint))
         for name in wanted:
@@ -415,13 +415,12 @@ class KVCache(Layer):
 
 def _take_layer(x: NamedArray, at: dict[str, object]) -> NamedArray:
     """Return the part of an array that belongs to a layer; all of it where there is no index."""
-    if at:
-        return x[at]
-    return x
+    return x[at] if at else x
 
 
 def _find_stored(last: jax.Array, place: jax.Array, *, size: int) -> jax.Array:
     """Return the last position so far in a slot of a ring; for an empty slot, a number after all positions."""
+    # It is the largest position up to the last one that is the slot, modulo the number of slots.
     held = last - (last - place) % size
     return jnp.where(held < 0, np.iinfo(np.int32).max, held)
 
@@ -434,7 +433,7 @@ def _check_count(count: int | Operand | None, number: int, keys: NamedArray) -> 
     numbers = count.node[0][0] if isinstance(count, Core) else count
     if _is_outside(numbers, 0, number):
         problem = f"the count of real tokens must be from 0 to {number}, the number of new tokens"
-        raise ArgumentError(message("KVCache", problem, describe_operand("keys", keys)))
+        raise ArgumentError(message("KVCache", problem, show("keys", keys)))
     return count
 
 
@@ -457,9 +456,8 @@ def _check_lengths(length: NamedArray, k_pos: str, key: NamedArray, value: Named
             checks.require("KVCache.init", x, axis.name, what, role=" of the lengths")
             if x.axis_size(axis.name) != axis.size:
                 problem = f"axis {axis.name!r} has size {axis.size} in the lengths, and {x.axis_size(axis.name)} in the"
-                raise AxisSizeError(
-                    message("KVCache.init", f"{problem} {what}", f"axes: {facts(x)}")
-                )
+                text = message("KVCache.init", f"{problem} {what}", f"axes: {facts(x)}")
+                raise AxisSizeError(text)
 
 
 def _make_size_error(
@@ -467,6 +465,4 @@ def _make_size_error(
 ) -> AxisSizeError:
     """Build the error of an axis with different sizes in two operands."""
     problem = f"axis {name!r} has size {x.axis_size(name)} in the {what}, and {y.axis_size(name)} in the {other}"
-    return AxisSizeError(
-        message(function, problem, describe_operand(what, x), describe_operand(other, y))
-    )
+    return AxisSizeError(message(function, problem, show(what, x), show(other, y)))

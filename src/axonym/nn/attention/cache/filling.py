@@ -100,8 +100,7 @@ def _find_loop_axes(
     several = {axis.name: axis.size for axis in old.axes if axis.size > 1}
     if any(name in several for name in each):
         return each
-    # One box alone would not do. All begin at one place, so that the axis does not matter.
-    # The shortest axis makes the fewest trips.
+    # One box alone would not do. All begin at one place, so that any axis will do: the shortest makes the fewest trips.
     usable = [name for name in several if name not in index and name not in split]
     return tuple(sorted(usable, key=several.__getitem__)[:1])
 
@@ -136,12 +135,8 @@ def write_boxes(
     places = index[k_pos]
     tokens = plans.without(places.names, each)
     # The tokens take the dimension of the positions, and a layer, of which a box has one, has none.
-    order: list[str] = []
-    for name in old.names:
-        if name == k_pos:
-            order += tokens
-        elif name not in layers:
-            order.append(name)
+    kept = plans.without(old.names, tuple(layers))
+    order = [own for name in kept for own in (tokens if name == k_pos else (name,))]
     array = on_mesh(old.array)
     anonymous = array.ndim - len(old.names)
     dims = {name: anonymous + i for i, name in enumerate(old.names)}
@@ -175,8 +170,8 @@ def write_boxes(
             corner[at] = fit_start(first, array.shape[at], box.shape[at], wraps=False)
             # A box that does not fit is moved into range, and keeps there what is not its own.
             there = lax.dynamic_slice(array, corner, box.shape, allow_negative_indices=False)
-            kept = _shift(box, there, first - corner[at], at)
-            return lax.dynamic_update_slice(array, kept, corner, allow_negative_indices=False)
+            moved = _shift(box, there, first - corner[at], at)
+            return lax.dynamic_update_slice(array, moved, corner, allow_negative_indices=False)
 
         return lax.fori_loop(np.int32(0), np.int32(strides[0]), write_one, array)
 
@@ -204,9 +199,8 @@ def _shift(box: jax.Array, there: jax.Array, shift: jax.Array, dim: int) -> jax.
 def _scatter(old: NamedArray, new: NamedArray, index: Index, each: Names, ring: bool) -> NamedArray:
     """Do `write_tokens` in one scatter; slots are the same for all sequences."""
     # Slots of a ring are in range; none is negative.
-    reach = Reach(
-        "promise_in_bounds" if ring else "drop", sorted=not ring, unique=True, wraps=False
-    )
+    mode = "promise_in_bounds" if ring else "drop"
+    reach = Reach(mode, sorted=not ring, unique=True, wraps=False)
     steps, arguments = steps_of("KVCache", old, index)
     return write("KVCache", old, steps, arguments, "set", new, reach)
 

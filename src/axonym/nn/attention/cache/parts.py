@@ -35,7 +35,7 @@ class Parts(NamedTuple):
     mesh: MeshLike
     entries: Mapping[str, Entry]
 
-    def of(self, names: Names) -> list[Entry]:
+    def list_entries(self, names: Names) -> list[Entry]:
         """Return the mesh axes of each dimension of an array whose axes lie as those of the cache."""
         return [self.entries.get(name, ()) for name in names]
 
@@ -67,12 +67,12 @@ def find_parts(old: NamedArray, new: NamedArray, index: Index, *, ring: bool) ->
             return None
 
     entries = dict(zip(old.names, find_entries(old.array, old.names), strict=True))
-    ways: dict[str, int] = {}
-    for name, entry in entries.items():
-        ways[name] = ways_on(mesh, entry)
-        # A layer at a traced index is in one part only, which no other device can tell.
-        if old.axis_size(name) % ways[name] or (name in layers and ways[name] > 1):
-            return None
+    ways = {name: ways_on(mesh, entry) for name, entry in entries.items()}
+    if any(old.axis_size(name) % own for name, own in ways.items()):
+        return None
+    # A layer at a traced index is in one part only, which no other device can tell.
+    if any(ways[name] > 1 for name in layers):
+        return None
     if set(ways.values()) == {1}:  # nothing is split
         return None
     tokens = [name for name in index[k_pos].names if name not in old.names]
@@ -102,15 +102,16 @@ def write_in_parts(
     """
     *layers, k_pos = index
     places = index[k_pos]
-    specs: list[PartitionSpec] = []
-    arrays: list[jax.Array] = []
-    for x in (old, new, places):
-        array, entries = x.array, parts.of(x.names)
-        if modes.has_explicit(parts.mesh):
-            # A shard_map takes only what its type says to be split so.
-            array = explicit.relayout(array, entries, x.names)
-        specs.append(spec_from_entries(entries))
-        arrays.append(array)
+    operands = old, new, places
+    layouts = [parts.list_entries(x.names) for x in operands]
+    arrays = [x.array for x in operands]
+    if modes.has_explicit(parts.mesh):
+        # A shard_map takes only what its type says to be split so.
+        arrays = [
+            explicit.relayout(x.array, own, x.names)
+            for x, own in zip(operands, layouts, strict=True)
+        ]
+    specs = [spec_from_entries(entries) for entries in layouts]
     numbers = [jnp.asarray(index[name]) for name in layers]
 
     def write_own(own: jax.Array, tokens: jax.Array, slots: jax.Array, *at: jax.Array) -> jax.Array:

@@ -114,6 +114,7 @@ def list_obstacles(call: AttentionCall) -> Iterator[str]:
     """Yield what no kernel supports."""
     operands = (call.query, call.keys, call.values)
     shared = list_shared(call)
+    # Without shared axes there is no batch, and without further ones one head: `fold` makes dimensions of one element.
     keys = plans.without(call.keys.names, (call.feature,))
     features = plans.without(call.values.names, keys)
     if call.q_pos is None:
@@ -221,6 +222,7 @@ def fold(x: NamedArray, sizes: Mapping[str, int], *groups: Names) -> jax.Array:
 
 def unfold(roles: Roles, out: jax.Array, sizes: Mapping[str, int], *groups: Names) -> NamedArray:
     """Give the result of a kernel its axes: undo `fold`."""
+    # The kernel has put its dimensions in an order of its own; the result has that of other implementations.
     names = tuple(itertools.chain(*groups))
     array = lax.reshape(out, [sizes[name] for name in names])
     return named(array, names).rearrange(roles.out_names)

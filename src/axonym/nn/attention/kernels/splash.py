@@ -50,6 +50,7 @@ def _hides_all_keys(mask: AttentionMask, offset: int, queries: int, keys: int) -
     """Return whether some query sees no key, because all are after it or out of its window."""
     if mask.window is None:
         return mask.causal and offset < 0
+    # The first query may lie too far before the keys, and the last one too far behind.
     before = 1 if mask.causal else mask.window
     return offset <= -before or queries + offset - keys >= mask.window
 
@@ -84,6 +85,7 @@ def _compute(roles: Roles, operands: Operands, rest: Rest) -> NamedArray:
             both.append(jnp.broadcast_to(folded, (q.shape[0], folded.shape[1])))
         ids = library.SegmentIds(*both)
 
+    # Made while tracing for a platform: on CPUs the kernel is interpreted.
     def run(q: jax.Array, k: jax.Array, v: jax.Array, ids: object, *, interpret: bool) -> Any:
         of_head = _make_mask(library, mask, shape, rest.q_start - rest.k_start)
         kernel = library.make_splash_mha(

@@ -112,6 +112,7 @@ def forgetful_causal_mask(
         Liu et al. (2022), Towards better few-shot and finetuning performance with forgetful causal language models.
     """
     mask_prob = fraction("forgetful_causal_mask", "mask_prob", mask_prob)
+    # The first key stays, so that each query of a causal mask sees one.
     one, other = jax.random.split(key)
     hidden = random.uniform(one, (), maxval=mask_prob) if sample_prob else mask_prob
     return either(random.bernoulli(other, KPos, 1 - hidden), equal(arange(KPos), 0))
@@ -158,11 +159,8 @@ def mask_to_bias(mask: NamedArray, mask_value: float = -1e9) -> NamedArray:
     if not isinstance(mask, Core) or mask.dtype != jnp.bool_:
         found = f"an array of {mask.dtype}" if isinstance(mask, Core) else type(mask).__name__
         hint = "use mask.materialize(QPos, KPos)" if isinstance(mask, AttentionMask) else None
-        raise OperandError(
-            message(
-                "mask_to_bias", f"a mask must be a NamedArray of booleans, not {found}", hint=hint
-            )
-        )
+        problem = f"a mask must be a NamedArray of booleans, not {found}"
+        raise OperandError(message("mask_to_bias", problem, hint=hint))
     return where(mask, 0.0, mask_value)
 
 
@@ -216,8 +214,5 @@ def _check_arrays(function: str, operator: str, *masks: object) -> None:
     """Check that no mask is an `AttentionMask`, which is combined by an operator."""
     if any(isinstance(mask, AttentionMask) for mask in masks):
         hint = f"write mask1 {operator} mask2, where the first is an AttentionMask"
-        raise OperandError(
-            message(
-                function, "a mask must be a NamedArray of booleans, not AttentionMask", hint=hint
-            )
-        )
+        problem = "a mask must be a NamedArray of booleans, not AttentionMask"
+        raise OperandError(message(function, problem, hint=hint))

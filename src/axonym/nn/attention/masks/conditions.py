@@ -99,11 +99,6 @@ class Condition:
         """Whether arrays over the queries stand for the keys too."""
         return False
 
-    @classmethod
-    def copy_to_keys(cls, clause: "AttentionMask", q_pos: str, k_pos: str) -> dict[str, Any]:
-        """Return the fields of a mask in which arrays over the queries stand for the keys, with arrays for both."""
-        return {}
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Near(Condition):
@@ -195,12 +190,6 @@ class SameSegment(Condition):
         """Whether the ids are those of queries and keys alike."""
         return self.ids[1] is None
 
-    @classmethod
-    def copy_to_keys(cls, clause: "AttentionMask", q_pos: str, k_pos: str) -> dict[str, Any]:
-        """Return ids for both."""
-        pairs = (complete(pair, q_pos, k_pos, "segment ids") for pair in clause.segment_ids)
-        return {"segment_ids": tuple(pairs)}
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Listed(Condition):
@@ -285,10 +274,8 @@ def find_span(
             return None  # nothing bounds the keys of this clause
         own_starts = _drop_none(condition.find_start(first) for condition in conditions)
         # From positions to indices: the first key may have another position than 0.
-        if own_starts:
-            starts.append(add(functools.reduce(jnp.maximum, own_starts), -keys.most))
-        else:
-            starts.append(0)
+        start = functools.reduce(jnp.maximum, own_starts) if own_starts else None
+        starts.append(0 if start is None else add(start, -keys.most))
         ends.append(add(functools.reduce(minimum, own_ends), -keys.least))
     return functools.reduce(minimum, starts), functools.reduce(jnp.maximum, ends)
 
@@ -299,6 +286,7 @@ def _drop_none(numbers: Iterable[Number | None]) -> list[Number]:
 
 def sees_itself(mask: "AttentionMask") -> bool:
     """Return whether each query surely sees the key at its own position, whatever arrays in the mask say."""
+    # Keys with positions of their own may lack that of a query.
     if mask.places is not None and mask.places[1] is not None:
         return False
     return any(
@@ -326,22 +314,18 @@ def copy_to_keys(mask: "AttentionMask", q_pos: str, k_pos: str) -> "AttentionMas
 
     Keys travel between devices without the queries, and so must what is known of them.
     """
-    # Each kind knows which of its fields are arrays over positions.
+    # Only segments have arrays over the queries alone; a kind with such arrays is completed here too.
     clauses: list[AttentionMask] = []
     for clause in mask.clauses:
-        fields: dict[str, Any] = {}
-        for kind in KINDS:
-            fields.update(kind.copy_to_keys(clause, q_pos, k_pos))
-        clauses.append(dataclasses.replace(clause, **fields))
-    first, *others = clauses
-    places = mask.places
-    if places is not None:
-        places = complete(places, q_pos, k_pos, "positions")
-    return dataclasses.replace(first, alternatives=tuple(others), places=places)
+        pairs = (complete(pair, q_pos, k_pos, "segment ids") for pair in clause.segment_ids)
+        clauses.append(dataclasses.replace(clause, segment_ids=tuple(pairs)))
+    places = mask.places and complete(mask.places, q_pos, k_pos, "positions")
+    return dataclasses.replace(clauses[0], alternatives=tuple(clauses[1:]), places=places)
 
 
 def complete(pair: Pair, q_pos: str | None, k_pos: str, what: str) -> tuple[NamedArray, NamedArray]:
     """Return what queries and keys have; without an array for the keys, they have what the queries have."""
+    # Renamed, an array over the queries is one over the keys: both count the same positions.
     of_queries, of_keys = pair
     if of_keys is not None:
         return of_queries, of_keys
@@ -362,6 +346,7 @@ def materialize(
         problem = f"the position axes of queries and keys are both named {q_pos!r}"
         hint = 'give those of keys another name: KPos.derive("key")'
         raise AxisClashError(message(function, problem, hint=hint))
+    # What is seen may lack axes along which nothing changes; an array that is asked for has them.
     queries, keys = count_positions(QPos, q_start), count_positions(KPos, k_start)
     seen = find_visible(mask, Pairing(queries, keys, q_pos, k_pos))
     both = (named(True, ()) if seen is None else seen).broadcast_axis(
@@ -398,9 +383,13 @@ def find_extreme(x: Any, reduce: Callable[[jax.Array], jax.Array]) -> Number:
     """Reduce a number that may have axes to the smallest or largest of its elements."""
     if x is None or isinstance(x, int):
         return x or 0
-    if isinstance(x, Core):
-        x = reduce(x.array)
-    return jnp.asarray(x, int)  # the type in which a loop counts
+    # In the type in which a loop counts.
+    return jnp.asarray(reduce(x.array) if isinstance(x, Core) else x, int)
+
+
+def find_range(x: Any) -> Range:
+    """Return the smallest and the largest element of a number that may have axes."""
+    return Range(find_extreme(x, jnp.min), find_extreme(x, jnp.max))
 
 
 def add(x: Number, y: Number) -> Number:

@@ -112,6 +112,7 @@ class AttentionMask(eqx.Module):
         """
         if isinstance(mask, AttentionMask):
             return mask
+        # Numbers are refused: zeros and ones may be meant as a mask, or as a bias.
         if not isinstance(mask, Core) or mask.dtype != jnp.bool_:
             found = f"an array of {mask.dtype}" if isinstance(mask, Core) else type(mask).__name__
             problem = f"a mask must be an AttentionMask or a NamedArray of booleans, not {found}"
@@ -144,6 +145,7 @@ class AttentionMask(eqx.Module):
 
     def __or__(self, other: "AttentionMask | NamedArray") -> "AttentionMask":
         other = AttentionMask.of(other, "|")
+        # Clauses are kept flat, as "or" of "and": whoever reads them needs one loop.
         one, rest = self.clauses[0], (*self.alternatives, *other.clauses)
         return dataclasses.replace(one, alternatives=rest, places=_join_places("|", self, other))
 
@@ -215,9 +217,8 @@ def window(size: int) -> AttentionMask:
     """
     size = integer("window", "size", size)
     if size < 1:
-        raise ArgumentError(
-            message("window", f"a window must have at least one position, not {size}")
-        )
+        problem = f"a window must have at least one position, not {size}"
+        raise ArgumentError(message("window", problem))
     return AttentionMask(window=size)
 
 
@@ -260,6 +261,7 @@ def _join_places(operator: str, x: AttentionMask, y: AttentionMask) -> Any:
     """
     if x.places is None or y.places is None:
         return x.places or y.places
+    # By identity: whether traced arrays are equal is not known.
     if any(one is not two for one, two in zip(x.places, y.places, strict=True)):
         problem = "the two masks have positions of their own"
         hint = f"give them once, to both together: (mask1 {operator} mask2).at(positions)"

@@ -65,9 +65,8 @@ def sinusoidal_positions(
     function = "sinusoidal_positions"
     counted, Embed = numbered(function, positions), sized(Embed, function)
     if Embed.size % 2:
-        raise ArgumentError(
-            message(function, f"{shown(Embed)} must have an even size: each sine has a cosine")
-        )
+        problem = f"{shown(Embed)} must have an even size: each sine has a cosine"
+        raise ArgumentError(message(function, problem))
     if Embed.name in counted.names:
         problem = f"positions already have axis {Embed.name!r}"
         raise AxisClashError(message(function, problem, f"positions have: {facts(counted)}"))
@@ -77,6 +76,7 @@ def sinusoidal_positions(
         frequencies.astype(computed).reshape(*[1] * counted.array.ndim, -1)
     )
     angles = counted.array[..., None].astype(computed) * frequencies
+    # Beside each other, or all sines before all cosines: the two orders that programs use.
     pairs = jnp.stack([jnp.sin(angles), jnp.cos(angles)], -1 if interleaved else -2)
     flat = lax.reshape(pairs, (*counted.array.shape, Embed.size)).astype(dtype)
     return auto_sharded(wrap(counted, flat, (*counted.names, Embed.name)))
@@ -208,6 +208,7 @@ def alibi_attention_bias(
     if Heads.name in positions.names:
         problem = f"positions already have axis {Heads.name!r}, the axis of heads"
         raise AxisClashError(message(function, problem, f"positions have: {facts(positions)}"))
+    # As the paper does it: every other slope of the next power of two, so that heads stay far apart.
     count = 2 ** math.ceil(math.log2(max(Heads.size, 1)))
     slopes = 2.0 ** (-bias_max * np.arange(1, count + 1) / count)
     if count != Heads.size:

@@ -265,9 +265,8 @@ class RotaryEmbedding(Layer):
         counted = numbered("RotaryEmbedding.at", positions)
         if _PAIR in counted.names:
             problem = f"positions have axis {_PAIR!r}, which the table adds"
-            raise AxisClashError(
-                message("RotaryEmbedding.at", problem, f"positions have: {facts(counted)}")
-            )
+            given = f"positions have: {facts(counted)}"
+            raise AxisClashError(message("RotaryEmbedding.at", problem, given))
         frequencies = self.theta ** -(np.arange(0, self.size, 2) / self.size)
         if self.scaling is not None:
             frequencies = self.scaling(frequencies)
@@ -373,6 +372,7 @@ def _rotate(
 ) -> NamedArray:
     if not isinstance(x, Core):
         raise checks.unnamed("rotary", x)
+    # One kernel for all calls whose axes have the same names.
     key = (x.names, cos.names[:-1], selector(HeadDim, "rotary"), interleaved)
     kernel = checks.planned("rotary", (x, cos[_PAIR, 0]), _make_kernel, *key)
     return wrap(x, kernel.call(x.array, cos.array, sin.array), x.names)
@@ -410,6 +410,7 @@ def _rotate_pairs(
     x: jax.Array, cos: jax.Array, sin: jax.Array, at: int, half: int, interleaved: bool
 ) -> jax.Array:
     """Rotate `half` pairs of features along a dimension; further ones stay."""
+    # Strides take the neighbours apart without moving the others.
     if interleaved:
         first = lax.slice_in_dim(x, 0, 2 * half, 2, at)
         second = lax.slice_in_dim(x, 1, 2 * half, 2, at)
@@ -424,6 +425,4 @@ def _rotate_pairs(
         turned = [lax.reshape(both, (*x.shape[:at], 2 * half, *x.shape[at + 1 :]))]
     if 2 * half < x.shape[at]:
         turned.append(lax.slice_in_dim(x, 2 * half, x.shape[at], axis=at))
-    if len(turned) == 1:
-        return turned[0]
-    return lax.concatenate(turned, at)
+    return turned[0] if len(turned) == 1 else lax.concatenate(turned, at)

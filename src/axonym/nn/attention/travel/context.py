@@ -19,7 +19,7 @@ from ....layout.scope import current_scope
 from ....partitioning.addresses import mesh_axes_of
 from ..blocks.loop import finish, is_sure_to_see
 from ..blocks.plan import BLOCK, prepare
-from ..call import FUNCTION, KEYS, QUERIES, AttentionCall, describe_operand
+from ..call import FUNCTION, KEYS, QUERIES, AttentionCall, show
 from ..masks.conditions import copy_to_keys, find_reach
 from .devices import DevicePlan, Method, PositionSharding, run
 from .exchange import EXCHANGE
@@ -40,6 +40,7 @@ def find_sharding(call: AttentionCall) -> PositionSharding | None:
     mesh = find_mesh(call.query.array)
     if mesh.empty:
         return None
+    # Anonymous dimensions come first, and have no mesh axes.
     tables: list[dict[str, Entry]] = []
     for x in (call.query, call.keys, call.values):
         entries = find_entries(jnp.asarray(x.array), x.names)
@@ -76,7 +77,7 @@ def find_sharding_inside(call: AttentionCall) -> PositionSharding | None:
             mesh_axes_of(FUNCTION, name, x.names, array, meaning="arrays") if is_mapped else ()
         )
     queries, keys = found
-    if not queries:
+    if not queries:  # each device has all queries
         return None
     mesh = find_mesh(call.query.array)
     ways = partition.ways_on(mesh, queries)
@@ -166,6 +167,7 @@ def _plan_devices(
 
 def _check(method: str, call: AttentionCall, sharding: PositionSharding) -> None:
     """Check that a method can do a call."""
+    # Parts of queries and of keys must be on the same devices: offsets are counted by one index.
     if sharding.keys and sharding.keys != sharding.queries:
         problem = "queries and keys are split over different mesh axes"
         hint = f"map {call.q_pos!r} and {call.k_pos!r} to the same ones"
@@ -181,6 +183,6 @@ def _check(method: str, call: AttentionCall, sharding: PositionSharding) -> None
         return
     queries, keys = (", ".join(entry) or "nothing" for entry in (sharding.queries, sharding.keys))
     layout = f"positions: {call.q_pos} over {queries}, {call.k_pos} over {keys}"
-    facts = describe_operand("query", call.query), describe_operand("keys", call.keys), layout
+    facts = show("query", call.query), show("keys", call.keys), layout
     text = f"implementation {method!r} does not support this: {problem}"
     raise ShardingError(message(FUNCTION, text, *facts, hint=hint))

@@ -131,6 +131,7 @@ class DevicePlan:
 
     def list_entries(self, names: Names, *, by_heads: bool = False) -> list[Entry]:
         """Return the mesh axes of each axis of an array; `by_heads`: while devices have all positions."""
+        # Names that are in no table are replicated.
         table = dict(self.sharding.entries)
         if by_heads:
             assert self.heads is not None
@@ -208,9 +209,8 @@ def run(
         arrays = vary(devices, arrays)
 
     def compute(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        named: list[Tree] = []
-        for x, array in zip(leaves, arrays, strict=True):
-            named.append(wrap(x, array, x.names) if isinstance(x, Core) else array)
+        pairs = zip(leaves, arrays, strict=True)
+        named = [wrap(x, own, x.names) if isinstance(x, Core) else own for x, own in pairs]
         results: Tree = _compiled(plan, devices, *jax.tree.unflatten(tree, named))
         return tuple(x.array for x in results)
 
@@ -267,6 +267,7 @@ def _pass_forward(plan: BlockPlan, devices: DevicePlan, operands: Operands, rest
 
 def _pass_backward(plan: BlockPlan, devices: DevicePlan, saved: Saved, cotangents: Tree) -> Tree:
     method = devices.method
+    # Asked outside of the shard_map, where types still say what the caller's own shard_map has split.
     over = _find_axes_to_sum(devices, saved.operands, saved.rest)
 
     def backward(saved: Saved, cotangents: Tree) -> Operands:
@@ -292,7 +293,9 @@ def _run_on_devices(
     devices: DevicePlan, fn: Callable[..., Tree], args: Tree, specs: Tree, out_specs: Tree
 ) -> Tree:
     """Run a function once per device, on blocks; where it is called so already, call it."""
-    if not devices.manual:
+    if (
+        not devices.manual
+    ):  # a surrounding shard_map has given this device its part, or no position is split
         return fn(*args)
     mapped = jax.shard_map(
         fn,
@@ -339,6 +342,7 @@ def vary(devices: DevicePlan, tree: Tree) -> Tree:
     if varying:  # nothing does in a `shard_map` that does not check
         varying.update(devices.axes)
 
+    # Keys of random numbers stay as they are: `dropping` marks what it draws.
     def mark(x: Tree) -> Tree:
         is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
         return x if is_key else tracing.varying(x, varying)
@@ -369,11 +373,11 @@ def _find_axes_to_sum(devices: DevicePlan, operands: Operands, rest: Rest) -> li
 def _sum_over_devices(gradients: Operands, operands: Operands, over: Sequence[Entry]) -> Operands:
     """Sum gradients over the devices that have the same operand, and give them its dtype."""
     leaves, tree = jax.tree.flatten(operands)
-    sums: list[jax.Array] = []
-    for gradient, x, axes in zip(jax.tree.leaves(gradients), leaves, over, strict=True):
-        # Summed in the dtype of scores, and only then rounded to that of the operand.
-        total = lax.psum(gradient, axes) if axes else gradient
-        sums.append(total.astype(x.dtype))
+    # Summed in the dtype of scores, and only then rounded to that of the operand.
+    sums = [
+        (lax.psum(gradient, axes) if axes else gradient).astype(x.dtype)
+        for gradient, x, axes in zip(jax.tree.leaves(gradients), leaves, over, strict=True)
+    ]
     result: Operands = jax.tree.unflatten(tree, sums)
     return result
 

@@ -37,6 +37,7 @@ def _differentiate(
     plan: BlockPlan, devices: DevicePlan, saved: Saved, cotangents: Tree
 ) -> Operands:
     """Return the gradients by the operands of a device."""
+    # The result is taken by heads, as it was kept, and not as it was given back.
     operands, rest, (_, *rows), (kept, out) = saved
     rest = _shard_rest_by_heads(plan, devices, operands, rest)
     pairs = zip(kept, operands, strict=True)

@@ -53,6 +53,7 @@ def _gather(
         return apply(lambda array: join(array, axis=find_dimension(x, KEYS)), x)
 
     operands, rest = map_arrays(gather, (operands, rest))
+    # Keys are all here, so that only queries begin elsewhere than at 0.
     start = devices.find_index() * devices.make_local(plan).sizes[0]
     return operands, rest._replace(offsets={**offsets, QUERIES: start})
 

@@ -12,15 +12,7 @@ from ....engine import auto
 from ....layout import explicit
 from ....layout.blocks import find_mesh
 from ....partitioning.shard import auto_sharded
-from ..blocks.loop import (
-    average,
-    differentiate,
-    finish,
-    fold_keys,
-    fold_queries,
-    is_sure_to_see,
-    start_rows,
-)
+from ..blocks import loop
 from ..blocks.plan import BLOCK, Block, BlockPlan, Operands, Rest, Tree, fill, prepare
 from ..call import KEYS, QUERIES, AttentionCall
 from ..plain import attend_plainly
@@ -34,14 +26,15 @@ def attend_by_blocks(call: AttentionCall) -> NamedArray:
     if not call.query.axis_size(call.q_pos) or not call.keys.axis_size(call.k_pos):
         return attend_plainly(call)  # there is no block
     plan, operands, rest = prepare(call)
+    # With a mapping on Auto axes, other axes stay sharded, and the compiler gathers positions.
     operands, rest = auto_sharded((operands, rest))
-    sees = is_sure_to_see(rest, plan.sizes)
+    sees = loop.is_sure_to_see(rest, plan.sizes)
     operands, rest = jax.tree.map(_gather_positions, (operands, rest), is_leaf=is_named_array)
     sharding = PositionSharding(
         (), (), 1, find_mesh(call.query.array), _find_entries(plan, operands, rest)
     )
     devices = DevicePlan(LOCAL, sharding, call.block_size or (BLOCK, BLOCK), sees)
-    return finish(call, plan, operands, rest, run(plan, devices, operands, rest))
+    return loop.finish(call, plan, operands, rest, run(plan, devices, operands, rest))
 
 
 def _gather_positions(x: Tree) -> Tree:
@@ -68,13 +61,13 @@ def _compute(plan: BlockPlan, devices: DevicePlan, operands: Operands, rest: Res
     """Return the results of all queries, each block of which sees all keys at once."""
 
     def compute(block: Block) -> tuple[NamedArray, ...]:
-        rows = start_rows(plan, operands, plan.blocks[0])
-        return average(plan, fold_keys(plan, operands, rest, block, rows))
+        rows = loop.start_rows(plan, operands, plan.blocks[0])
+        return loop.average(plan, loop.fold_keys(plan, operands, rest, block, rows))
 
     # In the dtype of the result, and not in that of the running sums, which is wider.
     out = fill(plan, operands, plan.out_names, 0.0).astype(plan.dtype)
     row = fill(plan, operands, plan.row_names, 0.0)
-    return fold_queries(plan, (out, row, row), compute), ()
+    return loop.fold_queries(plan, (out, row, row), compute), ()
 
 
 def _differentiate(
@@ -82,7 +75,7 @@ def _differentiate(
 ) -> Operands:
     """Return the gradients by the operands."""
     operands, rest, results, _ = saved
-    return differentiate(plan, operands, rest, results, cotangents, sees=devices.sees)
+    return loop.differentiate(plan, operands, rest, results, cotangents, sees=devices.sees)
 
 
 LOCAL = Method("blockwise", _compute, _differentiate)

@@ -12,24 +12,12 @@ Reference:
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 from jax import lax
 
 from ....array import NamedArray
-from ..blocks.loop import (
-    BackwardRows,
-    Rows,
-    add_gradients,
-    average,
-    fold_all,
-    make_backward_rows,
-    make_zeros,
-    may_see_keys,
-    start_rows,
-    step_if,
-)
+from ..blocks import loop
 from ..blocks.plan import BlockPlan, Operands, Rest, Tree
 from ..call import KEYS, QUERIES
 from ..masks.conditions import Number
@@ -44,14 +32,6 @@ from .devices import (
     map_arrays,
     vary,
 )
-
-
-class _Visit(NamedTuple):
-    """What a device computes with in one step: its queries, the keys that are there, and whether it may see them."""
-
-    operands: Operands
-    rest: Rest
-    seen: Number
 
 
 class _Ring:
@@ -73,13 +53,13 @@ class _Ring:
         """Return the device whose keys are here in a step."""
         return (self.index - number) % self.devices.ways
 
-    def visit(self, number: Number, travellers: Tree) -> _Visit:
-        """Return what a device computes with in a step."""
+    def visit(self, number: Number, travellers: Tree) -> tuple[Operands, Rest, Number]:
+        """Return what a device computes with in a step: its queries with the keys that are there, and if it may."""
         source = self.find_source(number)
         parts = map_arrays(functools.partial(self.slice_part, source), self._home)
         operands, rest = _join(travellers, parts)
         rest = rest._replace(offsets={**self._offsets, KEYS: source * self.plan.sizes[1]})
-        return _Visit(operands, rest, may_see_keys(self.plan, rest))
+        return operands, rest, loop.may_see_keys(self.plan, rest)
 
     def slice_part(self, source: Number, x: Tree) -> Tree:
         """Return the part of an array for pairs that belongs to the keys of another device."""
@@ -103,20 +83,21 @@ def _compute(plan: BlockPlan, devices: DevicePlan, operands: Operands, rest: Res
     ring = _Ring(plan, devices, operands, rest)
     plan = ring.plan
 
-    def compute(number: Number, travellers: Tree, rows: Rows) -> Rows:
-        here = ring.visit(number, travellers)
-        fold = functools.partial(fold_all, plan, here.operands, here.rest)
-        folded: Rows = step_if(here.seen, fold, rows)
+    def compute(number: Number, travellers: Tree, rows: loop.Rows) -> loop.Rows:
+        operands, rest, seen = ring.visit(number, travellers)
+        folded: loop.Rows = loop.step_if(
+            seen, functools.partial(loop.fold_all, plan, operands, rest), rows
+        )
         return folded
 
     def step(number: Number, carry: Tree) -> Tree:
         travellers, rows = carry
         return devices.send(travellers), compute(number, travellers, rows)
 
-    carry = ring.travellers, start_rows(plan, operands)
+    carry = ring.travellers, loop.start_rows(plan, operands)
     travellers, rows = _repeat(0, devices.hops, step, carry)
     # After the last step nothing is sent.
-    return average(plan, compute(devices.hops, travellers, rows)), ()
+    return loop.average(plan, compute(devices.hops, travellers, rows)), ()
 
 
 def _differentiate(
@@ -125,11 +106,11 @@ def _differentiate(
     """Return the gradients by the operands of a device."""
     ring = _Ring(plan, devices, saved.operands, saved.rest)
     plan, send, hops = ring.plan, devices.send, devices.hops
-    rows = make_backward_rows(plan, saved.results, cotangents, sees=devices.sees)
+    rows = loop.make_backward_rows(plan, saved.results, cotangents, sees=devices.sees)
     compute = functools.partial(_add_visit, ring, rows)
 
     # Keys are sent one step ahead of their gradients, so that a device need not wait for them.
-    staying = _select(_is_staying, make_zeros(plan, saved.operands))
+    staying = _select(_is_staying, loop.make_zeros(plan, saved.operands))
     # The own keys come first, and their gradients are added to what comes home: those need not travel all the way.
     travellers = ring.travellers
     arriving = send(travellers) if hops else None
@@ -159,16 +140,16 @@ def _differentiate(
 
 
 def _add_visit(
-    ring: _Ring, rows: BackwardRows, number: Number, travellers: Tree, staying: Tree
+    ring: _Ring, rows: loop.BackwardRows, number: Number, travellers: Tree, staying: Tree
 ) -> Tree:
     """Return gradients after a step: those that stay, and what is added to those that travel."""
-    here = ring.visit(number, travellers)
+    operands, rest, seen = ring.visit(number, travellers)
     source = ring.find_source(number)
     # From zero, and not from what has arrived: it is added later, so that computing need not wait for it.
-    zeros = _select(is_of_keys, make_zeros(ring.plan, here.operands))
+    zeros = _select(is_of_keys, loop.make_zeros(ring.plan, operands))
     before = _join(zeros, map_arrays(functools.partial(ring.slice_part, source), staying))
-    add = functools.partial(add_gradients, ring.plan, here.operands, here.rest, rows)
-    after = step_if(here.seen, add, before)
+    add = functools.partial(loop.add_gradients, ring.plan, operands, rest, rows)
+    after = loop.step_if(seen, add, before)
     write = functools.partial(ring.write_part, source)
     staying = map_arrays(write, staying, _select(_is_staying, after))
     return staying, _select(is_of_keys, after)
