@@ -117,20 +117,21 @@ NAMES: dict[str, dict[str, str]] = {
             "sparse_plus sparse_sigmoid squareplus"
         ),
         "axonym.nn.attention.attention": "dot_product_attention dot_product_attention_weights",
-        "axonym.nn.attention.cache": "KVCache",
+        "axonym.nn.attention.cache.cache": "KVCache",
         "axonym.nn.attention.layer": "Attention",
-        "axonym.nn.attention.mask": (
-            "AttentionMask causal causal_mask combine_masks_and combine_masks_or dropout_mask "
-            "forgetful_causal_mask mask_to_bias prefix prefix_lm_mask segments window"
+        "axonym.nn.attention.masks.arrays": (
+            "causal_mask combine_masks_and combine_masks_or dropout_mask forgetful_causal_mask "
+            "mask_to_bias prefix_lm_mask"
         ),
-        "axonym.nn.attention.position": (
+        "axonym.nn.attention.masks.mask": "AttentionMask causal prefix segments window",
+        "axonym.nn.attention.positions.position": (
             "PositionEmbedding alibi_attention_bias sinusoidal_positions"
         ),
-        "axonym.nn.attention.rotary": (
+        "axonym.nn.attention.positions.rotary": (
             "FrequencyScaling LinearScaling Llama3Scaling NtkScaling RotaryEmbedding RotaryTable "
             "rotary"
         ),
-        "axonym.nn.attention.zigzag": "zigzag",
+        "axonym.nn.attention.positions.zigzag": "zigzag",
         "axonym.nn.batch_norm": "BatchNorm BatchNormState",
         "axonym.nn.conv": "Conv ConvTranspose",
         "axonym.nn.dropout": "Dropout dropout",

@@ -13,12 +13,13 @@ if not _typing.TYPE_CHECKING:
 else:
     from .activation import *
     from .attention.attention import *
-    from .attention.cache import *
+    from .attention.cache.cache import *
     from .attention.layer import *
-    from .attention.mask import *
-    from .attention.position import *
-    from .attention.rotary import *
-    from .attention.zigzag import *
+    from .attention.masks.arrays import *
+    from .attention.masks.mask import *
+    from .attention.positions.position import *
+    from .attention.positions.rotary import *
+    from .attention.positions.zigzag import *
     from .batch_norm import *
     from .conv import *
     from .dropout import *

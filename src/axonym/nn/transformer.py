@@ -11,9 +11,9 @@ from ..axis import Axis, AxisSelector, AxisSpec
 from ..core import Operand
 from ..errors import OperandError, message
 from .activation import gelu, silu
-from .attention.cache import KVCache
+from .attention.cache.cache import KVCache
 from .attention.layer import Attention
-from .attention.mask import AttentionMask
+from .attention.masks.mask import AttentionMask
 from .dropout import Dropout
 from .initializer import Initializer
 from .layer import Layer, in_scope

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from ..axis import AxisSelection, spec
-from ..nn.attention.position import PositionEmbedding
+from ..nn.attention.positions.position import PositionEmbedding
 from ..nn.batch_norm import BatchNorm, BatchNormState
 from ..nn.conv import ConvTranspose
 from ..nn.embedding import Embedding

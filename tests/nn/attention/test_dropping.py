@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import axonym as axn
-from axonym.nn.attention.dropping import dropped
+from axonym.nn.attention.dropping import drop
 from tests.nn.layouts import draw
 
 H, Q, K = axn.make_axes(heads=3, pos=8, key=40)
@@ -19,7 +19,7 @@ def test_a_part_drops_what_the_whole_drops(impl):
     @jax.jit
     def both(x, key):
         part = x["heads", 1:]["pos", 2:6]["key", 7:30]
-        return dropped(x, 0.25, key).array, dropped(part, 0.25, key, starts, x.shape).array
+        return drop(x, 0.25, key).array, drop(part, 0.25, key, starts, x.shape).array
 
     whole, found = map(np.asarray, both(x, key))
     np.testing.assert_array_equal(found, whole[1:, 2:6, 7:30])
@@ -33,5 +33,5 @@ def test_a_part_drops_what_the_whole_drops(impl):
 
 def test_all_or_nothing_is_dropped():
     x, key = draw(Q, K), jax.random.key(0)
-    assert dropped(x, 0.0, key) is x
-    assert not dropped(x, 1.0, key).array.any()
+    assert drop(x, 0.0, key) is x
+    assert not drop(x, 1.0, key).array.any()

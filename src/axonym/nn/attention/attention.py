@@ -1,7 +1,5 @@
 """Attention by names: any other axes of queries, keys and values, such as batch and heads, are matched."""
 
-import functools
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -10,26 +8,15 @@ from jax.typing import DTypeLike
 from ...array import NamedArray
 from ...axis import AxisSelector
 from ...core import Operand
-from ...errors import ArgumentError, OperandError, message, suggestion
+from ...errors import OperandError, message
 from ..settings import fraction
 from ..windows import each
-from .blockwise import blockwise
-from .call import AttentionCall, plain, weights
-from .context import METHODS, over_devices
-from .kernels import choose, cudnn, splash, xla
-from .mask import AttentionMask
+from .call import AttentionCall
+from .choose import choose, find
+from .masks.mask import AttentionMask
+from .plain import compute_weights
 
 __all__ = ["dot_product_attention", "dot_product_attention_weights"]
-
-# By their names in `implementation=`. Each checks whether it can do a call.
-_IMPLEMENTATIONS: Mapping[str, Callable[[AttentionCall], NamedArray]] = {
-    "plain": plain,
-    "blockwise": blockwise,
-    "xla": xla,
-    "cudnn": cudnn,
-    "splash": splash,
-    **{method: functools.partial(over_devices, method) for method in METHODS},
-}
 
 
 def dot_product_attention(
@@ -60,6 +47,11 @@ def dot_product_attention(
     Axes that queries, keys and values share, such as batch and heads, are matched. Along axes that only queries have,
     as in grouped-query attention, keys and values are shared without repeating them. A query that sees no key gets the
     mean of all values.
+
+    `jax.nn.dot_product_attention` wants axes in the order batch, positions, heads, features, and
+    `torch.nn.functional.scaled_dot_product_attention` batch, heads, positions, features. Here any order will do. Heads
+    that share their keys are an axis that only queries have; there they are a run of heads. In both, the kernel decides
+    what a query gets that sees no key.
 
     Args:
         QPos: the axis of query positions; None for one query without it.
@@ -112,13 +104,8 @@ def dot_product_attention(
         >>> axn.nn.dot_product_attention("pos", "pos.key", "head_dim", q, k, v, mask=axn.nn.causal()).axes == q.axes
         True
     """
-    if implementation is not None and implementation not in _IMPLEMENTATIONS:
-        known = ", ".join(map(repr, _IMPLEMENTATIONS))
-        problem, hint = (
-            f"unknown implementation {implementation!r}",
-            suggestion(implementation, _IMPLEMENTATIONS),
-        )
-        raise ArgumentError(message("dot_product_attention", problem, f"known: {known}", hint=hint))
+    # A wrong name is an error before any other argument is looked at.
+    compute = None if implementation is None else find(implementation)
     call = AttentionCall.of(
         QPos,
         KPos,
@@ -137,12 +124,12 @@ def dot_product_attention(
         k_start=k_start,
         dropout=0.0 if inference else fraction("dot_product_attention", "dropout", dropout),
         key=key,
-        block_size=block_size if block_size is None else _blocks(block_size),
+        block_size=None if block_size is None else _check_block_size(block_size),
     )
-    return _IMPLEMENTATIONS[implementation or choose(call)](call)
+    return (compute or choose(call))(call)
 
 
-def _blocks(block_size: int | tuple[int, int]) -> tuple[int, int]:
+def _check_block_size(block_size: int | tuple[int, int]) -> tuple[int, int]:
     queries, keys = each("dot_product_attention", "block_size", block_size, 2, least=None)
     return queries, keys
 
@@ -177,19 +164,25 @@ def dot_product_attention_weights(
         scaling_factor: a factor for the scores; by default one over the square root of the size of `HeadDim`.
         soft_cap: as in `dot_product_attention`.
         sinks: as in `dot_product_attention`.
+
+    Returns:
+        The axes of the scores, in the dtype of `query`: those that `query` and `keys` share, then the others.
+
+    Raises:
+        AxisNotFoundError: if an operand lacks an axis, or mask, bias or sinks have one that the scores lack.
+        OperandError: if the mask is not a NamedArray of booleans.
+
+    Examples:
+        >>> Pos, KPos, Dim = axn.make_axes(pos=2, key_pos=2, head_dim=4)
+        >>> q, k = axn.ones((Pos, Dim)), axn.ones((KPos, Dim))
+        >>> mask = axn.nn.causal_mask(Pos, KPos)
+        >>> axn.nn.dot_product_attention_weights(Dim, KPos, q, k, mask).tolist()
+        [[1.0, 0.0], [0.5, 0.5]]
     """
     if isinstance(mask, AttentionMask):
         problem = "the mask must be a NamedArray of booleans, as the axis of query positions is not given here"
         hint = "use mask.materialize(QPos, KPos)"
         raise OperandError(message("dot_product_attention_weights", problem, hint=hint))
-    options: dict[str, Any] = {
-        "soft_cap": soft_cap,
-        "bias": bias,
-        "sinks": sinks,
-        "precision": precision,
-    }
-    return weights(
-        AttentionCall.of(
-            None, KPos, HeadDim, query, keys, keys, mask, attention_dtype, scaling_factor, **options
-        )
-    )
+    given = None, KPos, HeadDim, query, keys, keys, mask, attention_dtype, scaling_factor, soft_cap
+    options: dict[str, Any] = {"bias": bias, "sinks": sinks, "precision": precision}
+    return compute_weights(AttentionCall.of(*given, **options))

@@ -1,4 +1,8 @@
-"""One checked call of attention, and its plain implementation."""
+"""Internal. One call of attention: its arguments, checked and resolved once for all implementations.
+
+The public functions make it, and each implementation reads from it. It must not know which implementation runs, nor
+anything of meshes: what it says of names, sizes and dtypes is the same everywhere.
+"""
 
 import dataclasses
 import math
@@ -29,27 +33,23 @@ from ...names import plans
 from ...names.plans import Names
 from ...ops.contract import dot
 from ...ops.elementwise import tanh
-from ...ops.index import index
-from ...ops.reduce import logsumexp
-from ...ops.shape import broadcast_axis, rearrange
-from ...ops.softmax import softmax
-from ...ops.where import where
 from ..activation import sigmoid
 from ..settings import as_python
-from .dropping import dropped
-from .mask import AttentionMask
-from .visible import positions, visible
+from .masks.mask import AttentionMask
 
 T = TypeVar("T")
 
 FUNCTION = "dot_product_attention"
-# No mapping lays these out: kernels and loops over blocks need all positions on each device.
+# Kernels and loops over blocks give positions these names, which no mapping splits.
 QUERIES, KEYS = "positions of queries", "positions of keys"
 
 
 @dataclasses.dataclass(frozen=True)
 class Scoring:
-    """Multiply queries and keys, scale the products unless the queries are scaled, cap them, and add a bias."""
+    """Multiply queries and keys, scale the products unless the queries are scaled, cap them, and add a bias.
+
+    It is a value, and not a function in a closure, so that it can be a static argument of `jax.jit`.
+    """
 
     feature: str
     names: tuple[str, ...]
@@ -68,6 +68,7 @@ class Scoring:
             precision=self.precision,
             preferred_element_type=self.dtype,
         )
+        # Before the cap, whose bound is one of scaled scores.
         if self.scale is not None:
             product = product * self.scale
         if self.soft_cap is not None:
@@ -141,15 +142,18 @@ class AttentionCall:
             call = "dot_product_attention(QPos, KPos, HeadDim, query, keys, values)"
             hint = f"{call}: the positions of queries come first"
             raise OperandError(message(FUNCTION, problem, hint=hint))
+        # Axes may be given with sizes, which are checked; from here on they are names.
         q_pos = None if QPos is None else axis_name(QPos)
         k_pos, feature = axis_name(KPos), axis_name(HeadDim)
         checks.require(FUNCTION, query, HeadDim, "query")
         if QPos is not None:
             checks.require(FUNCTION, query, QPos, "query")
-        _apart(query, keys, values, q_pos, k_pos)
+        # Before it is asked whether keys have their axes: this message says how to rename them.
+        _check_position_axes(query, keys, values, q_pos, k_pos)
         checks.require(FUNCTION, keys, (HeadDim, KPos), "keys")
         checks.require(FUNCTION, values, KPos, "values")
         if attention_dtype is None:
+            # Softmax of narrow scores would lose what tells near scores apart.
             attention_dtype = at_least_float32(jnp.promote_types(query.dtype, keys.dtype))
         if scale is None:
             scale = 1 / math.sqrt(query.axis_size(feature))
@@ -174,6 +178,7 @@ class AttentionCall:
         _check_named("bias", self.bias)
         _check_named("sinks", self.sinks)
 
+        # Else an operand would add an axis to the result.
         axes = self.score_axes
         _check_axes("mask", (self.mask, self.q_start, self.k_start), axes)
         _check_axes("bias", self.bias, axes)
@@ -186,6 +191,7 @@ class AttentionCall:
 
     def _warn_of_whole_queries(self) -> None:
         """Warn of an array that hides all keys of a query or none: one of padding that is not over the keys."""
+        # With alternatives, a query may be meant to see all keys.
         array = None if self.mask is None or self.mask.alternatives else self.mask.explicit
         if array is None or self.q_pos not in array.names or self.k_pos in array.names:
             return
@@ -196,18 +202,16 @@ class AttentionCall:
 
     @property
     def score_axes(self) -> tuple[Axis, ...]:
-        """The axes of the scores: those that queries and keys share, those of the queries, of the keys, and k_pos."""
+        """The axes of the scores: those that queries and keys share, those of the queries, of the keys, and k_pos.
+
+        The order is that of the product, so that it needs no transposition.
+        """
         query, keys = axes_of(FUNCTION, self.query), axes_of(FUNCTION, self.keys)
         shared = [axis for axis in query if axis.name in self.keys.names]
         own = without_axes(query, self.keys.names)
         others = without_axes(keys, (*self.query.names, self.k_pos))
         position = self.keys.resolve_axis(self.k_pos)
         return without_axes((*shared, *own, *others, position), self.feature)
-
-    @property
-    def score_sizes(self) -> tuple[int, ...]:
-        """The sizes of these axes."""
-        return tuple(axis.size for axis in self.score_axes)
 
     @property
     def scoring(self) -> Scoring:
@@ -224,19 +228,16 @@ class AttentionCall:
     @property
     def scoring_query(self) -> NamedArray:
         """The query for `scoring`: multiplied by `scale`, unless the products are."""
-        if self._scales_products:
-            return self.query
-        return self.query * self.scale
+        return self.query if self._scales_products else self.query * self.scale
 
     @property
     def _scales_products(self) -> bool:
-        """Return whether scaling the query would round it; scaling by a power of two does not.
-
-        Otherwise, the query is scaled, which has fewer elements.
-        """
+        """Whether scaling the query would round it. Otherwise the query is scaled, which has fewer elements."""
+        # In a dtype as wide as that of the scores, rounding twice is no worse than once.
         dtype = self.query.dtype
         if not jnp.issubdtype(dtype, jnp.floating) or dtype.itemsize >= self.dtype.itemsize:
             return False
+        # A power of two changes the exponent only.
         return isinstance(self.scale, (int, float)) and abs(math.frexp(self.scale)[0]) != 0.5
 
     @property
@@ -245,6 +246,7 @@ class AttentionCall:
         scores = axis_name(self.score_axes)
         new = plans.without(self.values.names, (*scores, self.k_pos))
 
+        # New axes of the values stand where the features of the query stood.
         order: list[str] = []
         for name in self.query.names:
             order += new if name == self.feature else [name]
@@ -257,28 +259,28 @@ class AttentionCall:
         return {name: sizes[name] for name in self.out_names}
 
 
-def told(what: str, x: NamedArray) -> str:
+def show(what: str, x: NamedArray) -> str:
     """Write the axes of an operand of attention, for errors."""
     return checks.told(facts(x), what)
 
 
-def _apart(
+def _check_position_axes(
     query: NamedArray, keys: NamedArray, values: NamedArray, q_pos: str | None, k_pos: str
 ) -> None:
     """Check that query positions and key positions are different axes."""
     if k_pos in query.names:
         problem = f"the query has axis {k_pos!r}, the positions of keys"
         hint = f'rename it on keys and values: keys.rename({{"{k_pos}": "{k_pos}.key"}})'
-        raise AxisClashError(message(FUNCTION, problem, told("query", query), hint=hint))
+        raise AxisClashError(message(FUNCTION, problem, show("query", query), hint=hint))
     for what, x in (("keys", keys), ("values", values)):
         if not isinstance(x, Core):
             raise checks.unnamed(FUNCTION, x)
         if q_pos in x.names:
             problem = f"the {what} have axis {q_pos!r}, the positions of queries"
-            rename: str | None = None
-            if k_pos not in x.names:
-                rename = f'rename it: {what}.rename({{"{q_pos}": "{k_pos}"}})'
-            raise AxisClashError(message(FUNCTION, problem, told(what, x), hint=rename))
+            # Where the name is taken, the axis must be another one.
+            is_free = k_pos not in x.names
+            advice = f'rename it: {what}.rename({{"{q_pos}": "{k_pos}"}})' if is_free else None
+            raise AxisClashError(message(FUNCTION, problem, show(what, x), hint=advice))
 
 
 def _check_named(what: str, given: Any) -> None:
@@ -291,11 +293,10 @@ def _check_named(what: str, given: Any) -> None:
 
 def _check_axes(what: str, tree: object, axes: tuple[Axis, ...]) -> None:
     """Check that the arrays of a tree have only axes of the scores."""
+    # Masks and starts are trees: their arrays are checked wherever they are.
     names = [axis.name for axis in axes]
     for leaf in jax.tree.leaves(tree, is_leaf=is_named_array):
-        if not isinstance(leaf, NamedArray):
-            continue
-        for name in leaf.names:
+        for name in leaf.names if isinstance(leaf, NamedArray) else ():
             if name not in names:
                 problem = f"the {what} must not have axis {name!r}"
                 sizes = [axis.size for axis in axes]
@@ -304,90 +305,26 @@ def _check_axes(what: str, tree: object, axes: tuple[Axis, ...]) -> None:
                 raise AxisNotFoundError(message(FUNCTION, problem, *lines, hint=hint))
 
 
-def lowest(dtype: object) -> Any:
+def rename_all(tree: T, new: Mapping[str, str]) -> T:
+    """Rename axes of all arrays of a tree that have them."""
+
+    def rename_one(x: object) -> object:
+        return wrap(x, x.array, rename(x.names, new)) if isinstance(x, NamedArray) else x
+
+    result: T = jax.tree.map(rename_one, tree, is_leaf=is_named_array)
+    return result
+
+
+def rename(names: Names, new: Mapping[str, str]) -> Names:
+    """Return other names for those that have one."""
+    return tuple(new.get(name, name) for name in names)
+
+
+def find_lowest(dtype: object) -> Any:
     """Return a finite number of a dtype, so low that its softmax is zero next to any score."""
     return jnp.finfo(dtype).min  # type: ignore[no-untyped-call]  # of jax
 
 
-def weights(call: AttentionCall) -> NamedArray:
-    """Return the weight of each key, before dropout."""
-    scored = call.scoring(call.scoring_query, call.keys, call.bias)
-    if call.mask is not None:
-        Queries = None
-        if call.q_pos is not None and call.query.axis_size(call.q_pos) != 1:
-            # The one position of a step of decoding broadcasts without an axis.
-            Queries = call.query.resolve_axis(call.q_pos)
-        queries = positions(Queries, call.q_start)
-        keys = positions(call.keys.resolve_axis(call.k_pos), call.k_start)
-        seen = visible(call.mask, queries, keys, call.q_pos, call.k_pos)
-        if seen is not None:
-            scored = where(seen, scored, lowest(scored.dtype))
-    weighed = softmax(scored, call.k_pos)
-    if call.sinks is not None:
-        weighed = weighed * beside_sinks(logsumexp(scored, call.k_pos), call.sinks)
-    return weighed.astype(call.query.dtype)
-
-
-def beside_sinks(log_sum: NamedArray, sinks: NamedArray) -> NamedArray:
+def weigh_against_sinks(log_sum: NamedArray, sinks: NamedArray) -> NamedArray:
     """Return the total weight of all keys, given their log-sum-exp; the sinks have the rest."""
     return sigmoid(log_sum - sinks.astype(log_sum.dtype))
-
-
-def plain(call: AttentionCall) -> NamedArray:
-    """Compute attention with all scores at once."""
-    single = _single(call)
-    shorter = _at_first(call, single)
-    weighed = dropped(weights(shorter), call.dropout, call.key)
-    out = dot(
-        weighed,
-        shorter.values,
-        axis=call.k_pos,
-        out_axes=shorter.out_names,
-        precision=call.precision,
-    )
-    if not single:
-        return out
-    return rearrange(broadcast_axis(out, [Axis(name, 1) for name in single]), call.out_names)
-
-
-def _single(call: AttentionCall) -> Names:
-    """Return axes of one element that only queries have, such as the group of heads that do not share their keys.
-
-    XLA for CPUs copies all scores of the backward pass where such an axis comes after the positions.
-    """
-    query = axes_of(FUNCTION, call.query)
-    known = (*call.keys.names, *call.values.names, call.q_pos)
-    return tuple(axis.name for axis in query if axis.size == 1 and axis.name not in known)
-
-
-def _at_first(call: AttentionCall, single: Names) -> AttentionCall:
-    """Take the one element along some axes of all arrays."""
-
-    def one(x: Any) -> Any:
-        if not isinstance(x, NamedArray):
-            return x
-        return index(x, {name: 0 for name in single if name in x.names})
-
-    if not single:
-        return call
-    fields = ("query", "mask", "bias", "sinks", "q_start", "k_start")
-    taken = {name: getattr(call, name) for name in fields}
-    taken = jax.tree.map(one, taken, is_leaf=is_named_array)
-    return dataclasses.replace(call, **taken)
-
-
-def rename_all(tree: T, new: Mapping[str, str]) -> T:
-    """Rename axes of all arrays of a tree that have them."""
-
-    def one(x: object) -> object:
-        if not isinstance(x, NamedArray):
-            return x
-        return wrap(x, x.array, renamed(x.names, new))
-
-    result: T = jax.tree.map(one, tree, is_leaf=is_named_array)
-    return result
-
-
-def renamed(names: Names, new: Mapping[str, str]) -> Names:
-    """Return other names for those that have one."""
-    return tuple(new.get(name, name) for name in names)

@@ -1,4 +1,8 @@
-"""Dropout of attention weights, by the place of each weight: whatever blocks or devices compute it, it is the same."""
+"""Internal. Dropout of attention weights by the index of each weight, so that blocks and devices make no difference.
+
+The plain implementation and the loops over blocks call it. It must not know which of them does: a part of the weights
+says where it begins, and how large the whole is.
+"""
 
 import functools
 from collections.abc import Mapping
@@ -17,7 +21,7 @@ from ...layout import tracing
 from ...ops.where import where
 
 
-def dropped(
+def drop(
     weights: NamedArray,
     rate: float,
     key: jax.Array | None,
@@ -38,22 +42,24 @@ def dropped(
     if not rate or key is None:
         return weights
     keep = 1 - rate
-    bits = _drawn(weights, key, starts or {}, {**weights.shape, **(sizes or {})})
-    kept = wrap(weights, bits < _bound(keep), weights.names)
-    if keep:
+    # Bits are compared as they are: numbers from 0 to 1 would first have to be made of them.
+    bits = _draw_bits(weights, key, starts or {}, {**weights.shape, **(sizes or {})})
+    kept = wrap(weights, bits < _find_bound(keep), weights.names)
+    if keep:  # else all are dropped, and nothing is scaled
         weights = weights / keep
     return where(kept, weights, 0)
 
 
-def _bound(keep: float) -> np.uint32:
+def _find_bound(keep: float) -> np.uint32:
     """Return the number below which a share `keep` of all 32-bit numbers is."""
     return np.uint32(min(round(keep * 2**32), 2**32 - 1))
 
 
-def _drawn(
+def _draw_bits(
     weights: NamedArray, key: jax.Array, starts: Mapping[str, Any], sizes: Mapping[str, int]
 ) -> jax.Array:
     """Draw 32 bits for each element: one hash, of the hash of its row and the index in the row."""
+    # One hash of the key and the index of each weight would need wide integers: rows and columns are hashed in turn.
     shape = weights.array.shape
     anonymous = len(shape) - len(weights.names)
     indices: list[jax.Array] = [jnp.arange(size) for size in shape[:anonymous]]
@@ -78,9 +84,7 @@ def _drawn(
     of_element: Any = jax.vmap(jax.random.fold_in, (None, 0))
     for _ in outer:
         of_row, of_element = jax.vmap(of_row), jax.vmap(of_element, (0, None))
-    keys = of_element(
-        of_row(tracing.varying(rows, varying)),
-        tracing.varying(in_row.astype(jnp.uint32), varying),
-    )
+    of_rows = of_row(tracing.varying(rows, varying))
+    keys = of_element(of_rows, tracing.varying(in_row.astype(jnp.uint32), varying))
     bits: jax.Array = jax.random.key_data(keys)[..., 0]
     return bits

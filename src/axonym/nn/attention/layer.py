@@ -17,8 +17,8 @@ from ..linear import Linear
 from ..settings import fraction
 from ..switch import switchable
 from .attention import dot_product_attention
-from .cache import KVCache
-from .mask import AttentionMask
+from .cache.cache import KVCache
+from .masks.mask import AttentionMask
 
 __all__ = ["Attention"]
 
@@ -87,6 +87,13 @@ class Attention(Layer):
         Raises:
             AxisNotFoundError: if an axis of `KVHeads` is not among `Heads`.
 
+        Examples:
+            >>> Embed, KVHeads, Group, HeadDim = axn.make_axes(embed=8, kv_heads=2, group=3, head_dim=4)
+            >>> heads = KVHeads, Group
+            >>> grouped = axn.nn.Attention.init(Embed, heads, HeadDim, key=jax.random.key(0), KVHeads=KVHeads)
+            >>> grouped.query.weight.shape, grouped.key.weight.shape
+            ({'embed': 8, 'kv_heads': 2, 'group': 3, 'head_dim': 4}, {'embed': 8, 'kv_heads': 2, 'head_dim': 4})
+
         Reference:
             Ainslie et al. (2023), GQA: training generalized multi-query transformer models, for grouped heads.
         """
@@ -96,9 +103,8 @@ class Attention(Layer):
         if missing:
             problem = f"keys and values have heads {shown(*missing)}, which queries lack"
             hint = "grouped heads are two axes of queries: Heads=(KVHeads, Group)"
-            raise AxisNotFoundError(
-                message("Attention.init", problem, f"Heads: {shown(*heads)}", hint=hint)
-            )
+            given = f"Heads: {shown(*heads)}"
+            raise AxisNotFoundError(message("Attention.init", problem, given, hint=hint))
 
         def project(In: AxisSpec, Out: AxisSpec, key: jax.Array) -> Linear:
             return Linear.init(In, Out, key=key, use_bias=use_bias, initializer=initializer)
@@ -140,6 +146,13 @@ class Attention(Layer):
         Raises:
             AxisNotFoundError: if an operand lacks an axis.
             AxisSizeError: if an axis has another size.
+
+        Examples:
+            >>> Pos, Embed, Heads, HeadDim = axn.make_axes(pos=5, embed=8, heads=2, head_dim=4)
+            >>> attention = axn.nn.Attention.init(Embed, Heads, HeadDim, key=jax.random.key(0))
+            >>> x, context = axn.ones((Pos, Embed)), axn.ones((Pos.resize(7), Embed))
+            >>> attention(x, context=context).shape
+            {'pos': 5, 'embed': 8}
         """
         self._check_positions(
             "input", x, 'make the layer with pos="...", the name of its positions'
@@ -148,7 +161,8 @@ class Attention(Layer):
             self._check_positions(
                 "context", context, f'rename its positions: context.rename({{"...": "{self.pos}"}})'
             )
-        query, keys, values = self._projected(x, x if context is None else context, rotate)
+        query, keys, values = self._project(x, x if context is None else context, rotate)
+        # Derived from the name of the queries, so that a mapping splits both alike.
         k_pos = f"{self.pos}.key"
         attended = dot_product_attention(
             self.pos,
@@ -187,8 +201,17 @@ class Attention(Layer):
 
         Returns:
             The result, axes {pos, Embed, ...}, and the next cache.
+
+        Examples:
+            >>> Embed, Heads, HeadDim = axn.make_axes(embed=8, heads=2, head_dim=4)
+            >>> attention = axn.nn.Attention.init(Embed, Heads, HeadDim, key=jax.random.key(0))
+            >>> cache = axn.nn.KVCache.init("pos.key", (axn.Axis("pos.key", 16), Heads, HeadDim))
+            >>> out, cache = attention.extend(axn.ones((axn.Axis("pos", 3), Embed)), cache)
+            >>> out.shape, cache.length.item()
+            ({'pos': 3, 'embed': 8}, 3)
         """
-        query, keys, values = self._projected(x, x, rotate)
+        query, keys, values = self._project(x, x, rotate)
+        # One token of each sequence needs no axis of positions.
         Pos = self.pos if query.has_axis(self.pos) else None
         attended, cache = cache.attend(
             Pos, self.query.Out[-1], query, keys, values, count=count, layer=layer
@@ -200,7 +223,7 @@ class Attention(Layer):
         if isinstance(x, NamedArray):
             checks.require("Attention", x, self.pos, what, role=", the positions", hint=hint)
 
-    def _projected(
+    def _project(
         self, x: NamedArray, context: NamedArray, rotate: Callable[[NamedArray], NamedArray] | None
     ) -> tuple[NamedArray, NamedArray, NamedArray]:
         query, keys, values = self.query(x), self.key(context), self.value(context)

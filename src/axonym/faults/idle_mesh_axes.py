@@ -1,0 +1,49 @@
+"""Internal. JAX sums gradients over mesh axes that a `shard_map` leaves idle, and divides them again.
+
+It does so on all platforms in a `shard_map` that does not check over which mesh axes values vary, up to at least jax
+0.10.2: an all-reduce of numbers that are equal already. The reproducer is `tests/upstream/test_idle_mesh_axes.py`.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+from jax.sharding import PartitionSpec
+
+T = TypeVar("T")
+
+
+def run_on_idle_axes(fn: Callable[..., T], idle: set[str], *operands: Any) -> T:
+    """Call a function of trees of arrays, of which all devices along the idle mesh axes compute the same.
+
+    Its gradient is a `shard_map` of its own, from which JAX need not derive anything.
+
+    Args:
+        fn: the function.
+        idle: the mesh axes.
+        operands: trees of arrays and other values.
+    """
+    floating, others = eqx.partition(operands, eqx.is_inexact_array)
+    counting, static = eqx.partition(others, eqx.is_array)
+
+    def map_all(fn: Callable[..., Any]) -> Callable[..., Any]:
+        spec = PartitionSpec()
+        return jax.shard_map(fn, in_specs=spec, out_specs=spec, axis_names=idle, check_vma=False)
+
+    def call(counting: Any, floating: Any) -> T:
+        return fn(*eqx.combine(floating, counting, static))
+
+    def forward(counting: object, floating: object) -> Any:
+        def differentiate(counting: object, floating: object) -> Any:
+            return jax.vjp(lambda floating: call(counting, floating), floating)
+
+        return map_all(differentiate)(counting, floating)
+
+    def backward(pull: object, by_out: object) -> Any:
+        return None, *map_all(lambda pull, by_out: pull(by_out))(pull, by_out)
+
+    run = jax.custom_vjp(map_all(call))
+    run.defvjp(forward, backward)
+    out: T = run(counting, floating)
+    return out

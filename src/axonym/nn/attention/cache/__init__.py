@@ -1,0 +1,1 @@
+"""Internal. A cache of keys and values for decoding, and how it is written in place."""

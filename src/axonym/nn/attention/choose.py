@@ -1,0 +1,95 @@
+"""Internal. The implementations of attention, and the one function that picks one for a call.
+
+A new implementation is a function of an `AttentionCall`, or a `Kernel`, and a word in `IMPLEMENTATIONS`. The public
+function asks here once for each call. What an implementation supports, and how it works, is known to its own file only.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from ...array import NamedArray
+from ...errors import ArgumentError, message, suggestion
+from ...layout.context import current_mapping
+from .call import FUNCTION, AttentionCall
+from .kernels.adapter import attend
+from .kernels.jax_nn import CUDNN, XLA
+from .kernels.splash import SPLASH
+from .plain import attend_plainly
+from .travel.context import METHODS, attend_over_devices, count_hops, find_heads, find_sharding
+from .travel.devices import Method, PositionSharding
+from .travel.exchange import EXCHANGE
+from .travel.local import LOCAL, attend_by_blocks
+from .travel.ring import RING
+
+Implementation: TypeAlias = Callable[[AttentionCall], NamedArray]
+
+# By their names in `implementation=`. Each checks whether it can do a call.
+IMPLEMENTATIONS: Mapping[str, Implementation] = {
+    "plain": attend_plainly,
+    LOCAL.name: attend_by_blocks,
+    **{kernel.name: functools.partial(attend, kernel) for kernel in (XLA, CUDNN, SPLASH)},
+    **{name: functools.partial(attend_over_devices, each) for name, each in METHODS.items()},
+}
+
+
+def choose(call: AttentionCall) -> Implementation:
+    """Choose the implementation of a call, by its layout, the platform, and what the kernels support."""
+    has_sizes = all(
+        isinstance(size, int) for x in (call.query, call.keys) for size in x.array.shape
+    )
+    # Sizes that only `jax.export` knows later cannot be split.
+    sharding = find_sharding(call) if has_sizes else None
+    if sharding is not None and sharding.queries == sharding.keys:
+        # An all-gather never sends less than a ring.
+        methods = [RING] if find_heads(call, sharding) is None else [RING, EXCHANGE]
+        method = min(methods, key=lambda own: count_bytes(own, call, sharding))
+        return functools.partial(attend_over_devices, method, sharding=sharding)
+    mapping = current_mapping()
+    if mapping is not None and call.q_pos is not None and mapping.get(call.q_pos):
+        return (
+            attend_plainly  # queries are split by position: each device would compute all of them
+        )
+
+    # By the default backend: which devices a traced call will run on is not known.
+    backend = jax.default_backend()
+    is_nvidia = backend == "gpu" and jax.local_devices()[0].device_kind.startswith("NVIDIA")
+    if is_nvidia and CUDNN.is_fit(call):
+        return IMPLEMENTATIONS[CUDNN.name]
+    if backend == "tpu" and SPLASH.is_fit(call):
+        return IMPLEMENTATIONS[SPLASH.name]
+    return attend_plainly
+
+
+def find(name: str) -> Implementation:
+    """Return the implementation with a name."""
+    if name in IMPLEMENTATIONS:
+        return IMPLEMENTATIONS[name]
+    problem, known = f"unknown implementation {name!r}", ", ".join(map(repr, IMPLEMENTATIONS))
+    hint = suggestion(name, IMPLEMENTATIONS)
+    raise ArgumentError(message(FUNCTION, problem, f"known: {known}", hint=hint))
+
+
+def count_bytes(method: Method, call: AttentionCall, sharding: PositionSharding) -> float:
+    """Return how many bytes each device sends for queries, keys, values and results, forwards and backwards.
+
+    With n devices, keys and values go n - 1 hops in each pass, or as far as a causal window reaches, and their
+    gradients, in the dtype of scores, as many in the backward pass. With all-gather it is the same. With all-to-all,
+    each device keeps one of n parts of queries, keys, values and the result, and sends the others, in both passes.
+    """
+    n = sharding.ways
+    parts = n * math.prod(sharding.count_parts(name) for name, _ in sharding.entries)
+    query, keys, values = call.query.nbytes, call.keys.nbytes, call.values.nbytes
+    if method.by_heads:
+        dtype = jnp.promote_types(call.query.dtype, call.values.dtype)
+        result = math.prod(call.out_shape.values()) * dtype.itemsize
+        return 2 * (query + keys + values + result) / parts * (n - 1) / n
+    hops = count_hops(call, sharding) if method is RING else n - 1
+    # Gradients of keys and values travel in the dtype of scores until all devices have added theirs.
+    wide = (call.keys.size + call.values.size) * call.dtype.itemsize
+    sent: float = hops * (2 * (keys + values) + wide) / parts
+    return sent

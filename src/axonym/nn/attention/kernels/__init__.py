@@ -1,0 +1,1 @@
+"""Internal. Kernels of others: each file adapts one library to calls by names."""

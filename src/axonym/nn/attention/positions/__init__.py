@@ -1,0 +1,1 @@
+"""Internal. Embeddings and biases of positions, and orders of positions."""
