@@ -82,6 +82,8 @@ VIEWS: list[list[dict[str, Any]]] = [
     [{"pos": slice(1, 5)}, {"pos": axn.dslice(jnp.int32(1), 2)}, {"batch": jnp.int32(2)}],
     [{"pos": axn.dslice(jnp.int32(4), 4)}],
     [{"pos": slice(None, None, -1), "batch": axn.dslice(1, 2)}, {"batch": -1}],
+    [{"pos": [4, 0, -1, 2]}, {"pos": slice(1, None), "batch": (3, 0)}, {"pos": jnp.array([2, 0])}],
+    [{"pos": slice(1, 5)}, {"pos": [3, 0], "batch": 2}],
 ]
 
 
@@ -119,7 +121,7 @@ def test_views_compose(stages: list[dict[str, Any]]) -> None:
 
 
 OUTER = [slice(2, 8), slice(None, None, -2), slice(1, None, 3), axn.dslice(2, 5), axn.dslice(jnp.int8(6), 7),
-         axn.dslice(jnp.int32(-3), 8)]  # fmt: skip
+         axn.dslice(jnp.int32(-3), 8), [6, 0, -3, 2, 9], axn.named(np.array([3, 1, 8], np.uint8), "a")]  # fmt: skip
 INNER: list[tuple[Any, bool]] = [
     *((slice(1, 3), False), (slice(None, None, -2), False), (slice(2, 2), False), (1, True), (-2, True)),
     *((jnp.int32(2), True), (jnp.int8(-1), True), (jnp.int32(9), True), (jnp.int32(-9), True), (jnp.uint32(2), True)),
@@ -132,7 +134,12 @@ INNER: list[tuple[Any, bool]] = [
 @pytest.mark.parametrize("outer", OUTER, ids=str)
 def test_a_view_writes_no_further_than_it_reaches(outer: Any) -> None:
     numbers, size = np.arange(10), 10
-    within = range(outer.start, outer.start + outer.size) if isinstance(outer, axn.dslice) else range(size)[outer]
+    if isinstance(outer, axn.dslice):
+        within: Any = range(outer.start, outer.start + outer.size)
+    elif isinstance(outer, slice):
+        within = range(size)[outer]
+    else:
+        within = [range(size)[i] for i in (outer.tolist() if isinstance(outer, axn.NamedArray) else outer)]
     for inner, wraps in INNER:
         if isinstance(inner, slice):
             at = range(len(within))[inner]
@@ -182,7 +189,8 @@ def test_a_view_is_an_argument_of_jit() -> None:
     view = ref.slice({"batch": jnp.int32(1), "pos": slice(2, 6)}).slice({"pos": axn.dslice(jnp.int32(1), 2)})
     assert fill(view, 0).tolist() == [-1, 10]
     assert fill(ref.slice({"batch": 3}), 5).tolist() == [18, 19, 20, 21, 22, -1]
-    assert ref[...].tolist() == X.at["batch", [1, 3], "pos", axn.named([3, 5], "batch")].set(-1.0).tolist()
+    assert fill(ref.slice({"batch": 0, "pos": [4, 2]}), 1).tolist() == [4, -1]
+    assert ref[...].tolist() == X.at["batch", [1, 3, 0], "pos", axn.named([3, 5, 2], "batch")].set(-1.0).tolist()
 
 
 def test_a_reference_is_an_argument_of_named_jit_like_an_array() -> None:
@@ -275,14 +283,15 @@ BAD: list[tuple[Any, type[Exception], str]] = [
         "ref: index 2 is out of range for pos=2\n  array has: batch=4, pos=2",
     ),
     (
-        lambda ref: ref.slice({"batch": [0, 1]}),
-        OperandError,
-        "slice: a view takes ints and slices, but 'batch' is indexed by an array\n  hint: use index arrays in ref[...]",
+        lambda ref: ref.slice({"batch": [0, 4]}),
+        AxisSizeError,
+        "slice: index 4 is out of range for batch=4\n  array has: batch=4, pos=6",
     ),
     (
         lambda ref: ref.slice({"batch": axn.named([0, 1], "i")}),
         OperandError,
-        "slice: a view takes ints and slices, but 'batch' is indexed by an array\n  hint: use index arrays in ref[...]",
+        "slice: a view keeps the axes of its array, but the index over 'batch' has other ones\n"
+        "  index has: i=2\n  hint: use it in ref[...]",
     ),
     (
         lambda ref: ref.__setitem__({"batch": 0}, X),

@@ -14,7 +14,7 @@ import numpy as np
 
 from .array import NamedArray
 from .axis import Axis, AxisKey, AxisSelection, AxisSelector, axis_name
-from .core import Operand, axes_of, facts, payload_of
+from .core import Operand, axes_of, facts
 from .dtypes import widened
 from .engine.position import Reach, reading, run_with_ints
 from .engine.scatter import write
@@ -33,7 +33,7 @@ from .engine.steps import (
     step_of_range,
     steps_of,
 )
-from .errors import OperandError, message
+from .errors import OperandError, describe, message
 from .kinds import type_text
 from .shape import Shape
 
@@ -117,15 +117,21 @@ class NamedRef:
         """Return a view of a part, which reads and writes this array; views of views compose.
 
         Args:
-            selector: a mapping from axes to ints (static or traced), slices and dslices.
+            selector: a mapping from axes to ints (static or traced), slices, dslices, and lists or arrays of positions,
+                which keep the axis.
+
+        Raises:
+            OperandError: if an index array has other axes than the one that it indexes.
         """
         stages = _selected("slice", self, selector)
-        for name, part in stages[-1].items():
-            array = payload_of(part)
-            is_array = isinstance(array, np.ndarray | jax.Array) and jnp.ndim(array)
-            if is_array or isinstance(array, list | tuple):
-                problem = f"a view takes ints and slices, but {name!r} is indexed by an array"
-                raise OperandError(message("slice", problem, hint="use index arrays in ref[...]"))
+        for step, argument in zip(*steps_of("slice", _shown(self), selector), strict=True):
+            if not isinstance(step, Gather):
+                continue
+            if step.axes != (step.name,):
+                problem = f"a view keeps the axes of its array, but the index over {step.name!r} has other ones"
+                held = f"index has: {describe(step.axes, argument.shape)}"
+                raise OperandError(message("slice", problem, held, hint="use it in ref[...]"))
+            stages[-1][step.name] = argument  # a list is no leaf of a tree
         return _view(self, stages)
 
     def unsliced(self) -> "NamedRef":
@@ -291,6 +297,10 @@ def _composed(size: int, outer: tuple[Step, Any], inner: tuple[Step, Any]) -> tu
         length = part.length
         chosen = _chosen(within, at, length)
         positions = widened(start) + chosen
+    elif isinstance(part, Gather):
+        length = start.size
+        chosen = _chosen(within, at, length)
+        positions = _chosen(part, jnp.asarray(start).at[chosen].get(mode="clip"), size)
     else:
         places = _places(size, part, start)
         if isinstance(within, Int):

@@ -51,7 +51,10 @@ def test_the_indices_of_a_view() -> None:
     assert two.slice({"x": slice(1, 3)}).slice({"x": 1})._prefix == (4, whole)
     assert three._prefix == (pl.Slice(2, 3, 1), whole)
     assert int(ref.slice({"x": ds(jnp.int32(2), 3)}).slice({"x": 1})._prefix[0]) == 3
-    for view in (one, two, three, one.slice({"x": -1, "y": slice(2)})):
+    picked = ref.slice({"x": [4, 0, -1], "y": slice(1, None)})
+    np.testing.assert_array_equal(picked.slice({"x": slice(1, None)})._prefix[0], [0, 5])
+    np.testing.assert_array_equal(picked.value().array, np.arange(24).reshape(6, 4)[[4, 0, -1], 1:])
+    for view in (picked, one, two, three, one.slice({"x": -1, "y": slice(2)})):
         again = hax.NamedRef(view._ref, view._axes, view._prefix)
         assert again.axes == view.axes
         np.testing.assert_array_equal(again.value().array, view.value().array)

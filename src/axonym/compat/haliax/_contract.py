@@ -18,6 +18,7 @@ from axonym.engine import names_in, selection, selectors
 from axonym.errors import OperandError, message
 
 from ._adapt import adapted
+from ._dots import in_einsum, in_rearrange
 from .axis import PartialAxisSpec, rearrange_for_partial_order
 from .partitioning import auto_sharded, on_entered_mesh
 
@@ -115,13 +116,17 @@ def einsum(
 ) -> axn.NamedArray:
     """Contract arrays by an expression, in any of the three forms of Axonym's `einsum`.
 
-    Unlike there, one pair of braces may apply to all arrays. An expression without an arrow sums over everything, if
-    each name occurs in several operands; otherwise it is an error.
+    Unlike there, one pair of braces may apply to all arrays, and the result may have several `...`: each but the last
+    stands for the axes that come next, up to one that the result names. An expression without an arrow sums over
+    everything, if each name occurs in several operands; otherwise it is an error.
     """
     if isinstance(equation, str) and "->" not in equation:
         names = re.findall(r"\w+", equation)
         if names and all(names.count(name) > 1 for name in names) and "..." not in equation:
             equation += " ->"
+    if isinstance(equation, str) and _are_named(arrays):
+        names = [x.names for x in arrays]
+        equation, axis_aliases = in_einsum(equation, names, axis_aliases)
     result = axn.einsum(
         _braces_each(equation, arrays, axis_aliases),
         *arrays,
@@ -153,8 +158,9 @@ def _braces_each(equation: str, arrays: Arrays, aliases: Mapping[str, AxisSelect
 def rearrange(array: axn.NamedArray, *args: Any, **kwargs: Any) -> axn.NamedArray:
     """Store the axes in another order, or split and merge axes by an expression.
 
-    The result of an expression is laid out by the current mapping. Unlike in Axonym, a sequence may have any number of
-    `...`, and the sizes of its axes are not checked.
+    The result of an expression is laid out by the current mapping. Unlike in Axonym, there may be any number of `...`:
+    each but the last stands for the axes that come next, up to one that the order names. On the right of an expression,
+    they also stand for what only the left side names. The sizes of the axes of a sequence are not checked.
 
     Args:
         array: the array.
@@ -171,6 +177,8 @@ def rearrange(array: axn.NamedArray, *args: Any, **kwargs: Any) -> axn.NamedArra
         )
     (order,) = given
     if isinstance(order, str):
+        if isinstance(array, axn.NamedArray):
+            order, kwargs = in_rearrange(order, array.names, kwargs)
         return auto_sharded(axn.rearrange(array, order, **kwargs))
     if isinstance(order, Sequence) and isinstance(array, axn.NamedArray):
         order = list(map(_entry, order))

@@ -120,6 +120,11 @@ def _composed(axis: Axis, stages: tuple[Stage, ...]) -> object:
     parts = [stage[axis.name] for stage in stages if axis.name in stage]
     if not parts:
         return builtins.slice(None)
+    if any(np.ndim(getattr(part, "array", part)) for part in parts if not _is_range(part)):
+        places = axn.arange(axis)
+        for part in parts:
+            places = places[axis.name, part]
+        return places.array
     start: Any = 0
     size, stride = axis.size, 1
     for part in parts:
@@ -135,6 +140,10 @@ def _composed(axis: Axis, stages: tuple[Stage, ...]) -> object:
                 at += size
             return start + at * stride
     return pallas.Slice(start, size, stride)
+
+
+def _is_range(part: object) -> bool:
+    return isinstance(part, builtins.slice | axn.dslice)
 
 
 @adapted

@@ -17,7 +17,14 @@ import haliax.nn as hnn
 import haliax.tree_util as htu
 from haliax import NamedArray
 from haliax.jax_utils import shaped_rng_split
-from haliax.nn.scan import BlockFoldable, BlockSeq, ScanCheckpointPolicy, Stacked
+from haliax.nn.scan import (
+    BlockFoldable,
+    BlockSeq,
+    ScanCheckpointPolicy,
+    Stacked,
+    _stack_state_dict,
+    _unstack_state_dict,
+)
 
 Layers, Embed, Batch = hax.make_axes(layers=3, embed=4, batch=2)
 KEYS = jax.random.split(jax.random.PRNGKey(0), 3)
@@ -336,3 +343,25 @@ def test_layers_of_which_parameters_are_filtered_out():
     mapped = htu.scan_aware_tree_map(lambda x: x, bias_only)
     assert mapped.stacked.linear.weight.axes == layers.stacked.linear.weight.axes
     assert eqx.tree_equal(mapped, bias_only)
+
+
+def test_state_dicts_are_stacked_and_split_by_layer() -> None:
+    listed = {
+        "block.0.weight": np.array([1, 2]), "block.1.weight": np.array([4, 5]), "block.1.in.bias": np.array([6.0]),
+        "block.0.in.bias": np.array([3.0]), "blocked.0.weight": np.array([7]),
+    }  # fmt: skip
+    stacked = _stack_state_dict(listed, "block")
+    assert {key: value.tolist() for key, value in stacked.items()} == {
+        "block.weight": [[1, 2], [4, 5]], "block.in.bias": [[3.0], [6.0]], "blocked.0.weight": [7],
+    }  # fmt: skip
+    assert isinstance(stacked["block.weight"], jax.Array)
+    apart = _unstack_state_dict(stacked, "block")
+    assert {key: value.tolist() for key, value in apart.items()} == {
+        key: value.tolist() for key, value in listed.items()
+    }
+    bare = {"0.w": np.array([1]), "1.w": np.array([2]), "0.b": np.array([3]), "1.b": np.array([4])}
+    whole = _stack_state_dict(bare)
+    assert {key: value.tolist() for key, value in whole.items()} == {"w": [[1], [2]], "b": [[3], [4]]}
+    assert _unstack_state_dict(whole).keys() == bare.keys()
+    with pytest.raises(ValueError, match=r"'block\.w' of layer 0 is missing"):
+        _stack_state_dict({"block.1.w": np.ones(2)}, "block")

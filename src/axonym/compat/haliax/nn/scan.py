@@ -1,6 +1,7 @@
 """Layers that are applied in sequence: stored along an axis (`Stacked`), or separately (`BlockSeq`)."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Sequence
 from typing import Any, ParamSpec, Protocol, Self, TypeAlias, TypeVar, cast, runtime_checkable
@@ -390,22 +391,60 @@ def _of_layer(prefix: str | None, layer: int, key: str) -> str:
 
 def _together(state_dict: StateDict, prefix: str | None, Block: Axis) -> StateDict:
     """Stack the arrays of all layers under their key without a number; others are unchanged."""
-    lead = ""
-    if prefix is not None:
-        lead = re.escape(f"{prefix}.")
-    found: dict[str, dict[int, Payload]] = {}
-    together: StateDict = {}
-    for key, value in state_dict.items():
-        match = re.fullmatch(rf"{lead}(\d+)(?:\.(.+))?", key)
-        own = match and with_prefix(prefix, match[2])
-        if match and own and int(match[1]) < Block.size:
-            found.setdefault(own, {})[int(match[1])] = value
-        else:
-            together[key] = value
+    found, together = _by_layer(state_dict, prefix, Block.size)
     for key, values in found.items():
         if len(values) == Block.size and len(set(map(np.shape, values.values()))) == 1:
             together[key] = _stacked([values[i] for i in range(Block.size)])
     return together
+
+
+def _by_layer(
+    state_dict: StateDict, prefix: str | None, layers: float = math.inf
+) -> tuple[dict[str, dict[int, Payload]], StateDict]:
+    """Collect the arrays of the first layers under their key without a number; the others are second."""
+    lead = ""
+    if prefix is not None:
+        lead = re.escape(f"{prefix}.")
+    found: dict[str, dict[int, Payload]] = {}
+    others: StateDict = {}
+    for key, value in state_dict.items():
+        match = re.fullmatch(rf"{lead}(\d+)(?:\.(.+))?", key)
+        own = match and with_prefix(prefix, match[2])
+        if match and own and int(match[1]) < layers:
+            found.setdefault(own, {})[int(match[1])] = value
+        else:
+            others[key] = value
+    return found, others
+
+
+# The next two have the names of Haliax's own, which programs import.
+
+
+def _stack_state_dict(state_dict: StateDict, prefix: str | None = None) -> StateDict:  # pyright: ignore[reportUnusedFunction]
+    """Stack `prefix.0.weight`, `prefix.1.weight`, ... to `prefix.weight`; other arrays are unchanged.
+
+    Raises:
+        ArgumentError: if the array of a layer is missing.
+    """
+    found, together = _by_layer(state_dict, prefix)
+    for key, values in found.items():
+        missing = set(range(max(values))) - set(values)
+        if missing:
+            problem = f"{key!r} of layer {min(missing)} is missing"
+            raise ArgumentError(message("_stack_state_dict", problem))
+        together[key] = jnp.stack([values[i] for i in range(len(values))])
+    return together
+
+
+def _unstack_state_dict(state_dict: StateDict, prefix: str | None = None) -> StateDict:  # pyright: ignore[reportUnusedFunction]
+    """Undo `_stack_state_dict`: split each array whose key begins with the prefix."""
+    apart: StateDict = {}
+    for key, value in state_dict.items():
+        if prefix is None or key.startswith(f"{prefix}."):
+            apart.update((_of_layer(prefix, i, key), part) for i, part in enumerate(value))
+        else:
+            apart[key] = value
+    return apart
 
 
 def _stacked(arrays: Sequence[Payload]) -> jax.Array | np.ndarray:
