@@ -1,11 +1,15 @@
 """Storage: what JAX's own transformations do to a named array, and where a lost axis comes to light."""
 
 import copy
+import json
 import pickle
+import subprocess
+import sys
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.export
 import jax.numpy as jnp
 import jmp
 import numpy as np
@@ -14,6 +18,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 import axonym as axn
+from axonym import nn
 from axonym.errors import LostAxisError, OperandError
 from tests.laws import assert_close
 
@@ -240,3 +245,52 @@ def test_numpy_payloads_work() -> None:
     host = axn.NamedArray(np.ones((4, 3), np.float32), ("a", "b"))
     assert isinstance((host + 1).array, jax.Array)
     same(jax.jit(lambda x: x)(host), jnp.ones((4, 3)))
+
+
+# What a process needs that knows nothing of the model.
+READER = """
+import json, pathlib, sys
+import jax, jax.export
+from axonym import named
+import numpy as np
+
+program = jax.export.deserialize(pathlib.Path(sys.argv[1]).read_bytes())
+weights = dict(np.load(sys.argv[2]))
+leaves = [named(weights["w"], ("a", "b")), named(weights["b"], "b")]
+for batch in (2, 5):
+    x = named(np.arange(4.0 * batch, dtype=np.float32).reshape(batch, 4), ("batch", "a"))
+    gradient, = jax.grad(lambda leaves, x: program.call(leaves, x).sum().scalar(), argnums=(0,))(leaves, x)
+    print(json.dumps([program.call(leaves, x).tolist(), gradient[0].names, gradient[0].tolist()]))
+assert "axonym.nn" not in sys.modules
+"""
+
+
+def test_a_saved_program_is_read_where_its_model_is_unknown(tmp_path: Any) -> None:
+    """By `jax.export`, for any batch and with its gradient; the arrays of a model are a list of named arrays."""
+    layer = nn.Linear.init(A, B, key=jax.random.key(0), use_bias=True)
+    leaves, structure = jax.tree.flatten(layer, is_leaf=axn.is_named_array)
+    (size,) = jax.export.symbolic_shape("batch")
+    abstract = axn.NamedArray(jax.ShapeDtypeStruct((size, 4), jnp.float32), ("batch", A))
+    run = jax.jit(lambda leaves, x: axn.tanh(jax.tree.unflatten(structure, leaves)(x)))
+    file, weights = tmp_path / "program", tmp_path / "weights.npz"
+    file.write_bytes(jax.export.export(run)(leaves, abstract).serialize(vjp_order=1))
+    by_names = {leaf.names: leaf for leaf in leaves}
+    np.savez(weights, w=by_names["a", "b"], b=by_names["b",])
+
+    command = [sys.executable, "-c", READER, str(file), str(weights)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    w, b = np.asarray(by_names["a", "b"]), np.asarray(by_names["b",])
+    for batch, line in zip((2, 5), printed, strict=True):
+        x = np.arange(4.0 * batch, dtype=np.float32).reshape(batch, 4)
+        y = np.tanh(x @ w + b)
+        values, names, gradient = json.loads(line)
+        np.testing.assert_allclose(values, y, rtol=1e-4, atol=1e-5)
+        assert names == ["a", "b"]
+        np.testing.assert_allclose(gradient, x.T @ (1 - y**2), rtol=1e-3, atol=1e-4)
+
+
+def test_a_module_as_an_argument_of_a_saved_program_is_refused_by_jax() -> None:
+    layer = nn.Linear.init(A, B, key=jax.random.key(0))
+    exported = jax.export.export(jax.jit(lambda layer, x: layer(x)))(layer, axn.ones(A))
+    with pytest.raises(ValueError, match=r"unregistered type .*Linear.*register_pytree_node_serialization"):
+        exported.serialize()

@@ -106,9 +106,17 @@ def test_sizes_that_are_known_when_an_export_is_called() -> None:
         "a slice from a traced start": lambda x: x.slice("b", start=jnp.int32(2), length=x.axis_size("a")),
         "a window of a fixed length": lambda x: x["b", axn.dslice(2, 2)],
     }
+    calls |= {"a traced start": lambda x: x["a", axn.dslice(jnp.int32(1), 4)],
+              "a start out of range": lambda x: x["a", axn.dslice(-1, 3)],
+              "an update": lambda x: x.at["a", axn.dslice(1, 4)].set(-1)}  # fmt: skip
     array = np.arange(21).reshape(3, 7)
+    written = np.array(array)
+    written[1:] = -1
+    zeros = np.zeros((4, 7), array.dtype)
+    expected = {"a traced start": np.concatenate([array, zeros])[1:5], "an update": written,
+                "a start out of range": np.concatenate([zeros, array])[3:6]}  # fmt: skip
     for what, call in calls.items():
         fn = jax.jit(lambda array, call=call: call(axn.named(array, ("a", "b"))).array)
         found = jax.export.export(fn)(spec).call(array)
         length = 2 if "fixed" in what else 3
-        np.testing.assert_array_equal(found, array[:, 2 : 2 + length], err_msg=what)
+        np.testing.assert_array_equal(found, expected.get(what, array[:, 2 : 2 + length]), err_msg=what)

@@ -4,12 +4,14 @@
 `NamedArray`, without an import cycle.
 """
 
+import json
 import operator
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import jax
+from jax.export import register_pytree_node_serialization
 from jax.typing import ArrayLike
 
 from .axis import Axis
@@ -58,7 +60,10 @@ Operand: TypeAlias = Core | ArrayLike
 
 
 def register(cls: type[C]) -> type[C]:
-    """Register a subclass of `Core` as a pytree node with one leaf; unflatten takes any leaf, unchecked."""
+    """Register a subclass of `Core` as a pytree node with one leaf; unflatten takes any leaf, unchecked.
+
+    Programs of `jax.export` may be saved with it: they keep the names.
+    """
     allocate: Callable[[], C] = partial(object.__new__, cls)
     key = jax.tree_util.GetAttrKey("array")
 
@@ -72,6 +77,13 @@ def register(cls: type[C]) -> type[C]:
         lambda x: (((key, x.node[0][0]),), x.node[1]),
         unflatten,
         flatten_func=operator.attrgetter("node"),
+    )
+    # JAX's error in a process that lacks the class gives this name: reading it imports the class.
+    register_pytree_node_serialization(
+        cls,
+        serialized_name=f"axonym.{cls.__name__}",
+        serialize_auxdata=lambda names: json.dumps(names).encode(),
+        deserialize_auxdata=lambda data: tuple(json.loads(data)),
     )
     return cls
 

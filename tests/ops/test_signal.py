@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -538,3 +539,29 @@ def test_a_gradient_subtracts_what_it_returns() -> None:
         return lax.concatenate([first, inner, last], 0)
 
     assert primitives(lambda x: axn.gradient(x, "time"), x) == primitives(by_hand, x.array)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_signals_of_sizes_that_are_known_when_an_export_is_called(order: int) -> None:
+    """In `jax.export`, with gradients; either signal may be the longer one."""
+    n, m = jax.export.symbolic_shape("n, m", constraints=["n >= 4", "m <= 3"])
+    specs = [jax.ShapeDtypeStruct((size,), jnp.float32) for size in (n, m)][::order]
+    rng = np.random.default_rng(0)
+    signals = [rng.normal(size=size).astype(np.float32) for size in (7, 2)][::order]
+
+    def all_modes(fns: Any, signals: Any) -> list[jax.Array]:
+        return [fn(*signals, mode=mode) for fn in fns for mode in ("full", "same", "valid")]
+
+    def by_name(fn: Any) -> Any:
+        return lambda x, v, mode: fn(axn.named(x, "t"), axn.named(v, "t"), "t", mode=mode).array
+
+    run = jax.jit(lambda *signals: all_modes(map(by_name, (axn.convolve, axn.correlate)), signals))
+    exported = jax.export.deserialize(jax.export.export(run)(*specs).serialize(vjp_order=1))
+    found, pull = jax.vjp(exported.call, *signals)
+    oracle = all_modes((np.convolve, np.correlate), signals)
+    wanted, pull_raw = jax.vjp(lambda *signals: all_modes((jnp.convolve, jnp.correlate), signals), *signals)
+    for one, raw, by_numpy in zip(found, wanted, oracle, strict=True):
+        assert one.dtype == raw.dtype
+        np.testing.assert_allclose(one, by_numpy, rtol=1e-4, atol=1e-5)
+    for one, raw in zip(pull(found), pull_raw(wanted), strict=True):
+        np.testing.assert_allclose(one, raw, rtol=1e-4, atol=1e-4)

@@ -110,7 +110,9 @@ def window(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
     The nearest piece within the array is cut out and padded with zeros, and the piece is cut from that. This costs
     about as much as `lax.dynamic_slice` alone, in memory and in the backward pass too, unlike a gather.
     """
-    size, present = array.shape[at], min(length, array.shape[at])
+    size = array.shape[at]
+    # Which of two sizes is smaller may not be known in `jax.export`: the whole array is then padded.
+    present = size if is_symbolic_dim(size) or is_symbolic_dim(length) else min(length, size)
     start = widened(start)
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         # lax.pad does not accept PRNG keys.

@@ -272,9 +272,11 @@ def _window_step(
     start = _start(function, name, selector.start)
     if not isinstance(start, int):
         return Window(name, length), start
-    if 0 <= start <= size - length:
+    room = size - length
+    if not is_symbolic_dim(room) and 0 <= start <= room:
         return Slice(name, length), start
-    if size and not -length < start < size:
+    is_known = not (is_symbolic_dim(size) or is_symbolic_dim(length))
+    if is_known and size and not -length < start < size:
         problem = f"dslice({start}, {length}) has no element of {name}={size}"
         raise AxisSizeError(message(function, problem, f"array has: {facts(x)}"))
     return Window(name, length), start

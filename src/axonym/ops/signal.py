@@ -6,19 +6,20 @@ and may have another size.
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.export import is_symbolic_dim
 from jax.lax import PrecisionLike
 from jax.typing import DTypeLike
 
 from ..axis import Axis, AxisSelection, AxisSelector, names_in, selection, selector, selectors
 from ..core import Core, Operand, renamed
-from ..dtypes import of_one_rank
+from ..dtypes import inexact_dtype, of_one_rank
 from ..engine import along, checks
 from ..engine.batched import batched
 from ..engine.operands import own_names
@@ -477,12 +478,45 @@ def _slide(
 
 def _convolve(x: jax.Array, v: jax.Array, **options: Any) -> jax.Array:
     _not_empty("convolve", x, v)
-    return slide_replicated(partial(jnp.convolve, **options), x, v)
+    return slide_replicated(partial(_slid, jnp.convolve, **options), x, v)
 
 
 def _correlate(x: jax.Array, v: jax.Array, **options: Any) -> jax.Array:
     _not_empty("correlate", x, v)
-    return slide_replicated(partial(jnp.correlate, **options), x, v)
+    return slide_replicated(partial(_slid, jnp.correlate, **options), x, v)
+
+
+def _slid(
+    fn: Callable[..., jax.Array],
+    x: jax.Array,
+    v: jax.Array,
+    *,
+    mode: str,
+    precision: PrecisionLike,
+    preferred_element_type: DTypeLike | None,
+) -> jax.Array:
+    """Apply `jnp.convolve` or `jnp.correlate`, which refuse a size that only `jax.export` knows later."""
+    options: Any = {"precision": precision, "preferred_element_type": preferred_element_type}
+    sizes = x.size, v.size
+    if not any(map(is_symbolic_dim, sizes)):
+        return fn(x, v, mode=mode, **options)
+    dtype = inexact_dtype(jnp.result_type(x, v))
+    x, v = x.astype(dtype), jnp.flip(v).astype(dtype)
+    if fn is jnp.correlate:
+        v = jnp.flip(v).conj()
+    # A convolution of XLA needs a static padding, in its gradient too: each place takes its window of x.
+    padded = jnp.pad(x, (v.size - 1, v.size - 1))
+    at = jnp.arange(x.size + v.size - 1)[:, None] + jnp.arange(v.size)
+    full: jax.Array = jnp.dot(padded[at], v, **options)
+    if mode == "full":
+        return full
+    # JAX asks for a constraint on the sizes if it cannot tell the longer one.
+    is_shorter = x.size < v.size
+    short, long = sizes if is_shorter else sizes[::-1]
+    if mode == "valid":
+        return lax.slice_in_dim(full, short - 1, long)
+    start = short // 2 if is_shorter and fn is jnp.correlate else (short - 1) // 2
+    return lax.slice_in_dim(full, start, start + long)
 
 
 def _not_empty(function: str, x: jax.Array, v: jax.Array) -> None:

@@ -2,6 +2,7 @@
 
 import equinox as eqx
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -281,3 +282,16 @@ def test_errors_of_a_mixture():
     )
     with pytest.raises(OperandError, match=r"^MixtureOfExperts: expected a NamedArray, got a plain array"):
         model(jnp.ones((3, 4)))
+
+
+@pytest.mark.parametrize("options", [{"capacity_factor": 1.1}, {"capacity_factor": 0.7, "tokens": S.resize(2)}, {}])
+def test_a_batch_whose_size_is_known_when_an_export_is_called(options):
+    model = made(nn.MixtureOfExperts.init, E, X, M, 2, **options)
+    (size,) = jax.export.symbolic_shape("batch")
+    abstract = axn.NamedArray(jax.ShapeDtypeStruct((size, 2, E.size), jnp.float32), ("batch", S.name, E))
+    exported = jax.export.export(jax.jit(lambda x: model(x)))(abstract)
+    for batch in (1, 5):
+        x = draw(axn.Axis("batch", batch), S.resize(2), E)
+        (y, routing), (wanted, by_jit) = exported.call(x), apply_compiled(model, x)
+        same(y, wanted.names, wanted.array)
+        np.testing.assert_allclose(routing.dropped.array, by_jit.dropped.array, rtol=1e-6)

@@ -1,9 +1,11 @@
 """The pytree registration of `NamedArray`."""
 
+import json
 from collections.abc import Sequence
 from typing import Any, TypeVar, cast
 
 import jax
+from jax.export import register_pytree_node_serialization
 
 import axonym as axn
 
@@ -57,4 +59,10 @@ def registered(cls: type[T]) -> type[T]:
         return cast(T, made)
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten_func=flatten)
+    register_pytree_node_serialization(
+        cls,
+        serialized_name=f"haliax.{cls.__name__}",
+        serialize_auxdata=lambda names: json.dumps(names).encode(),
+        deserialize_auxdata=lambda data: tuple(json.loads(data)),
+    )
     return cls

@@ -1,8 +1,8 @@
 """Mixtures of experts: layers with one set of weights per expert, and a router that sends each token to a few."""
 
 import dataclasses
-import math
 from collections.abc import Callable
+from fractions import Fraction
 from functools import partial
 from typing import Any, NamedTuple, Self
 
@@ -286,8 +286,11 @@ class MixtureOfExperts(Layer):
 
     def _capacity(self, count: int) -> int:
         """Return how many of so many competing tokens an expert takes."""
-        even = self.top_k * count / self.Experts.size
-        return min(count, math.ceil(even * (self.capacity_factor or 1)))
+        # The factor as it is written: 1.1 is 11/10, which its float is not, and a symbolic count takes no float.
+        share = Fraction(str(self.capacity_factor)) * self.top_k / self.Experts.size
+        if share >= 1:
+            return count
+        return -(-count * share.numerator // share.denominator)
 
 
 def _checked_top_k(top_k: int, Experts: Axis) -> int:

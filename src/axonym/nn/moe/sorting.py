@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.export import is_symbolic_dim
 
 from ...array import NamedArray
 from ...axis import Axis
@@ -103,10 +104,11 @@ def by_sorting(
     plan = _Plan(order, argsort(order, SLOT), ids, sizes.cumsum(DEVICE) - sizes, sizes)
 
     most = flat.axis_size(TOKEN) * min(choices, Local.size)
-    share = flat.axis_size(TOKEN) * choices / devices / layout.count(layout.alone)
-    bucket = min(most, math.ceil(PADDING * share))
-    if devices == 1 and not layout.alone:
-        bucket = most
+    bucket = most
+    # Of a symbolic number of tokens, nobody knows which of the two is smaller.
+    if not is_symbolic_dim(most) and (devices > 1 or layout.alone):
+        share = flat.axis_size(TOKEN) * choices / devices / layout.count(layout.alone)
+        bucket = min(most, math.ceil(PADDING * share))
     rounds = _Rounds(layout, apply, Local, bucket, current_mapping(), current_scope())
     given = flat, gates, experts
     if bucket == most:
