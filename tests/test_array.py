@@ -177,8 +177,40 @@ def test_an_element_is_a_number() -> None:
     for wrong in (axn.named(3.0, ()), axn.named([3], "a"), x()):
         with pytest.raises(TypeError):
             range(5)[wrong]
-    with pytest.raises(TypeError, match="has no len"):
-        len(x())
+
+
+def test_only_an_array_of_one_dimension_has_a_length() -> None:
+    assert len(axn.ones(A)) == len(axn.ones(A).untag("a")) == A.size
+    assert jax.eval_shape(lambda v: axn.ones({"n": len(v)}), axn.ones(A)).axes == (axn.Axis("n", A.size),)
+    for wrong in (x(), axn.named(3, ())):
+        with pytest.raises(TypeError, match=r"only an array of one dimension has a length, not one of [20]\n"):
+            len(wrong)
+
+
+def test_arrays_of_other_libraries_are_made_of_it() -> None:
+    for convert in (np.asarray, np.from_dlpack, jax.dlpack.from_dlpack, axn.NamedArray.to_numpy):
+        np.testing.assert_array_equal(convert(x()), x().array)
+    np.testing.assert_array_equal(np.array(x(), int, copy=True), x().array)
+
+
+def test_one_dimensional_arrays_plot() -> None:
+    """As the arrays of NumPy do."""
+    from matplotlib.figure import Figure
+
+    v = axn.arange(axn.Axis("n", 4))
+    w = v * 2
+    axes = Figure().subplots()
+    for (line,) in (axes.plot(v, w), axes.step(v, w), axes.plot(w)):
+        np.testing.assert_array_equal(line.get_ydata(), [0, 2, 4, 6])
+    counts, _, _ = axes.hist(w, bins=2)
+    assert counts.tolist() == [2, 2]
+    np.testing.assert_array_equal(axes.imshow(x()).get_array(), x().array)
+    np.testing.assert_array_equal(axes.scatter(v, w).get_offsets(), [[0, 0], [1, 2], [2, 4], [3, 6]])
+    assert axes.boxplot(w)["medians"][0].get_ydata().tolist() == [3, 3]
+    axes.violinplot(w), axes.stem(v, w), axes.errorbar(v, w, yerr=w), axes.fill_between(v, w)
+    for draw in (axes.bar, axes.hist2d):
+        with pytest.raises(TypeError, match=r"np\.asarray\(x\)"):
+            draw(v, w)
 
 
 def test_equality_is_elementwise_so_there_is_no_hash() -> None:
@@ -496,7 +528,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         lambda x: iter(x),
         OperandError,
         "iter: cannot iterate over a NamedArray without naming an axis\n  array has: batch=4, embed=6\n"
-        "  hint: write for part in x.unbind(axis)",
+        "  hint: write for part in x.unbind(axis); np.asarray(x) is an array of NumPy",
     ),
     *(
         (

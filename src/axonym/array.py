@@ -17,6 +17,7 @@ from .engine.checks import require
 from .errors import AxisSizeError, OperandError, message
 from .foreign import ATTRIBUTES, Lacking
 from .kinds import Payload, has_values
+from .numpy_functions import ArrayFunction
 from .ops import (
     contract,
     cumulative,
@@ -65,6 +66,7 @@ class NamedArray(Core):
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]  # == is elementwise
     __array_ufunc__ = None  # so that numpy_array + x calls x.__radd__
+    __array_function__ = ArrayFunction()
 
     def __init__(self, array: Payload, axes: AxisSelection) -> None:
         pairs = selection(axes, "NamedArray")
@@ -284,6 +286,27 @@ class NamedArray(Core):
             raise OperandError(message("asarray", problem, f"array has: {facts(self)}", hint=hint))
         return np.array(array, dtype=dtype, copy=copy)
 
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        array: Any = self.array
+        return array.__dlpack_device__()
+
+    def to_numpy(self) -> np.ndarray[Any, Any]:
+        """Return the elements as an array of NumPy, in storage order; matplotlib calls it."""
+        return np.asarray(self)
+
+    def __len__(self) -> int:
+        shape = shape_of("len", self.array, self.names)
+        if len(shape) == 1:
+            return shape[0]
+        problem = f"only an array of one dimension has a length, not one of {len(shape)}"
+        hint = (
+            'x.axis_size("batch") is the length along an axis; np.asarray(x) is an array of NumPy'
+        )
+        raise OperandError(message("len", problem, f"array has: {facts(self)}", hint=hint))
+
     def __bool__(self) -> bool:
         if isinstance(self.array, jax.ShapeDtypeStruct):  # true, as any object by default
             problem = "the array has no values yet"
@@ -327,7 +350,7 @@ class NamedArray(Core):
             raise OperandError(message("in", problem, f"array has: {facts(self)}", hint=hint))
 
         def __iter__(self) -> Iterator["NamedArray"]:
-            hint = "write for part in x.unbind(axis)"
+            hint = "write for part in x.unbind(axis); np.asarray(x) is an array of NumPy"
             problem = "cannot iterate over a NamedArray without naming an axis"
             raise OperandError(message("iter", problem, f"array has: {facts(self)}", hint=hint))
 

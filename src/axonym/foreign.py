@@ -20,6 +20,11 @@ _UPDATE = 'arrays do not change; x.at["batch", 0].set(1.0) returns a new one, as
 _PICK = 'x["embed", indices] reads at indices; x.take_along_axis and x.at[...] match them by name'
 _PRODUCT = 'x.dot(y, axis="embed") sums over axes that it names, as axn.einsum does'
 _NAMES = "x.names are the names, x.shape the sizes by name, x.axes both"
+_JOIN = (
+    'axn.concatenate("embed", [x, y]) joins along an axis, axn.stack("new", [x, y]) along a new one'
+)
+_MAP = "axn.vmap and axn.nmap apply a function along axes"
+_TRANSFORM = "axn.fft, and each like it, takes several axes"
 _OF_NUMPY = "numbers and dtypes are those of jax.numpy: jnp.pi, jnp.float32"
 _OF_OPTAX = "optimisers are those of Optax, which take a model as it is"
 _KEY = "keys are those of JAX: jax.random.key(0)"
@@ -45,6 +50,11 @@ _OPERATORS = {"sub": "subtract", "mul": "multiply", "div": "divide", "pow": "pow
 def _each(names: str, hint: str) -> dict[str, str]:
     """Give each of several names a hint with the name in it."""
     return {name: hint.format(name) for name in names.split()}
+
+
+def _each_of(names: str, hint: str) -> dict[str, str]:
+    """Give several names the same hint."""
+    return dict.fromkeys(names.split(), hint)
 
 
 ATTRIBUTES: dict[str, str] = {
@@ -79,7 +89,7 @@ ATTRIBUTES: dict[str, str] = {
     "masked_fill": "axn.where(mask, value, x)",
     "clamp": "x.clip(low, high)",
     "repeat_interleave": 'x.repeat("embed", 2), or axn.tile',
-    "apply": "axn.vmap and axn.nmap apply a function along axes",
+    "apply": _MAP,
     "norm": 'axn.linalg.norm(x, "embed")',
     **_each(_ELEMENTS, "axn.{}(x)"),
     **_each(_OF_AXES, 'axn.{}(x, "embed")'),
@@ -88,11 +98,27 @@ ATTRIBUTES: dict[str, str] = {
     **{old: f"axn.{new}(x, y), or its operator" for old, new in _OPERATORS.items()},
 }
 FUNCTIONS: dict[str, str] = {
-    **dict.fromkeys(("transpose", "permute", "swapaxes", "moveaxis", "permute_dims"), _REORDER),
-    **dict.fromkeys(("reshape", "ravel"), _REGROUP),
-    **dict.fromkeys(("expand_dims", "unsqueeze", "newaxis", "atleast_1d", "atleast_2d"), _WIDEN),
-    **dict.fromkeys(("matmul", "tensordot", "inner", "bmm", "mm"), _PRODUCT),
-    **dict.fromkeys(("cat", "hstack", "vstack", "append"), 'axn.concatenate("embed", [x, y])'),
+    **_each_of(
+        "transpose permute swapaxes moveaxis permute_dims rollaxis matrix_transpose", _REORDER
+    ),
+    **_each_of("reshape ravel resize", _REGROUP),
+    **_each_of("expand_dims unsqueeze newaxis atleast_1d atleast_2d atleast_3d meshgrid", _WIDEN),
+    **_each_of("matmul tensordot inner bmm mm multi_dot", _PRODUCT),
+    **_each_of("cat hstack vstack dstack column_stack block append", _JOIN),
+    **_each_of("array_split hsplit vsplit dsplit unstack chunk", _SPLIT),
+    **_each_of("put place putmask copyto", _UPDATE),
+    **_each_of("apply_along_axis apply_over_axes", _MAP),
+    **_each_of("fft2 fftn rfft2 rfftn ifft2 ifftn irfft2 irfftn", _TRANSFORM),
+    **_each_of("fliplr flipud", 'axn.flip(x, "embed")'),
+    **_each_of("empty empty_like", "axn.zeros and axn.zeros_like"),
+    "ix_": _PICK,
+    "amax": "axn.max",
+    "amin": "axn.min",
+    "around": "axn.round",
+    "diagflat": "axn.diag",
+    "extract": "axn.compress",
+    "fix": "axn.trunc",
+    "identity": "axn.eye",
     **dict.fromkeys(
         ("asarray", "tensor", "from_numpy", "as_tensor"), 'axn.named(array, ("batch", "embed"))'
     ),

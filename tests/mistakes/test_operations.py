@@ -4,7 +4,7 @@ import jax
 
 import axonym as axn
 from axonym import nn
-from tests.mistakes.answers import says, theirs
+from tests.mistakes.answers import says
 
 Batch, Pos, Embed, Mlp = axn.make_axes(batch=8, pos=4, embed=16, mlp=32)
 KEY = jax.random.key(0)
@@ -21,7 +21,13 @@ def test_an_assignment(x: axn.NamedArray) -> None:
     x["batch", 0] = 1.0
 
 
-@theirs("has no len()", page="faq.md", answer='`x.axis_size("batch")` is the length')
+@says(
+    """
+    len: only an array of one dimension has a length, not one of 3
+      array has: batch=8, pos=4, embed=16
+      hint: x.axis_size("batch") is the length along an axis; np.asarray(x) is an array of NumPy
+    """
+)
 def test_the_length_of_an_array(x: axn.NamedArray) -> None:
     len(x)
 
@@ -42,7 +48,7 @@ def test_an_array_in_an_if(x: axn.NamedArray) -> None:
     """
     iter: cannot iterate over a NamedArray without naming an axis
       array has: batch=8, pos=4, embed=16
-      hint: write for part in x.unbind(axis)
+      hint: write for part in x.unbind(axis); np.asarray(x) is an array of NumPy
     """
 )
 def test_a_loop_over_an_array(x: axn.NamedArray) -> None:

@@ -1,0 +1,88 @@
+"""How functions of NumPy answer to named arrays: those that only read work, all others would lose the names."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from .core import Core, facts
+from .engine.checks import facts_by_number
+from .errors import OperandError, message
+from .foreign import FUNCTIONS
+from .places import NAMES
+
+# What these tell needs no values: an array may be traced.
+_OF_SHAPES: dict[str, Callable[..., Any]] = {
+    "ndim": lambda a: a.ndim,
+    "shape": lambda a: a.shape,
+    "size": lambda a, axis=None: a.size if axis is None else a.shape[axis],
+}
+# What these tell, print or store is the same for any names.
+_OF_VALUES = (
+    "array2string array_repr array_str can_cast common_type iscomplexobj isrealobj may_share_memory "
+    "min_scalar_type result_type save savetxt savez savez_compressed shares_memory"
+)
+# These compare by position, which is right for arrays with the same names in the same order.
+_COMPARISONS = ("allclose", "array_equal", "array_equiv")
+
+
+class ArrayFunction:
+    """The attribute `__array_function__` of a class, where NumPy looks for it; instances lack it.
+
+    Other libraries ask an instance: xarray would keep one that has it as its data, and read a shape by position.
+    """
+
+    def __get__(self, x: object, cls: type) -> Callable[..., Any]:
+        if x is not None:
+            raise AttributeError("__array_function__")
+        return _answer
+
+
+def _answer(
+    x: Core, function: Any, types: object, args: Sequence[Any], options: Mapping[str, Any]
+) -> Any:
+    """Apply a function of NumPy to arguments some of which are named arrays.
+
+    Raises:
+        OperandError: if it would answer by position.
+    """
+    name = function.__name__
+    leaves = jax.tree.leaves((list(args), dict(options)), is_leaf=_is_named)
+    named = [leaf for leaf in leaves if isinstance(leaf, Core)]
+    if name in _OF_SHAPES:
+        return _OF_SHAPES[name](*args, **options)
+    are_alike = len({x.names for x in named}) == 1
+    if name in _OF_VALUES.split() or (name in _COMPARISONS and are_alike):
+        args, options = jax.tree.map(_plain, (list(args), dict(options)), is_leaf=_is_named)
+        return function(*args, **options)
+    raise _by_position(function, named or [x])  # np.zeros(3, like=x) leaves x out
+
+
+def _is_named(leaf: object) -> bool:
+    return isinstance(leaf, Core)
+
+
+def _plain(leaf: Any) -> Any:
+    return np.asarray(leaf) if isinstance(leaf, Core) else leaf
+
+
+def _by_position(function: Any, named: Sequence[Core]) -> OperandError:
+    module, name = function.__module__.replace("numpy", "np", 1), function.__name__
+    lines = facts_by_number(named) if len(named) > 1 else [f"array has: {facts(named[0])}"]
+    form = _named_form(module, name)
+    plain = "np.asarray(x) is the array without its names, in storage order"
+    problem = "functions of NumPy work by position, and return arrays without names"
+    hint = f"{form}; {plain}" if form else plain
+    return OperandError(message(f"{module}.{name}", problem, *lines, hint=hint))
+
+
+def _named_form(module: str, name: str) -> str | None:
+    """Say what to write in place of a function of NumPy."""
+    from .ops import linalg  # slow to import
+
+    if module == "np.linalg" and name in linalg.__all__:
+        return f"write axn.linalg.{name}"
+    if name in " ".join(NAMES["axonym"].values()).split():
+        return f"write axn.{name}"
+    return FUNCTIONS.get(name)
