@@ -123,3 +123,4 @@ else:
     from .transform.scan import *
     from .transform.vmap import *
     from .typing import Named as Named
+    from .xarray import *

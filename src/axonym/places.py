@@ -109,6 +109,7 @@ NAMES: dict[str, dict[str, str]] = {
         "axonym.transform.scan": "fold map scan",
         "axonym.transform.vmap": "vmap",
         "axonym.typing": "Named",
+        "axonym.xarray": "from_xarray to_xarray",
     },
     "axonym.nn": {
         "axonym.nn.activation": (
@@ -175,8 +176,9 @@ NAMES: dict[str, dict[str, str]] = {
 BELOW: dict[str, str] = {
     "axonym": (
         "array axis callers core costs create current debug draw dtypes dynamic_slice engine "
-        "errors faults foreign kinds layout lazy mup names nn ops parameters partitioning phrases "
-        "places printing quant random ref report shape state_dict transform tree typing"
+        "errors faults foreign kinds layout lazy mup names nn numpy_functions ops parameters "
+        "partitioning phrases places printing quant random ref report shape state_dict transform "
+        "tree typing xarray"
     ),
     "axonym.nn": (
         "activation attention batch_norm conv dropout embedding generation group_norm initializer "

@@ -112,7 +112,7 @@ def window(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
     """
     size = array.shape[at]
     # Which of two sizes is smaller may not be known in `jax.export`: the whole array is then padded.
-    present = size if is_symbolic_dim(size) or is_symbolic_dim(length) else min(length, size)
+    present = size if any(map(is_symbolic_dim, (size, length))) else min(length, size)
     start = widened(start)
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         # lax.pad does not accept PRNG keys.

@@ -275,7 +275,7 @@ def _window_step(
     room = size - length
     if not is_symbolic_dim(room) and 0 <= start <= room:
         return Slice(name, length), start
-    is_known = not (is_symbolic_dim(size) or is_symbolic_dim(length))
+    is_known = not any(map(is_symbolic_dim, (size, length)))
     if is_known and size and not -length < start < size:
         problem = f"dslice({start}, {length}) has no element of {name}={size}"
         raise AxisSizeError(message(function, problem, f"array has: {facts(x)}"))
