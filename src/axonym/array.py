@@ -2,9 +2,8 @@
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,8 +11,9 @@ from jax.core import Tracer
 
 from . import printing
 from .axis import Axis, AxisSelection, AxisSelector, names_in, selection
-from .core import Core, Operand, axes_of, facts, register, shape_of
+from .core import Core, axes_of, facts, register, shape_of
 from .engine.checks import require
+from .engine.operators import equality_operator, left_operator, right_operator
 from .errors import AxisSizeError, OperandError, message
 from .foreign import ATTRIBUTES, Lacking
 from .kinds import Payload, has_values
@@ -40,6 +40,12 @@ from .shape import Shape
 from .typing import Annotation, AxesPattern, annotation
 
 __all__ = ["NamedArray", "is_named_array", "named"]
+
+
+def _refuse_matmul(x: object, y: object) -> NoReturn:
+    hint = 'write x.dot(y, axis="embed")'
+    problem = "a product of named arrays needs the axis to sum over"
+    raise OperandError(message("@", problem, hint=hint))
 
 
 @register
@@ -354,13 +360,6 @@ class NamedArray(Core):
             problem = "cannot iterate over a NamedArray without naming an axis"
             raise OperandError(message("iter", problem, f"array has: {facts(self)}", hint=hint))
 
-        def __matmul__(self, other: object) -> "NamedArray":
-            hint = 'write x.dot(y, axis="embed")'
-            problem = "a product of named arrays needs the axis to sum over"
-            raise OperandError(message("@", problem, hint=hint))
-
-        __rmatmul__ = __matmul__
-
         def __setitem__(self, item: object, value: object) -> None:
             hint = 'x.at["batch", 0].set(1.0) returns a new array'
             raise OperandError(
@@ -395,79 +394,51 @@ class NamedArray(Core):
 
     # operators
     __abs__ = elementwise.abs
-    __add__ = elementwise.add
-    __divmod__ = elementwise.divmod
-    __floordiv__ = elementwise.floor_divide
-    __ge__ = logical.greater_equal
+    __add__ = left_operator(elementwise.add, "__radd__")
+    __and__ = left_operator(logical.bitwise_and, "__rand__")
+    __divmod__ = left_operator(elementwise.divmod, "__rdivmod__")
+    __floordiv__ = left_operator(elementwise.floor_divide, "__rfloordiv__")
+    __ge__ = left_operator(logical.greater_equal, "__le__")
     __getitem__ = index.getitem
-    __gt__ = logical.greater
+    __gt__ = left_operator(logical.greater, "__lt__")
     __invert__ = logical.bitwise_invert
-    __le__ = logical.less_equal
-    __lshift__ = logical.left_shift
-    __lt__ = logical.less
-    __mod__ = elementwise.remainder
-    __mul__ = elementwise.multiply
+    __le__ = left_operator(logical.less_equal, "__ge__")
+    __lshift__ = left_operator(logical.left_shift, "__rlshift__")
+    __lt__ = left_operator(logical.less, "__gt__")
+    __mod__ = left_operator(elementwise.remainder, "__rmod__")
+    __mul__ = left_operator(elementwise.multiply, "__rmul__")
     __neg__ = elementwise.negative
+    __or__ = left_operator(logical.bitwise_or, "__ror__")
     __pos__ = elementwise.positive
-    __pow__ = elementwise.power
-    __rshift__ = logical.right_shift
-    __sub__ = elementwise.subtract
-    __truediv__ = elementwise.divide
-    __xor__ = logical.bitwise_xor
+    __pow__ = left_operator(elementwise.power, "__rpow__")
+    __rshift__ = left_operator(logical.right_shift, "__rrshift__")
+    __sub__ = left_operator(elementwise.subtract, "__rsub__")
+    __truediv__ = left_operator(elementwise.divide, "__rtruediv__")
+    __xor__ = left_operator(logical.bitwise_xor, "__rxor__")
 
-    def __and__(self, other: Operand, /) -> "NamedArray":
-        # A mask of attention, which is a module, combines with arrays by itself.
-        return NotImplemented if isinstance(other, eqx.Module) else logical.bitwise_and(self, other)
-
-    def __or__(self, other: Operand, /) -> "NamedArray":
-        return NotImplemented if isinstance(other, eqx.Module) else logical.bitwise_or(self, other)
+    __radd__ = right_operator(elementwise.add)
+    __rand__ = right_operator(logical.bitwise_and)
+    __rdivmod__ = right_operator(elementwise.divmod)
+    __rfloordiv__ = right_operator(elementwise.floor_divide)
+    __rlshift__ = right_operator(logical.left_shift)
+    __rmod__ = right_operator(elementwise.remainder)
+    __rmul__ = right_operator(elementwise.multiply)
+    __ror__ = right_operator(logical.bitwise_or)
+    __rpow__ = right_operator(elementwise.power)
+    __rrshift__ = right_operator(logical.right_shift)
+    __rsub__ = right_operator(elementwise.subtract)
+    __rtruediv__ = right_operator(elementwise.divide)
+    __rxor__ = right_operator(logical.bitwise_xor)
 
     if TYPE_CHECKING:  # unlike those of object; type checkers take the type from the assignment
 
         def __eq__(self, other: object, /) -> "NamedArray": ...  # type: ignore[override]  # elementwise
         def __ne__(self, other: object, /) -> "NamedArray": ...  # type: ignore[override]  # elementwise
     else:
-        __eq__ = logical.equal
-        __ne__ = logical.not_equal
-
-    def __radd__(self, other: Operand) -> "NamedArray":
-        return elementwise.add(other, self)
-
-    def __rand__(self, other: Operand) -> "NamedArray":
-        return logical.bitwise_and(other, self)
-
-    def __rdivmod__(self, other: Operand) -> tuple["NamedArray", "NamedArray"]:
-        return elementwise.divmod(other, self)
-
-    def __rfloordiv__(self, other: Operand) -> "NamedArray":
-        return elementwise.floor_divide(other, self)
-
-    def __rlshift__(self, other: Operand) -> "NamedArray":
-        return logical.left_shift(other, self)
-
-    def __rmod__(self, other: Operand) -> "NamedArray":
-        return elementwise.remainder(other, self)
-
-    def __rmul__(self, other: Operand) -> "NamedArray":
-        return elementwise.multiply(other, self)
-
-    def __ror__(self, other: Operand) -> "NamedArray":
-        return logical.bitwise_or(other, self)
-
-    def __rpow__(self, other: Operand) -> "NamedArray":
-        return elementwise.power(other, self)
-
-    def __rrshift__(self, other: Operand) -> "NamedArray":
-        return logical.right_shift(other, self)
-
-    def __rsub__(self, other: Operand) -> "NamedArray":
-        return elementwise.subtract(other, self)
-
-    def __rtruediv__(self, other: Operand) -> "NamedArray":
-        return elementwise.divide(other, self)
-
-    def __rxor__(self, other: Operand) -> "NamedArray":
-        return logical.bitwise_xor(other, self)
+        __eq__ = equality_operator(logical.equal, True)
+        __ne__ = equality_operator(logical.not_equal, False)
+        __matmul__ = left_operator(_refuse_matmul, "__rmatmul__")
+        __rmatmul__ = right_operator(_refuse_matmul)
 
     # elementwise
     astype = elementwise.astype

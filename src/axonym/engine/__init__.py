@@ -13,6 +13,7 @@ from ..layout.assignment import AxisMapping, MeshLike
 from ..layout.context import context_mesh, resolve_mapping
 from ..layout.tracing import transforming
 from .auto import whole
+from .operators import equality_operator, left_operator, right_operator
 from .pointwise import nary
 from .steps import selectors_of
 
@@ -24,11 +25,14 @@ __all__ = [
     "Payload",
     "Tree",
     "context_mesh",
+    "equality_operator",
     "facts",
+    "left_operator",
     "limits",
     "names_in",
     "nary",
     "resolve_mapping",
+    "right_operator",
     "selection",
     "selector",
     "selectors",

@@ -232,7 +232,7 @@ def plain(function: str, operand: Payload) -> Any:
     Raises:
         OperandError: for anything else.
     """
-    if operand.__class__ in NUMBERS or isinstance(operand, _PLAIN) or is_symbolic_dim(operand):
+    if is_plain(operand):
         return operand
     problem = f"cannot combine a NamedArray and {type_text(operand)}"
     hint = "operands are NamedArrays, scalars or 0-d arrays"
@@ -242,6 +242,11 @@ def plain(function: str, operand: Payload) -> Any:
     elif isinstance(operand, list | tuple):
         hint = NAME_IT
     raise OperandError(message(function, problem, hint=hint))
+
+
+def is_plain(operand: Payload) -> bool:
+    """Return whether something is a scalar or an array without names, or a symbolic size."""
+    return operand.__class__ in NUMBERS or isinstance(operand, _PLAIN) or is_symbolic_dim(operand)
 
 
 def holds_named(operand: Payload) -> bool:

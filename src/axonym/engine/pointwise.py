@@ -148,7 +148,10 @@ _with_two: dict[Function, dict[Names, Any]] = {}
 def binary(fn: Function, x: Payload, y: object) -> "NamedArray":
     """Apply a function of two operands, at least one of them named, to each pair of elements by name."""
     if fn.__class__ is _UFUNC:
-        fn = _stand_ins.get(id(fn)) or _stand_in(fn)
+        try:
+            fn = _stand_ins[id(fn)]
+        except KeyError:
+            fn = _stand_in(fn)
     if isinstance(x, Core):
         (a,), left = x.node
         if y.__class__ not in NUMBERS:
@@ -158,7 +161,9 @@ def binary(fn: Function, x: Payload, y: object) -> "NamedArray":
                     kernel = _of_two[fn][left, right]
                 except KeyError:
                     kernel = _paired(fn, x, y)
-                return wrap(x, kernel.call(a, b), kernel.names)
+                paired: NamedArray = new(type(x))  # `wrap`, inlined to save a call
+                paired.node = ((kernel.call(a, b),), kernel.names)
+                return paired
             plain(title(fn), y)
         try:
             call = _with_one[fn][left]

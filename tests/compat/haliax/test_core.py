@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import pickle
 from typing import Any
+from unittest import mock
 
 import equinox as eqx
 import haliax as hax
@@ -14,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from equinox.internal import ω
 from haliax import Axis, NamedArray
 
 import axonym
@@ -276,6 +278,14 @@ def test_further_operators() -> None:
     check(jnp.float32(2) - X, "abc", 2 - VALUES)
     check(axonym.named(VALUES[0], (B, C)) + X, "abc", VALUES + VALUES[0])
     check(X + axonym.named(VALUES[0], (B, C)), "abc", VALUES + VALUES[0])
+
+
+def test_operators_let_other_objects_answer() -> None:
+    check((COUNTS**ω + 2 * COUNTS**ω).ω, "ab", 3 * np.asarray(COUNTS.array))
+    assert (COUNTS == mock.ANY) is True
+    struct = jax.eval_shape(lambda: COUNTS)
+    assert (struct == jax.eval_shape(lambda: COUNTS)) is True
+    assert (struct != jax.eval_shape(lambda: X)) is True
 
 
 def test_operators_refuse() -> None:

@@ -19,7 +19,18 @@ from jax.typing import DTypeLike
 
 import axonym as axn
 from axonym import Axis, AxisSelection, AxisSelector, AxisSpec
-from axonym.engine import Pairs, facts, names_in, selection, selector, selectors, wrap
+from axonym.engine import (
+    Pairs,
+    equality_operator,
+    facts,
+    left_operator,
+    names_in,
+    right_operator,
+    selection,
+    selector,
+    selectors,
+    wrap,
+)
 from axonym.errors import AxisClashError, AxisSizeError, message
 
 from . import _contract, _elementwise, _index, _reduce
@@ -109,15 +120,6 @@ def method(function: Function) -> Function:
     first, *others = signature.parameters.values()
     parameters = [first.replace(name="self", annotation=inspect.Parameter.empty), *others]
     call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # what inspect reads
-    return call
-
-
-def reflected(function: Function) -> Function:
-    """Convert an operation to the method of its operator for the right operand."""
-
-    def call(self: object, other: object) -> Any:
-        return function(other, self)
-
     return call
 
 
@@ -345,42 +347,42 @@ class NamedArray(axn.NamedArray, metaclass=NamedArrayMeta):
         return _clip(self, a_min, a_max)
 
     __abs__ = _elementwise.abs
-    __add__ = _elementwise.add
-    __and__ = _elementwise.bitwise_and
-    __divmod__ = _elementwise.divmod
-    __eq__ = _elementwise.equal
-    __floordiv__ = _elementwise.floor_divide
-    __ge__ = _elementwise.greater_equal
-    __gt__ = _elementwise.greater
+    __add__ = left_operator(_elementwise.add, "__radd__")
+    __and__ = left_operator(_elementwise.bitwise_and, "__rand__")
+    __divmod__ = left_operator(_elementwise.divmod, "__rdivmod__")
+    __eq__ = equality_operator(_elementwise.equal, True)
+    __floordiv__ = left_operator(_elementwise.floor_divide, "__rfloordiv__")
+    __ge__ = left_operator(_elementwise.greater_equal, "__le__")
+    __gt__ = left_operator(_elementwise.greater, "__lt__")
     __invert__ = _elementwise.bitwise_invert
-    __le__ = _elementwise.less_equal
-    __lshift__ = _elementwise.left_shift
-    __lt__ = _elementwise.less
-    __mod__ = _elementwise.mod
-    __mul__ = _elementwise.multiply
-    __ne__ = _elementwise.not_equal
+    __le__ = left_operator(_elementwise.less_equal, "__ge__")
+    __lshift__ = left_operator(_elementwise.left_shift, "__rlshift__")
+    __lt__ = left_operator(_elementwise.less, "__gt__")
+    __mod__ = left_operator(_elementwise.mod, "__rmod__")
+    __mul__ = left_operator(_elementwise.multiply, "__rmul__")
+    __ne__ = equality_operator(_elementwise.not_equal, False)
     __neg__ = _elementwise.negative
-    __or__ = _elementwise.bitwise_or
+    __or__ = left_operator(_elementwise.bitwise_or, "__ror__")
     __pos__ = _elementwise.positive
-    __pow__ = _elementwise.power
-    __rshift__ = _elementwise.right_shift
-    __sub__ = _elementwise.subtract
-    __truediv__ = _elementwise.true_divide
-    __xor__ = _elementwise.bitwise_xor
+    __pow__ = left_operator(_elementwise.power, "__rpow__")
+    __rshift__ = left_operator(_elementwise.right_shift, "__rrshift__")
+    __sub__ = left_operator(_elementwise.subtract, "__rsub__")
+    __truediv__ = left_operator(_elementwise.true_divide, "__rtruediv__")
+    __xor__ = left_operator(_elementwise.bitwise_xor, "__rxor__")
 
-    __radd__ = reflected(_elementwise.add)
-    __rand__ = reflected(_elementwise.bitwise_and)
-    __rdivmod__ = reflected(_elementwise.divmod)
-    __rfloordiv__ = reflected(_elementwise.floor_divide)
-    __rlshift__ = reflected(_elementwise.left_shift)
-    __rmod__ = reflected(_elementwise.mod)
-    __rmul__ = reflected(_elementwise.multiply)
-    __ror__ = reflected(_elementwise.bitwise_or)
-    __rpow__ = reflected(_elementwise.power)
-    __rrshift__ = reflected(_elementwise.right_shift)
-    __rsub__ = reflected(_elementwise.subtract)
-    __rtruediv__ = reflected(_elementwise.true_divide)
-    __rxor__ = reflected(_elementwise.bitwise_xor)
+    __radd__ = right_operator(_elementwise.add)
+    __rand__ = right_operator(_elementwise.bitwise_and)
+    __rdivmod__ = right_operator(_elementwise.divmod)
+    __rfloordiv__ = right_operator(_elementwise.floor_divide)
+    __rlshift__ = right_operator(_elementwise.left_shift)
+    __rmod__ = right_operator(_elementwise.mod)
+    __rmul__ = right_operator(_elementwise.multiply)
+    __ror__ = right_operator(_elementwise.bitwise_or)
+    __rpow__ = right_operator(_elementwise.power)
+    __rrshift__ = right_operator(_elementwise.right_shift)
+    __rsub__ = right_operator(_elementwise.subtract)
+    __rtruediv__ = right_operator(_elementwise.true_divide)
+    __rxor__ = right_operator(_elementwise.bitwise_xor)
 
 
 _clip = adapted(axn.clip)

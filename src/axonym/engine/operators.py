@@ -1,0 +1,105 @@
+"""Operators of Python on named arrays: an object of another type may answer instead."""
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from functools import wraps
+from typing import Any, TypeVar
+
+import jax
+
+from ..core import Core
+from ..errors import OperandError
+from . import checks
+
+F = TypeVar("F", bound=Callable[[Any, Any], Any])
+
+# Their operators repeat or join, and say nothing about the operand that does not fit.
+_BUILT_IN = {"builtins", "collections", "array"}
+
+_ABSTRACT: type[object] = jax.ShapeDtypeStruct
+
+_CONTAINERS = (Sequence, Set, Mapping)
+
+
+def left_operator(fn: F, reflected: str) -> F:
+    """Convert a function of two operands to the method of its operator.
+
+    If the function refuses the right operand, but the type of that operand defines the reflected operator, Python
+    calls it: `x ** ω` is for ω to answer. Other objects get the error of the function.
+
+    Args:
+        fn: the function.
+        reflected: the name of the reflected operator, such as `__radd__`.
+
+    Examples:
+        >>> from axonym.engine import left_operator, right_operator
+        >>> class LogArray(axn.NamedArray):
+        ...     __add__ = left_operator(axn.logaddexp, "__radd__")
+        ...     __radd__ = right_operator(axn.logaddexp)
+    """
+
+    @wraps(fn)
+    def method(x: Core, y: object, /) -> Any:
+        # Where nothing is raised, `try` costs nothing.
+        try:
+            return fn(x, y)
+        except OperandError:
+            if _defines(y, reflected):
+                return NotImplemented
+            raise
+
+    return method  # type: ignore[return-value]  # positional only
+
+
+def right_operator(fn: F) -> F:
+    """Convert a function of two operands to the method of its reflected operator, which has them swapped.
+
+    Python calls it after the left operand did not answer, so the error of the function is the last word.
+    """
+
+    @wraps(fn)
+    def method(y: Core, x: object, /) -> Any:
+        return fn(x, y)
+
+    return method  # type: ignore[return-value]  # positional only
+
+
+def equality_operator(fn: F, answer: bool) -> F:
+    """Convert `equal` to the method of `==`, with the answer True for equal operands, or `not_equal` to that of `!=`.
+
+    Abstract arrays have no elements: two of them are equal if they are the same structure, in names, shape, dtype and
+    sharding. Objects of other types answer for themselves, except for containers, whose answer would be False.
+    """
+
+    @wraps(fn)
+    def method(x: Core, y: object, /) -> Any:
+        # Not left to an error: within a trace, JAX computes with abstract arrays.
+        if x.node[0][0].__class__ is _ABSTRACT and isinstance(y, Core) and _is_abstract(y):
+            return (x.node == y.node) is answer
+        try:
+            return fn(x, y)
+        except OperandError:
+            if _defines(y, "__eq__") and not isinstance(y, _CONTAINERS):
+                return NotImplemented
+            # As static fields of modules, structures are compared with whatever else is there.
+            if _is_abstract(x) and _is_foreign(y):
+                return not answer
+            raise
+
+    return method  # type: ignore[return-value]  # positional only
+
+
+def _is_abstract(x: Core) -> bool:
+    return x.node[0][0].__class__ is _ABSTRACT
+
+
+def _is_foreign(y: object) -> bool:
+    return not isinstance(y, Core) and not checks.is_plain(y)
+
+
+def _defines(y: object, operator: str) -> bool:
+    """Return whether an object that is no operand here is of a type that defines an operator itself."""
+    for cls in type(y).__mro__:
+        if operator in vars(cls):
+            is_own = cls.__module__ not in _BUILT_IN and vars(cls)[operator] is not None
+            return is_own and _is_foreign(y)
+    return False
