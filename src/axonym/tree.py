@@ -1,4 +1,7 @@
-"""The functions of `jax.tree`, with named arrays kept whole as leaves, and changes of whole models."""
+"""The functions of `jax.tree`, with named arrays kept whole as leaves, and changes of whole models.
+
+A named array without an array, as `eqx.partition` and `eqx.filter_grad` leave it, has no leaf, as None has none.
+"""
 
 import dataclasses
 import itertools
@@ -31,8 +34,15 @@ IsLeaf: TypeAlias = Callable[[Any], bool] | None
 
 def _is_leaf(is_leaf: IsLeaf) -> Callable[[object], bool]:
     if is_leaf is None:
-        return is_named_array
-    return lambda x: is_named_array(x) or is_leaf(x)
+        return _is_whole
+    return lambda x: _is_whole(x) or is_leaf(x)
+
+
+def _is_whole(x: object) -> bool:
+    """Return whether this is a named array that holds a leaf: an array, or what a mask has in its place."""
+    if not isinstance(x, NamedArray):
+        return False
+    return hasattr(x.array, "shape") or bool(jax.tree.leaves(x.array))
 
 
 def map(fn: Callable[..., Any], tree: Tree, *rest: Tree, is_leaf: IsLeaf = None) -> Tree:

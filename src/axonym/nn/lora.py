@@ -15,6 +15,7 @@ from ..errors import ArgumentError, AxisClashError, OperandError, message
 from ..kinds import type_text
 from ..layout.assignment import path_text
 from ..ops.contract import dot
+from ..transform.leaves import is_hole
 from ..transform.vmap import vmap
 from .dropout import Dropout
 from .layer import Layer
@@ -176,7 +177,7 @@ def add_lora(
     """
     paths: list[str] = []
     for path, each in jax.tree.leaves_with_path(model, is_leaf=_is_layer):
-        if isinstance(each, Linear):
+        if isinstance(each, Linear) and not is_hole(each.weight):
             paths.append(path_text(path))
     chosen = paths
     if where is not None:
@@ -225,12 +226,14 @@ def lora_filter(model: T) -> T:
 
 
 def merge_lora(model: T) -> T:
-    """Replace each `LoraLinear` of a model by its `LoraLinear.merge`."""
+    """Replace each `LoraLinear` of a model by its `LoraLinear.merge`; one without all of its weights stays as it is."""
 
     def merge(each: L) -> L | Linear:
-        if isinstance(each, LoraLinear):
-            return each.merge()
-        return each
+        if not isinstance(each, LoraLinear):
+            return each
+        if any(is_hole(own.weight) for own in (each.base, each.down, each.up)):
+            return each
+        return each.merge()
 
     merged: T = jax.tree.map(merge, model, is_leaf=_is_lora)
     return merged

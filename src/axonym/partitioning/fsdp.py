@@ -12,6 +12,7 @@ from ..core import axes_of
 from ..errors import ArgumentError, OperandError, ShardingError, message, suggestion
 from ..layout import assignment, context, partition
 from ..layout.assignment import Mappings, MeshAxes, MeshLike, ResourceMapping
+from ..transform.leaves import is_hole
 from .arguments import check_options
 from .jit import NamedJit, named_jit
 from .trees import find_layout_names
@@ -143,7 +144,9 @@ def fsdp_mapping(
     leaves = jax.tree.leaves_with_path(tree, is_leaf=is_named_array)
     sizes: list[dict[str, int]] = []
     for path, x in leaves:
-        if isinstance(x, NamedArray) and find_layout_names("fsdp_mapping", path, x) == x.names:
+        if not isinstance(x, NamedArray) or is_hole(x):
+            continue
+        if find_layout_names("fsdp_mapping", path, x) == x.names:
             sizes.append({axis.name: axis.size for axis in axes_of("fsdp_mapping", x)})
     large = [own for own in sizes if math.prod(own.values()) >= min_size]
     chosen = assignment.checked_mapping(mapping or {})

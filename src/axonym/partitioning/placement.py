@@ -88,7 +88,7 @@ def from_local(
 
 def _from_local(x: NamedArray, mapping: AxisMapping, mesh: Mesh) -> NamedArray:
     array: Any = x.array
-    if array is None:
+    if not jax.tree.leaves(array):  # a filter or a mask has removed it
         return x
     shape, names = shape_of("from_local", array, x.names), x.names
     if not _on_this_host(array):

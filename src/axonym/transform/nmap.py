@@ -3,20 +3,20 @@
 import functools
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
 
 from ..array import NamedArray, is_named_array
 from ..axis import Axis, AxisSelection, selection
-from ..core import shape_of, wrap
+from ..core import renamed_hole, shape_of, wrap
 from ..engine import auto, checks
 from ..errors import AxisSizeError, OperandError, describe, message
 from ..layout import context, explicit
 from ..layout.scope import hiding
 from ..names import plans
-from .leaves import Parts, take_arrays
+from .leaves import Parts, is_hole, take_arrays
 
 __all__ = ["nmap"]
 
@@ -57,7 +57,7 @@ def nmap(fn: Callable[..., Any], *, out_axis: AxisSelection | None = None) -> Ca
     @functools.wraps(fn)
     def lifted(*args: object, **kwargs: object) -> Any:
         leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=is_named_array)
-        named = [leaf for leaf in leaves if isinstance(leaf, NamedArray)]
+        named = [leaf for leaf in leaves if _is_mapped(leaf)]
         if not named:
             raise OperandError(
                 message("nmap", "no argument is a NamedArray", hint="call the function itself")
@@ -70,7 +70,7 @@ def nmap(fn: Callable[..., Any], *, out_axis: AxisSelection | None = None) -> Ca
 
         def positional(*arrays: object) -> Parts:
             rest = iter(arrays)
-            filled = [next(rest) if is_named_array(leaf) else leaf for leaf in leaves]
+            filled = [next(rest) if _is_mapped(leaf) else _rest(leaf, names) for leaf in leaves]
             args, kwargs = jax.tree.unflatten(tree, filled)
             return take_arrays(fn(*args, **kwargs))
 
@@ -106,6 +106,17 @@ def nmap(fn: Callable[..., Any], *, out_axis: AxisSelection | None = None) -> Ca
         return skeleton.fill(results, name=placed, plain=plain)
 
     return lifted
+
+
+def _is_mapped(leaf: object) -> TypeGuard[NamedArray]:
+    return isinstance(leaf, NamedArray) and not is_hole(leaf)
+
+
+def _rest(leaf: object, names: tuple[str, ...]) -> object:
+    """Return what the function sees of a leaf that is not mapped; a hole loses names as an array would."""
+    if not isinstance(leaf, NamedArray):
+        return leaf
+    return renamed_hole(leaf, plans.without(leaf.names, names))
 
 
 def _tagged(x: NamedArray, out_axis: AxisSelection, names: tuple[str, ...]) -> NamedArray:

@@ -23,6 +23,7 @@ from ....layout import context, partition
 from ....ops.index import take
 from ....partitioning.trees import collect_names
 from ....phrases import missing_axis
+from ....transform.leaves import is_hole
 from ...settings import integer
 
 __all__ = ["zigzag"]
@@ -69,7 +70,7 @@ def zigzag(tree: T, Pos: AxisSelector, ways: int | None = None, *, undo: bool = 
         raise missing_axis("zigzag", name, known)
 
     def reorder(x: object) -> object:
-        if not isinstance(x, NamedArray) or name not in x.names:
+        if not isinstance(x, NamedArray) or is_hole(x) or name not in x.names:
             return x
         order = _find_order(x, name, ways)
         if undo:
