@@ -4,6 +4,7 @@ import dataclasses
 
 import axonym as axn
 from axonym.costs.planned import Candidate, Plan
+from axonym.costs.roofline import work_of
 from tests.costs.made import GATHER, LOST, MEMORY, SUM, TARGET, made
 
 MESH = (("data", 4),)
@@ -30,6 +31,14 @@ def test_a_plan_tells_the_best_mappings_and_why_others_lose():
 def test_meshes_are_told_where_they_differ():
     other = dataclasses.replace(MORE, mesh=(("data", 2), ("model", 2)))
     assert "data=2, model=2" in str(Plan(BEST, (other,), 2, 0, is_complete=False))
+
+
+def test_the_best_mapping_takes_no_time():
+    """As in a program that only passes arrays on."""
+    instant = dataclasses.replace(BEST, cost=made(communication=(), work=work_of({}, (), TARGET)))
+    lines = str(Plan(instant, (instant, MORE), 2, 0, is_complete=True)).splitlines()
+    assert lines[-2].endswith("0% slower")
+    assert lines[-1].endswith("  slower, +36.0 KiB for batch")
 
 
 def test_nothing_fits():

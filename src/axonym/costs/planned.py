@@ -214,10 +214,13 @@ def _reason(one: Candidate, best: Candidate) -> str:
         return f"does not fit by {byte_text(memory - capacity)}{suffix}"
     if not best.fits and memory > other.memory.peak:
         return f"lacks {byte_text(memory - other.memory.peak)} more{suffix}"
-    slower = own.time.scheduled / other.time.scheduled - 1
-    text = f"{slower:.0%} slower{suffix}"
+    best_time = other.time.scheduled
+    slower = own.time.scheduled - best_time
+    text = f"{slower / (best_time or 1):.0%} slower{suffix}"
     if slower < 0:
         text = f"no slower{suffix}"
+    elif slower and not best_time:  # a program that only passes arrays on takes no time
+        text = f"slower{suffix}"
     axis, more = _most_sent(own, other)
     if more > 0:
         text += f", +{byte_text(more)} for {axis}"
