@@ -187,3 +187,14 @@ def test_backwards_is_one_equation_and_in_the_dtype_of_forwards(name: str) -> No
     for result, expected in both(x):
         assert result.dtype == expected.dtype
         np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("mesh", ["auto_mesh", "explicit_mesh"])
+def test_nothing_sums_to_the_initial_element(mesh: str, request: pytest.FixtureRequest) -> None:
+    x = axn.zeros((axn.Axis("b", 8), axn.Axis("i", 0)), jnp.int32)
+    with jax.set_mesh(request.getfixturevalue(mesh)):
+        for given in (x, axn.shard(x, {"b": "data"})):
+            sums = axn.cumulative_sum(given, "i", include_initial=True, dtype=float)
+            np.testing.assert_array_equal(sums.array, np.zeros((8, 1), np.float32), strict=True)
+            products = axn.cumulative_prod(given, "i", include_initial=True)
+            np.testing.assert_array_equal(products.array, np.ones((8, 1), np.int32), strict=True)

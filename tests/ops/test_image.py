@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import axonym as axn
-from axonym.errors import ArgumentError, AxisNotFoundError
+from axonym.errors import ArgumentError, AxisNotFoundError, AxisSizeError
 from axonym.ops import image
 from tests.laws import Row, SmoothBulk, Values, has_row_for_each
 
@@ -70,3 +70,6 @@ def test_bad_input_is_explained() -> None:
     )
     with pytest.raises(AxisNotFoundError, match="resize: no axis named 'hight'"):
         axn.image.resize(x, {"hight": 2})
+    with pytest.raises(AxisSizeError) as caught:
+        axn.image.resize(x["height", :0], {"height": 2})
+    assert str(caught.value) == "resize: axis 'height' has no elements to resample\n  array has: height=0, width=6"

@@ -350,6 +350,11 @@ UNKNOWN = "the size of the result depends on values, which are not known under j
             f"trim_zeros: no axis named 'degre'\n{HAS}\n  hint: did you mean 'degree'?",
         ),
         (
+            lambda: axn.polyfit(P["degree", :0], P["degree", :0], 1),
+            AxisSizeError,
+            "polyfit: there are no points to fit",
+        ),
+        (
             lambda: axn.roots(P, axis=axn.Axis("degree", 4)),
             AxisSizeError,
             "roots: axis 'degree' was given with size 4, but has size 3\n  array has: degree=3",

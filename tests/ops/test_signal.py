@@ -392,6 +392,11 @@ AXES = "  array has: batch=4, time=3"
             "correlate: operand 2 has no axis named 'time'\n  operand 1 has: batch=4, time=3\n  operand 2 has: batch=4",
         ),
         (
+            lambda x: axn.interp(x, x["batch", 0, "time", :0], x["batch", 0, "time", :0], "time"),
+            AxisSizeError,
+            "interp: there are no samples to interpolate between",
+        ),
+        (
             lambda x: axn.convolve(x, x["batch", :2], "time"),
             AxisSizeError,
             "convolve: axis 'batch' has two sizes: 4 and 2\n"

@@ -214,6 +214,8 @@ def _cumulative_sum(
     sums = accumulate(lambda x: jnp.cumulative_sum(x, axis=axis, **options), array, axis)
     if not include_initial:
         return sums
+    if not array.shape[axis]:  # there is no sum to take the layout of the first element from
+        return jnp.cumulative_sum(array, axis=axis, include_initial=True, **options)
     zero = jnp.zeros_like(lax.slice_in_dim(sums, 0, 1, axis=axis))
     return jnp.concatenate([zero, sums], axis)
 

@@ -160,6 +160,9 @@ def _read(
         if size is not None and size < 1:
             problem = f"the length along {axis_name(chosen)!r} must be positive, got {size}"
             raise ArgumentError(message(function, problem))
+        is_half = of_half and chosen == core[-1]
+        if size is None and axis_name(chosen) in a.names:
+            _check_length(function, a, axis_name(chosen), is_half)
     return core, tuple(sizes)
 
 
@@ -178,6 +181,18 @@ def _check_size(function: str, a: Core, name: str, size: int | None, is_half: bo
         problem = f"axis {name!r} has size {have}, but {result}"
     hint = f'to crop or pad to this length, write {{"{name}": {size}}}'
     raise AxisSizeError(message(function, problem, f"array has: {facts(a)}", hint=hint))
+
+
+def _check_length(function: str, a: Core, name: str, is_half: bool) -> None:
+    """Check that the usual length of a transform is not zero."""
+    have = next(axis.size for axis in axes_of(function, a) if axis.name == name)
+    length = have
+    if is_half:
+        length = 2 * (have - 1)
+    if have == 0 or length == 0:
+        problem = f"axis {name!r} has size {have}, so the result would have no elements"
+        hint = f'give its length: {{"{name}": 8}}'
+        raise AxisSizeError(message(function, problem, f"array has: {facts(a)}", hint=hint))
 
 
 def _length(function: str, name: str, size: object) -> int | None:
@@ -213,8 +228,7 @@ def _given(
         if size is None:
             size = there
         lengths.append(size)
-    # It raises an error for empty results only if their length is given.
-    if lengths == usual and min(lengths) > 0:
+    if lengths == usual:
         return None, at
     return tuple(lengths), at
 

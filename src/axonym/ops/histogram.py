@@ -408,14 +408,19 @@ def _sum_at(weights: jax.Array, at: jax.Array, size: int) -> jax.Array:
     return zeros.at[at].add(weights, mode="drop", wrap_negative_indices=False)
 
 
+def _as_matrix(x: jax.Array) -> jax.Array:
+    """Merge all dimensions but the first; a size of -1 would divide by that of an empty one."""
+    return x.reshape(x.shape[0], math.prod(x.shape[1:]))
+
+
 def _corrcoef(x: jax.Array, *, which: tuple[bool, ...]) -> jax.Array:
     del which
-    return jnp.corrcoef(x.reshape(x.shape[0], -1)).reshape(x.shape[0], x.shape[0])
+    return jnp.corrcoef(_as_matrix(x)).reshape(x.shape[0], x.shape[0])
 
 
 def _cov(x: jax.Array, *weights: jax.Array, which: tuple[bool, ...], ddof: int) -> jax.Array:
     given = dict(zip(compress(("fweights", "aweights"), which), weights, strict=True))
-    result = jnp.cov(x.reshape(x.shape[0], -1), ddof=ddof, **jax.tree.map(jnp.ravel, given))
+    result = jnp.cov(_as_matrix(x), ddof=ddof, **jax.tree.map(jnp.ravel, given))
     return result.reshape(x.shape[0], x.shape[0])
 
 

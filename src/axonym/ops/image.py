@@ -9,7 +9,7 @@ from ..axis import AxisSpec, names_and_sizes, spec
 from ..core import shape_of, wrap
 from ..engine import auto, checks, kernels
 from ..engine.renaming import up_to_renaming
-from ..errors import ArgumentError, message, suggestion
+from ..errors import ArgumentError, AxisSizeError, describe, message, suggestion
 from ..names import plans
 from ..names.plans import Names
 
@@ -63,6 +63,10 @@ def _resized(
     def body(array: jax.Array) -> jax.Array:
         shape = list(shape_of("resize", array, names))
         for position, size in zip(at, sizes, strict=True):
+            if not shape[position] and size:
+                problem = f"axis {names[position]!r} has no elements to resample"
+                held = f"array has: {describe(names, array.shape)}"
+                raise AxisSizeError(message("resize", problem, held))
             shape[position] = size
 
         def resample(array: jax.Array) -> jax.Array:

@@ -6,6 +6,7 @@ two sizes; the result has the name of that of the first named operand, with the 
 and the names differ, it is a pair.
 """
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
@@ -20,7 +21,7 @@ from ..core import Core, Operand, facts, renamed, wrap
 from ..engine import auto, checks
 from ..engine.batched import batched
 from ..engine.operands import one_of, own_names, position_of
-from ..errors import ArgumentError, AxisError, OperandError, message
+from ..errors import ArgumentError, AxisError, AxisSizeError, OperandError, message
 from ..faults.slid_signals import slide_replicated
 from ..kinds import type_text
 from ..names import plans
@@ -200,7 +201,9 @@ def _polyfit(
     """Fit a polynomial for each position of the trailing dimensions of the values."""
     x, y = 1.0 * x, 1.0 * y  # integers become floats
     trailing = y.shape[1:]
-    columns = y.reshape(y.shape[0], -1)
+    if not y.shape[0]:
+        raise AxisSizeError(message("polyfit", "there are no points to fit"))
+    columns = y.reshape(y.shape[0], math.prod(trailing))
     results: Any = jnp.polyfit(x, columns, deg, rcond=rcond, full=full, w=w, cov=cov)
     if full:
         fit, rest, rank, values, smallest = results

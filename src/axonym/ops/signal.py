@@ -442,6 +442,8 @@ def _interp(
     given: tuple[str, ...],
     **fixed: str,
 ) -> jax.Array:
+    if not xp.shape[-1]:
+        raise AxisSizeError(message("interp", "there are no samples to interpolate between"))
     options: dict[str, Any] = {**dict(zip(given, values, strict=True)), **fixed}
     return jnp.interp(x, xp, fp, **options)
 
