@@ -26,6 +26,7 @@ from decoder import Decoder
 from generate import read_tokenizer
 from huggingface import load, save
 from layouts import STRATEGIES, Strategy, make_mesh
+from tokenizer import check_tokens
 from tqdm import tqdm
 
 import axonym as axn
@@ -166,6 +167,7 @@ def main(options: Options) -> list[float]:
     mesh = make_mesh(options.mesh)
     with axn.set_mesh(mesh):
         model = load(options.model, mapping=STRATEGIES[options.strategy][0], mesh=mesh)
+        check_tokens(tokens, model.config.vocab, str(options.data))
         adapted, losses = tune(options, model, tokens, counted)
         write(adapted, options)
     print(f"loss from {losses[0]:.3f} to {losses[-1]:.3f} nats per token: {options.out}")

@@ -21,7 +21,7 @@ import numpy as np
 import tyro
 from decoder import Decoder
 from huggingface import load
-from tokenizer import Bytes, Tokenizer, Vocabulary
+from tokenizer import Bytes, Tokenizer, Vocabulary, check_tokens
 
 import axonym as axn
 import axonym.nn as nn
@@ -30,6 +30,7 @@ from axonym import Axis, NamedArray
 PARAMETERS = {"kv_heads": "model", "mlp": "model", "vocab": "model"}
 LAYOUT = {"batch": "data", **PARAMETERS}
 SHOWN = Axis("new", 8)  # tokens from one look at them to the next
+NO_TOKEN = -1  # in the place of a token, where a score is NaN
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +76,11 @@ class Generator:
     layout: axn.ResourceMapping = dataclasses.field(default_factory=lambda: LAYOUT)
 
     def choose(self, logits: NamedArray, seen: NamedArray | None, key: jax.Array | None) -> NamedArray:
-        """Choose a token by the options."""
+        """Choose a token by the options; none where a score is NaN, which would be the best one each time."""
+        token = self.best(logits, seen, key)
+        return axn.where(axn.isnan(logits).any("vocab"), NO_TOKEN, token)
+
+    def best(self, logits: NamedArray, seen: NamedArray | None, key: jax.Array | None) -> NamedArray:
         options = self.options
         if seen is not None:
             logits = nn.penalize_repetition(logits, seen, options.repetition)
@@ -110,6 +115,8 @@ class Generator:
         Batch, count = Axis("batch", len(prompts)), np.array([len(prompt) for prompt in prompts])
         if count.min() == 0:
             raise ValueError("a prompt must have at least one token")
+        for prompt in prompts:
+            check_tokens(np.array(prompt), self.model.config.vocab, "a prompt")
         known = self.model.config.positions
         if count.max() + self.options.new > known:
             wanted = f"{count.max()} tokens of the longest prompt and {self.options.new} new ones"
@@ -128,6 +135,8 @@ class Generator:
             some = min(SHOWN.size, self.options.new - start)
             rows = np.asarray(out.tokens.rearrange(("batch", "new")).array)
             lengths = np.minimum(np.asarray(out.count.array), some)
+            if (rows[:, :some] == NO_TOKEN).any():
+                raise ValueError("scores of the model are NaN: look at its weights, axn.debug.diagnose(model)")
             ended = yield [row[:length].tolist() for row, length in zip(rows, lengths, strict=True)]
             over = np.asarray(out.ended.array) | (False if ended is None else np.asarray(ended))
             if over.all():
@@ -152,7 +161,12 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     settings = json.loads((folder / "config.json").read_text())
     if (folder / "tokenizer.json").exists():
         ends = settings.get("eos_token_id")
-        return Vocabulary(folder / "tokenizer.json", tuple(np.atleast_1d([] if ends is None else ends).tolist()))
+        read = Vocabulary(folder / "tokenizer.json", tuple(np.atleast_1d([] if ends is None else ends).tolist()))
+        # Some models leave tokens out that their texts never have, such as those of images.
+        if read.vocab > settings["vocab_size"]:
+            held = f"{folder} has a tokenizer of {read.vocab} tokens, and a table of {settings['vocab_size']}"
+            print(f"warning: {held}: a text with one of the last tokens is refused", file=sys.stderr)
+        return read
     if settings["vocab_size"] != Bytes.vocab:
         raise ValueError(f"{folder} has no tokenizer.json, and {settings['vocab_size']} tokens, which are not bytes")
     return Bytes()

@@ -15,7 +15,7 @@ from layouts import abstract_mesh, make_mesh
 from options import Options, check_options, make_config
 from processes import is_first
 from rows import Batch, Packed, Rows, Windows, batch_of
-from tokenizer import Bytes, Tokenizer, Vocabulary
+from tokenizer import Bytes, Tokenizer, Vocabulary, check_tokens
 from trainer import State, Trainer
 
 import axonym as axn
@@ -67,7 +67,10 @@ class Run:
         """Draw the batch of a step, and put it on the devices; of many processes, each draws its own rows."""
         size = self.options.batch
         own = self.trainer.own_rows(size // microbatches, self.mesh)
-        return self.trainer.place(batch_of(source, step, size, microbatches, own), self.mesh)
+        batch = batch_of(source, step, size, microbatches, own)
+        # Of each batch: a file of tokens may be too large to be read before.
+        check_tokens(np.asarray(batch.tokens.array), self.config.vocab, str(self.options.data or "the text"))
+        return self.trainer.place(batch, self.mesh)
 
     def train_batch(self, step: int) -> Batch:
         return self.batch(self.sources[0], step, self.options.parts)

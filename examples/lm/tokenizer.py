@@ -9,7 +9,9 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
 
 END = "<|endoftext|>"
 
@@ -53,7 +55,8 @@ class Vocabulary:
 
         self._loaded = Loaded.from_file(str(file))
         own = self._loaded.token_to_id(END)
-        self.vocab = self._loaded.get_vocab_size()
+        # There may be fewer tokens than the largest one says.
+        self.vocab = 1 + max(self._loaded.get_vocab().values())
         self.ends = ends or (() if own is None else (own,))
 
     def encode(self, text: str, *, bare: bool = False) -> list[int]:
@@ -66,6 +69,25 @@ class Vocabulary:
 
     def save(self, file: Path) -> None:
         self._loaded.save(str(file))
+
+
+def check_tokens(tokens: NDArray[Any], rows: int, source: str) -> None:
+    """Refuse tokens that a table has no row for: a program would read NaN or another row there, and go on.
+
+    Args:
+        tokens: of any shape.
+        rows: how many tokens the model knows.
+        source: where they come from, for the error.
+
+    Raises:
+        ValueError: for the first of such tokens.
+    """
+    if not tokens.size or (tokens.min() >= 0 and tokens.max() < rows):
+        return
+    outside = tokens[(tokens < 0) | (tokens >= rows)][0]
+    known = f"the table of the model has {rows} rows, for the tokens 0 to {rows - 1}"
+    cause = "is the tokenizer that of the model, and was a token added to it?"
+    raise ValueError(f"{source} has token {outside}, but {known}: {cause}")
 
 
 def learn(texts: Iterator[str], vocab: int, out: Path) -> None:

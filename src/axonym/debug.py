@@ -61,9 +61,9 @@ def checks() -> AbstractContextManager[None]:
     """Make a block that checks the numbers that programs compute with: indices, ids and positions out of range.
 
     Under `jax.jit` they are moved into range, dropped, or give NaN, as in `jax.numpy`. Inside of the block, programs
-    look at the indices of `x[...]`, `x.at[...]` (unless a mode says what to do), `take`, `slice`, `updated_slice`,
-    references and embeddings, the classes of losses, and the length of a `KVCache`. Where the block ends, it waits for
-    all programs, and raises an error that lists what they found.
+    look at the indices of `x[...]`, `x.at[...]` (unless a mode says what to do), `take`, `slice`, `updated_slice` and
+    references, the ids of embeddings, also negative ones, the classes of losses, and the length of a `KVCache`. Where
+    the block ends, it waits for all programs, and raises an error that lists what they found.
 
     Programs are compiled anew for each block, and are slower; outside of it, nothing is added to them. To check
     several steps one by one, keep the block: `checked = axn.debug.checks()`, and `with checked:` around each.

@@ -72,6 +72,21 @@ def test_what_programs_find_is_raised_where_the_block_ends(
         run(checked, 3)
 
 
+def test_negative_ids_are_found(x: axn.NamedArray) -> None:
+    """They read a row from the end of the table, whatever they were meant for; an index may be negative."""
+    ids, found = (
+        axn.named(jnp.array([3, -1]), "pos"),
+        "Embedding: id -1 is out of range for vocab=16\n  ids have: pos=2",
+    )
+    for call in (EMBEDDING, jax.jit(lambda ids: EMBEDDING(ids))):
+        with pytest.raises(AxisSizeError) as caught, axn.debug.checks():
+            call(ids)
+        assert str(caught.value) == found
+    with axn.debug.checks():
+        x["a", ids]
+    assert "debug_callback" not in primitives(EMBEDDING, ids)
+
+
 def test_gradients_loops_and_maps_are_checked(x: axn.NamedArray) -> None:
     def total(x: axn.NamedArray, i: jax.Array) -> jax.Array:
         read = axn.vmap(lambda row: row["a", i], "b")(x)

@@ -16,6 +16,7 @@ from decoder import Decoder
 from finetune import Options, main, read
 from huggingface import load, save
 from layouts import make_mesh
+from tokenizer import Bytes
 
 import axonym as axn
 import axonym.nn as nn
@@ -80,3 +81,12 @@ def test_thin_matrices_learn_and_are_added_to_the_weights(options: Options, stra
 def test_numbers_that_are_too_small_are_refused(name: str, tmp_path: Path) -> None:
     options = Options(tmp_path, tmp_path, tmp_path, **{name: 0})
     fails(ValueError, f"{name}=0 must be at least 1", lambda: main(options))
+
+
+def test_tokens_outside_of_the_table_are_refused(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Bytes, "encode", lambda self, text, bare=False: [*text.encode(), 256])
+    told = (
+        f"{options.data} has token 256, but the table of the model has 256 rows, for the tokens 0 to 255: "
+        "is the tokenizer that of the model, and was a token added to it?"
+    )
+    fails(ValueError, told, lambda: main(options))

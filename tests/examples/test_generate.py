@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +10,10 @@ import numpy as np
 import pytest
 from config import DecoderConfig
 from decoder import Decoder
-from generate import Options, main, read_tokenizer
+from generate import Generator, Options, main, read_tokenizer
 from huggingface import save
-from tokenizer import Bytes, Vocabulary, learn
+from tokenizer import Bytes, Vocabulary, check_tokens, learn
+from tokenizers import Tokenizer as Loaded, models, pre_tokenizers
 
 import axonym as axn
 from tests.nn.layouts import fails
@@ -88,6 +90,33 @@ def test_a_tokenizer_of_its_own_is_read_with_the_model(folder, tmp_path):
     (tmp_path / "config.json").write_text(f'{{"vocab_size": {tokens.vocab}, "eos_token_id": [{end}, 3]}}')
     assert read_tokenizer(tmp_path).ends == (end, 3)
     assert isinstance(read_tokenizer(folder), Bytes)
+
+
+def test_tokens_outside_of_the_table_are_refused(folder, tmp_path, capsys):
+    """Those of a tokenizer to which a token was added: the model would answer with NaN, and token 0 each time."""
+    larger = Loaded(models.WordLevel({f"w{i}": i for i in range(256)}, unk_token="w0"))
+    larger.pre_tokenizer = pre_tokenizers.Whitespace()
+    larger.add_tokens(["<added>"])
+    shutil.copytree(folder, tmp_path / "model")
+    larger.save(str(tmp_path / "model" / "tokenizer.json"))
+    told = (
+        "a prompt has token 256, but the table of the model has 256 rows, for the tokens 0 to 255: "
+        "is the tokenizer that of the model, and was a token added to it?"
+    )
+    options = Options(tmp_path / "model", ("w1 w2", "w1 <added>"), **GREEDY)
+    fails(ValueError, told, lambda: main(options))
+    held = f"{options.model} has a tokenizer of 257 tokens, and a table of 256"
+    assert capsys.readouterr().err == f"warning: {held}: a text with one of the last tokens is refused\n"
+    assert len(main(dataclasses.replace(options, prompt=("w1 w2",)))[0].split()) == 20
+    fails(ValueError, told.replace("256, but", "-1, but"), lambda: check_tokens(np.array([3, -1]), 256, "a prompt"))
+
+
+def test_scores_that_are_nan_choose_no_token(folder):
+    broken = dataclasses.replace(model(), norm=jax.tree.map(lambda weight: weight * jnp.nan, model().norm))
+    generator = Generator(broken, Bytes(), Options(folder, **GREEDY))
+    text = "scores of the model are NaN: look at its weights, axn.debug.diagnose(model)"
+    with axn.set_mesh(jax.make_mesh((1, 1), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)):
+        fails(ValueError, text, lambda: list(generator.stream([[97], [98]])))
 
 
 def test_flaws(folder, tmp_path):

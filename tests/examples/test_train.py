@@ -171,6 +171,12 @@ def test_a_model_to_start_from_drops_as_the_options_say(text: Path, tmp_path: Pa
         state, _ = run.begin()
         template = jax.eval_shape(run.trainer.init, jax.random.key(0))
     assert state.model.dropout.pdrop == 0.25
+    # A table of fewer tokens than the text has.
+    small = dataclasses.replace(run, config=dataclasses.replace(config, vocab=32))
+    with pytest.raises(
+        ValueError, match=r"has token \d+, but the table of the model has 32 rows, for the tokens 0 to 31"
+    ):
+        small.train_batch(0)
     # A checkpoint is read into the template, so that the run goes on with the same losses.
     assert jax.tree.structure(state) == jax.tree.structure(template)
 

@@ -1,6 +1,7 @@
 """Tables of vectors, looked up by integer ids."""
 
 import dataclasses
+import math
 from typing import Self
 
 import equinox as eqx
@@ -9,7 +10,9 @@ import jax
 from .. import random
 from ..array import NamedArray
 from ..axis import Axis, AxisSpec, axis_name, axis_size, sized, spec
+from ..core import facts
 from ..dtypes import widen
+from ..engine.audits import current_report, expect
 from ..engine.operands import integers
 from ..ops.join import concatenate
 from ..partitioning.shard import auto_sharded
@@ -59,6 +62,8 @@ class Embedding(Layer):
     def embed(self, ids: NamedArray) -> NamedArray:
         """Look up the vectors of `ids`; negative ids count from the end, ids out of range give NaN.
 
+        `axonym.debug.checks` reports both.
+
         Args:
             ids: axes {...}, integers.
 
@@ -71,6 +76,9 @@ class Embedding(Layer):
         """
         check_input("Embedding", ids, (), self.Embed)
         integers("Embedding", "ids", ids)
+        if current_report() is not None:  # one that is too large is reported by what reads the table
+            held, room = f"ids have: {facts(ids)}", f"{self.Vocab.name}={self.Vocab.size}"
+            expect("Embedding", "id", ids.array, 0, math.inf, held, room=room)
         vectors = look_up(self.weight, self.Vocab, ids)
         return auto_sharded(vectors.rearrange((*ids.names, *axis_name(self.Embed))))
 
