@@ -65,7 +65,8 @@ def dot(
 ) -> "NamedArray":
     """Multiply arrays by name and sum over `axis`; other axes that several arrays share are matched.
 
-    The result is laid out by the current axis mapping.
+    The current axis mapping shards the result. Unlike in `jnp.dot`, the call names the axes to sum over, so that their
+    order in storage does not matter.
 
     Args:
         arrays: one or more arrays.
@@ -78,6 +79,9 @@ def dot(
         dot_general: the function that multiplies two arrays, such as a quantised product, with the arguments of
             `jax.lax.dot_general`, from `precision` on by keyword. It gets two arrays of one dtype, but numbers of
             8 bits and fewer as they are. More arrays are multiplied pair by pair from the left.
+
+    Returns:
+        All axes of the arrays except `axis`.
 
     Raises:
         AxisNotFoundError: if an axis to sum over is missing.
@@ -131,7 +135,7 @@ def einsum(
       mentioned come first, or where `...` is on the right. `...` only on the left sums over them;
     * `"-> batch mlp"`: the axes of the result; all others are summed over.
 
-    The result is laid out by the current axis mapping.
+    The current axis mapping shards the result.
 
     Args:
         equation: the expression.
@@ -140,6 +144,9 @@ def einsum(
         preferred_element_type: the dtype to accumulate in and return.
         dot_general: as in `dot`.
         axis_aliases: the axis, or its name, that a name in the expression stands for.
+
+    Returns:
+        The axes that the right side of the expression gives, in its order.
 
     Raises:
         PatternError: if the expression is invalid, or does not fit the number of arrays or their axes.
@@ -498,6 +505,18 @@ def _einsum(
 
 def outer(x: Operand, y: Operand) -> "NamedArray":
     """Multiply each element of `x` by each of `y`; axes that both have are matched.
+
+    `jnp.outer` flattens its operands first; here they keep their axes.
+
+    Args:
+        x: any axes, or a scalar.
+        y: any axes, or a scalar.
+
+    Returns:
+        The axes of both, those of `x` first.
+
+    Raises:
+        AxisSizeError: if a name has two sizes.
 
     Examples:
         >>> axn.linalg.outer(axn.named([1, 2], "i"), axn.named([3, 4], "j"))

@@ -42,24 +42,71 @@ def cumlogsumexp(x: "NamedArray", axis: AxisSelector, *, reverse: bool = False) 
         x: axes {axis, ...}.
         axis: the axis to accumulate along.
         reverse: accumulate from the end.
+
+    Returns:
+        Floats with the axes of `x`.
+
+    Examples:
+        >>> axn.cumlogsumexp(axn.named([0.0, 0.0], "time"), "time").tolist()
+        [0.0, 0.693...]
     """
     return along.along_with(_cumlogsumexp, x, axis, after=jnp.logaddexp, reverse=reverse)
 
 
 def cummax(x: "NamedArray", axis: AxisSelector, *, reverse: bool = False) -> "NamedArray":
-    """Return the cumulative maximum along `axis`, from the end if `reverse`."""
+    """Return the cumulative maximum along `axis`.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: the axis to accumulate along.
+        reverse: accumulate from the end.
+
+    Returns:
+        The axes and dtype of `x`.
+
+    Examples:
+        >>> axn.cummax(axn.named([3, 1, 4], "time"), "time").tolist()
+        [3, 3, 4]
+    """
     return along.along_with(_cummax, x, axis, after=jnp.maximum, reverse=reverse)
 
 
 def cummin(x: "NamedArray", axis: AxisSelector, *, reverse: bool = False) -> "NamedArray":
-    """Return the cumulative minimum along `axis`, from the end if `reverse`."""
+    """Return the cumulative minimum along `axis`.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: the axis to accumulate along.
+        reverse: accumulate from the end.
+
+    Returns:
+        The axes and dtype of `x`.
+
+    Examples:
+        >>> axn.cummin(axn.named([3, 1, 4], "time"), "time").tolist()
+        [3, 1, 1]
+    """
     return along.along_with(_cummin, x, axis, after=jnp.minimum, reverse=reverse)
 
 
 def cumprod(
     x: "NamedArray", axis: AxisSelector, dtype: DTypeLike | None = None, *, reverse: bool = False
 ) -> "NamedArray":
-    """Return the cumulative product along `axis`, from the end if `reverse`."""
+    """Return the cumulative product along `axis`.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: the axis to accumulate along.
+        dtype: the dtype to compute in and return.
+        reverse: accumulate from the end, which `jnp.cumprod` cannot.
+
+    Returns:
+        The axes of `x`.
+
+    Examples:
+        >>> axn.cumprod(axn.named([1, 2, 3], "time"), "time").tolist()
+        [1, 2, 6]
+    """
     if dtype is None and not reverse:
         return along.along(_cumprod, x, axis, jnp.multiply)
     return along.along_with(_cumprod, x, axis, after=jnp.multiply, dtype=dtype, reverse=reverse)
@@ -74,7 +121,10 @@ def cumsum(
         x: axes {axis, ...}.
         axis: the axis to accumulate along.
         dtype: the dtype to compute in and return.
-        reverse: accumulate from the end, as for the returns of an episode of rewards.
+        reverse: accumulate from the end, as for the returns of an episode of rewards; `jnp.cumsum` cannot.
+
+    Returns:
+        The axes of `x`.
 
     Examples:
         >>> axn.cumsum(axn.named([1, 2, 3], "time"), "time", reverse=True)
@@ -93,7 +143,21 @@ def cumulative_prod(
     dtype: DTypeLike | None = None,
     include_initial: bool = False,
 ) -> "NamedArray":
-    """Return `cumprod`; with `include_initial`, after an additional first element of one."""
+    """Return `cumprod`; with `include_initial`, after an additional first element of one.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: the axis to accumulate along.
+        dtype: the dtype to compute in and return.
+        include_initial: start with one; the axis is then one longer.
+
+    Returns:
+        The axes of `x`.
+
+    Examples:
+        >>> axn.cumulative_prod(axn.named([2, 3], "time"), "time", include_initial=True).tolist()
+        [1, 2, 6]
+    """
     after = None
     if not include_initial:
         after = jnp.multiply
@@ -117,6 +181,15 @@ def cumulative_sum(
 ) -> "NamedArray":
     """Return `cumsum`; with `include_initial`, after an additional first element of zero, as for offsets.
 
+    Args:
+        x: axes {axis, ...}.
+        axis: the axis to accumulate along.
+        dtype: the dtype to compute in and return.
+        include_initial: start with zero; the axis is then one longer.
+
+    Returns:
+        The axes of `x`.
+
     Examples:
         >>> lengths = axn.named([3, 1, 2], "document")
         >>> axn.cumulative_sum(lengths, "document", include_initial=True)
@@ -138,12 +211,38 @@ def cumulative_sum(
 
 
 def nancumprod(x: "NamedArray", axis: AxisSelector, dtype: DTypeLike | None = None) -> "NamedArray":
-    """Return `cumprod` with NaN counted as one."""
+    """Return `cumprod` with NaN counted as one.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: the axis to accumulate along.
+        dtype: the dtype to compute in and return.
+
+    Returns:
+        The axes of `x`.
+
+    Examples:
+        >>> axn.nancumprod(axn.named([2.0, jnp.nan, 3.0], "time"), "time").tolist()
+        [2.0, 2.0, 6.0]
+    """
     return along.along_with(_nancumprod, x, axis, after=jnp.multiply, dtype=dtype)
 
 
 def nancumsum(x: "NamedArray", axis: AxisSelector, dtype: DTypeLike | None = None) -> "NamedArray":
-    """Return `cumsum` with NaN counted as zero."""
+    """Return `cumsum` with NaN counted as zero.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: the axis to accumulate along.
+        dtype: the dtype to compute in and return.
+
+    Returns:
+        The axes of `x`.
+
+    Examples:
+        >>> axn.nancumsum(axn.named([2.0, jnp.nan, 3.0], "time"), "time").tolist()
+        [2.0, 2.0, 5.0]
+    """
     return along.along_with(_nancumsum, x, axis, after=jnp.add, dtype=dtype)
 
 

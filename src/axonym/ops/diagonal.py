@@ -32,6 +32,8 @@ def diag(
 ) -> "NamedArray":
     """Put the elements along an axis on a diagonal of matrices that are zero elsewhere.
 
+    `jnp.diag` of a matrix takes a diagonal out; here `diagonal` does.
+
     Args:
         x: axes {axis, ...}.
         axis: the axis of the elements, which is removed.
@@ -40,7 +42,7 @@ def diag(
         k: the diagonal: 0 is the main one, positive numbers are above it.
 
     Returns:
-        The array with axes {..., rows, columns}.
+        Axes {..., rows, columns}.
 
     Raises:
         AxisNotFoundError: if `axis` is missing.
@@ -107,8 +109,11 @@ def diagonal(
         x: axes {axis1, axis2, ...}.
         axis1: the rows, which are removed.
         axis2: the columns, which are removed.
-        new_axis: the axis along the diagonal, the last axis of the result; it may have the name of one of the two.
+        new_axis: the axis along the diagonal; it may have the name of one of the two.
         offset: the diagonal: 0 is the main one, positive numbers are above it.
+
+    Returns:
+        Axes {..., new_axis}.
 
     Raises:
         AxisNotFoundError: if `axis1` or `axis2` is missing.
@@ -135,7 +140,9 @@ def _diagonal(array: jax.Array, *, new: tuple[str, int | None], offset: int) -> 
 def fill_diagonal(
     x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, value: Operand, k: int = 0
 ) -> "NamedArray":
-    """Replace a diagonal of the matrices that two axes span; the order of axes and the dtype do not change.
+    """Replace a diagonal of the matrices that two axes span.
+
+    `jnp.fill_diagonal` repeats a sequence of values along the diagonal; here they are matched by name.
 
     Args:
         x: axes {axis1, axis2, ...}.
@@ -143,6 +150,9 @@ def fill_diagonal(
         axis2: the columns.
         value: a scalar, or an array whose axes are among those of `x`; with `axis1`, it has one value per row.
         k: the diagonal: 0 is the main one, positive numbers are above it.
+
+    Returns:
+        The axes and dtype of `x`.
 
     Raises:
         AxisNotFoundError: if `axis1` or `axis2` is missing.
@@ -178,7 +188,7 @@ def trace(
     offset: int = 0,
     dtype: DTypeLike | None = None,
 ) -> "NamedArray":
-    """Sum the diagonal of the matrices that two axes span; both axes are removed.
+    """Sum the diagonal of the matrices that two axes span.
 
     Args:
         x: axes {axis1, axis2, ...}.
@@ -186,6 +196,13 @@ def trace(
         axis2: the columns.
         offset: the diagonal: 0 is the main one, positive numbers are above it.
         dtype: the dtype of the result; by default that of `x`, or int for bool.
+
+    Returns:
+        The axes of `x` except the two.
+
+    Examples:
+        >>> axn.trace(axn.named([[1, 2], [3, 4]], ("row", "column")), "row", "column").item()
+        5
     """
     offset = _offset("trace", offset)
     return reduction.reduction(_trace, x, (axis1, axis2), offset=offset, dtype=dtype)
@@ -200,12 +217,40 @@ def _trace(
 
 
 def tril(x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, k: int = 0) -> "NamedArray":
-    """Keep the elements whose index in `axis2` is at most that in `axis1` plus `k`; the others become zero."""
+    """Keep the lower triangle of the matrices that two axes span; all other elements become zero.
+
+    Args:
+        x: axes {axis1, axis2, ...}.
+        axis1: the rows.
+        axis2: the columns.
+        k: the highest diagonal to keep: 0 is the main one, positive numbers are above it.
+
+    Returns:
+        The axes of `x`.
+
+    Examples:
+        >>> axn.tril(axn.named([[1, 2], [3, 4]], ("row", "column")), "row", "column").tolist()
+        [[1, 0], [3, 4]]
+    """
     return _triangle("tril", x, axis1, axis2, k)
 
 
 def triu(x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, k: int = 0) -> "NamedArray":
-    """Keep the elements whose index in `axis2` is at least that in `axis1` plus `k`; the others become zero."""
+    """Keep the upper triangle of the matrices that two axes span; all other elements become zero.
+
+    Args:
+        x: axes {axis1, axis2, ...}.
+        axis1: the rows.
+        axis2: the columns.
+        k: the lowest diagonal to keep: 0 is the main one, positive numbers are above it.
+
+    Returns:
+        The axes of `x`.
+
+    Examples:
+        >>> axn.triu(axn.named([[1, 2], [3, 4]], ("row", "column")), "row", "column").tolist()
+        [[1, 2], [0, 4]]
+    """
     return _triangle("triu", x, axis1, axis2, k)
 
 

@@ -47,6 +47,18 @@ Sizes = tuple[int | None, ...]
 def fft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArray":
     """Return the Fourier transform over one or more axes.
 
+    Args:
+        a: axes {axis, ...}.
+        axis: one axis, several, a mapping from axes to lengths, or None for the only axis.
+        norm: which transform is divided by the number of elements: "backward" (None), "forward" or "ortho".
+
+    Returns:
+        Complex numbers with the axes of `a`.
+
+    Raises:
+        AxisError: without an axis, unless `a` has just one.
+        ArgumentError: if `norm` is unknown, or a length is not positive.
+
     Examples:
         >>> x = axn.ones((axn.Axis("batch", 2), axn.Axis("time", 4)))
         >>> axn.fft(x, "time").axes
@@ -58,37 +70,108 @@ def fft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArray
 
 
 def fftshift(x: "NamedArray", axes: AxisSelection | None = None) -> "NamedArray":
-    """Shift frequency zero from the start to the middle of the given axes; None means all."""
+    """Shift frequency zero from the start to the middle of each given axis.
+
+    Args:
+        x: axes {axes, ...}.
+        axes: one axis, several, or None for all.
+
+    Returns:
+        The axes of `x`.
+
+    Examples:
+        >>> axn.fftshift(axn.fftfreq(axn.Axis("frequency", 4)), "frequency").tolist()
+        [-0.5, -0.25, 0.0, 0.25]
+    """
     return reduction.normalization(_fftshift, x, axes)
 
 
 def hfft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArray":
     """Return the real spectrum of a signal with Hermitian symmetry, of which `a` is the first half.
 
-    An axis of size n becomes one of size 2 (n - 1), or of the given size.
+    Args:
+        a: axes {axis, ...}.
+        axis: one axis, a mapping from it to the length of the result, or None for the only axis. An axis of size n
+            becomes one of size 2 (n - 1) by default.
+        norm: as in `fft`.
+
+    Returns:
+        Real numbers with the axes of `a`.
+
+    Examples:
+        >>> axn.hfft(axn.named([1.0, 0.0, 0.0], "time"), "time").tolist()
+        [1.0, 1.0, 1.0, 1.0]
     """
     return _transform(_hfft, a, axis, norm, one=True)
 
 
 def ifft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArray":
-    """Return the inverse of `fft`."""
+    """Return the inverse of `fft`.
+
+    Args:
+        a: axes {axis, ...}.
+        axis: as in `fft`.
+        norm: as in `fft`.
+
+    Returns:
+        Complex numbers with the axes of `a`.
+
+    Examples:
+        >>> axn.ifft(axn.named([4.0, 0.0, 0.0, 0.0], "frequency")).real.tolist()
+        [1.0, 1.0, 1.0, 1.0]
+    """
     return _transform(_ifft, a, axis, norm)
 
 
 def ifftshift(x: "NamedArray", axes: AxisSelection | None = None) -> "NamedArray":
-    """Return the inverse of `fftshift`, for odd sizes too."""
+    """Return the inverse of `fftshift`, for odd sizes too.
+
+    Args:
+        x: axes {axes, ...}.
+        axes: one axis, several, or None for all.
+
+    Returns:
+        The axes of `x`.
+
+    Examples:
+        >>> axn.ifftshift(axn.named([-1, 0, 1], "frequency"), "frequency").tolist()
+        [0, 1, -1]
+    """
     return reduction.normalization(_ifftshift, x, axes)
 
 
 def ihfft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArray":
-    """Return the inverse of `hfft`: an axis of size n becomes one of size n // 2 + 1."""
+    """Return the inverse of `hfft`: an axis of size n becomes one of size n // 2 + 1.
+
+    Args:
+        a: real numbers; axes {axis, ...}.
+        axis: one axis, a mapping from it to a length, or None for the only axis.
+        norm: as in `fft`.
+
+    Returns:
+        Complex numbers with the axes of `a`.
+
+    Examples:
+        >>> axn.ihfft(axn.named([4.0, 0.0, 0.0, 0.0], "time"), "time").real.tolist()
+        [1.0, 1.0, 1.0]
+    """
     return _transform(_ihfft, a, axis, norm, one=True)
 
 
 def irfft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArray":
     """Return the inverse of `rfft`, which is real.
 
-    The last axis given, of size n, becomes one of size 2 (n - 1), or of the given size, which an odd one requires.
+    Args:
+        a: axes {axis, ...}.
+        axis: as in `fft`, but a length is that of the result. The last axis given, of size n, becomes one of size
+            2 (n - 1) by default; an odd size must be given.
+        norm: as in `fft`.
+
+    Returns:
+        Real numbers with the axes of `a`.
+
+    Raises:
+        AxisSizeError: if the last one is an `Axis` of which `a` is not the half.
 
     Examples:
         >>> Time = axn.Axis("time", 5)
@@ -101,7 +184,13 @@ def irfft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArr
 def rfft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArray":
     """Return the Fourier transform of real numbers, without the redundant half of the result.
 
-    The last axis given, of size n, becomes one of size n // 2 + 1.
+    Args:
+        a: real numbers; axes {axis, ...}.
+        axis: as in `fft`; the last axis given, of size n, becomes one of size n // 2 + 1.
+        norm: as in `fft`.
+
+    Returns:
+        Complex numbers with the axes of `a`.
 
     Examples:
         >>> axn.rfft(axn.ones((axn.Axis("batch", 2), axn.Axis("time", 8))), "time").axes

@@ -95,6 +95,11 @@ def corrcoef(
 
     Returns:
         Axes {..., variable, to}.
+
+    Examples:
+        >>> x = axn.named([[0.0, 1.0, 2.0], [2.0, 1.0, 0.0]], ("feature", "sample"))
+        >>> axn.corrcoef(x, "feature", "sample", "feature2").tolist()
+        [[1.0, -1.0], [-1.0, 1.0]]
     """
     return _of_variables(_corrcoef, x, variable, observation, to, ())
 
@@ -139,10 +144,17 @@ def digitize(
     """Return the bin of each element: 0 before the first edge, 1 between the first two, and so on.
 
     Args:
-        x: any axes, which the result has.
+        x: any axes.
         bins: edges along `axis`, ascending or descending; other axes are matched by name.
         axis: the axis of the edges, needed if `bins` has several.
         right: whether a bin contains its right edge instead of its left one.
+
+    Returns:
+        Integers; the axes of `x`, and those of `bins` except `axis`.
+
+    Examples:
+        >>> axn.digitize(axn.named([0.5, 2.5], "i"), axn.named([0.0, 1.0, 2.0], "edge")).tolist()
+        [1, 3]
     """
     if axis is None:
         axis = only_axis("digitize", bins)
@@ -175,6 +187,9 @@ def histogram(
         Integer counts, sums in the dtype of `weights`, or densities, axes {..., Bins}; and the edges, over an axis with
         the name of `Bins` and "_edges" appended.
 
+    Raises:
+        ArgumentError: if `range` is not a pair.
+
     Examples:
         >>> counts, edges = axn.histogram(axn.named([0.0, 1.0, 1.5, 4.0], "i"), axn.Axis("bin", 2))
         >>> counts.tolist(), edges.tolist()
@@ -200,7 +215,27 @@ def histogram2d(
     weights: "NamedArray | None" = None,
     density: bool = False,
 ) -> "tuple[NamedArray, NamedArray, NamedArray]":
-    """Count pairs of elements in a grid of bins: `histogramdd` of two arrays, with the edges as separate results."""
+    """Count pairs of elements in a grid of bins: `histogramdd` of two arrays, with the edges as separate results.
+
+    Args:
+        x: the first coordinate of each point.
+        y: the second coordinate, over the same axes.
+        Bins: the axis of the counts for each coordinate.
+        axis: the axes to count over, None for all those of `x`.
+        range: the outermost edges, or None, for each coordinate.
+        edges: all edges instead, for each coordinate.
+        weights: the weight of each point, over the same axes.
+        density: return counts divided by their sum and by the area of the bin.
+
+    Returns:
+        Counts, axes {..., *Bins}; the edges of the first coordinate, and those of the second.
+
+    Examples:
+        >>> x, y = axn.named([0.0, 1.0], "i"), axn.named([0.0, 3.0], "i")
+        >>> counts, _, _ = axn.histogram2d(x, y, axn.make_axes(a=2, b=2))
+        >>> counts.tolist()
+        [[1, 0], [0, 1]]
+    """
     counts, (first, second) = _histogram_of(
         _histogram2d, [x, y], Bins, axis, range, edges, weights, density
     )
@@ -210,7 +245,21 @@ def histogram2d(
 def histogram_bin_edges(
     x: "NamedArray", Bins: Axis, axis: AxisSelection | None = None, *, range: Range | None = None
 ) -> "NamedArray":
-    """Return the edges that `histogram` uses, over an axis with the name of `Bins` and "_edges" appended."""
+    """Return the edges that `histogram` uses without counting.
+
+    Args:
+        x: any axes.
+        Bins: the axis of the counts; its size is the number of bins.
+        axis: the axes to count over, None for all; each position of the others has its own edges.
+        range: the outermost edges; by default the smallest and the largest element.
+
+    Returns:
+        The edges, over an axis with the name of `Bins` and "_edges" appended.
+
+    Examples:
+        >>> axn.histogram_bin_edges(axn.named([0.0, 4.0], "i"), axn.Axis("bin", 2)).axes
+        (Axis(name='bin_edges', size=3),)
+    """
     over, size = _axes_over("histogram_bin_edges", x, axis), sized(Bins, "histogram_bin_edges")
     if range is not None:
         return _edges_between("histogram_bin_edges", x, size, range)
@@ -242,6 +291,15 @@ def histogramdd(
 
     Returns:
         Counts, axes {..., *Bins}; and the edges for each coordinate.
+
+    Raises:
+        ArgumentError: if there are not as many arrays, bins, ranges or edges as coordinates.
+
+    Examples:
+        >>> points = axn.named([[0.0, 0.0], [1.0, 3.0]], ("point", "coordinate"))
+        >>> counts, edges = axn.histogramdd(points.unbind("coordinate"), axn.make_axes(a=2, b=2))
+        >>> counts.tolist()
+        [[1, 0], [0, 1]]
     """
     return _histogram_of(_histogramdd, samples, Bins, axis, range, edges, weights, density)
 

@@ -36,6 +36,9 @@ def resize(
         method: "nearest", "linear", "cubic", "lanczos3" or "lanczos5".
         antialias: whether to blur before an axis becomes shorter.
 
+    Returns:
+        The axes of `x` in the same order, with the new sizes.
+
     Raises:
         AxisNotFoundError: if an axis is missing.
         ArgumentError: if the method is unknown.

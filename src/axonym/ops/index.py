@@ -80,7 +80,7 @@ _MODES = ("fill", "clip", "wrap")
 
 
 def index(x: "NamedArray", selectors: Mapping[AxisKey, object]) -> "NamedArray":
-    """Index by name.
+    """Index by name: `x[selectors]`.
 
     Ints and slices are applied first. Then index arrays are matched by name, and their axes replace the indexed axes if
     those are adjacent, and otherwise come first. An axis that an index array shares with `x`, and that is not indexed
@@ -92,11 +92,20 @@ def index(x: "NamedArray", selectors: Mapping[AxisKey, object]) -> "NamedArray":
         selectors: a mapping from axes to ints (static or traced), slices with static bounds, `dslice`s, arrays or
             lists of integers.
 
+    Returns:
+        The axes of `x` without those indexed by ints, and those of index arrays.
+
     Raises:
         AxisNotFoundError: if an axis is missing.
         AxisSizeError: if a Python int, a list, an array of NumPy or a `dslice` with a Python int is out of range, a
             name has two sizes, or an index array reads an axis without elements.
         OperandError: if a selector is of another kind.
+
+    Examples:
+        >>> x = axn.arange(axn.make_axes(batch=2, pos=3))
+        >>> axn.index(x, {"batch": 1, "pos": slice(1, 3)})
+        NamedArray(int32[pos=2])
+        [4 5]
     """
     steps, arguments = steps_of("index", x, selectors)
     check_range("index", x, steps, arguments)
@@ -104,7 +113,23 @@ def index(x: "NamedArray", selectors: Mapping[AxisKey, object]) -> "NamedArray":
 
 
 def getitem(x: "NamedArray", item: Item) -> "NamedArray":
-    """Index by a dict, or by pairs of an axis and a selector."""
+    """Index by a dict, or by pairs of an axis and a selector: `x[item]`.
+
+    Args:
+        x: axes {those of `item`, ...}.
+        item: a mapping as in `index`, a tuple (axis, selector, axis, selector, ...), or `...` for all of `x`.
+
+    Returns:
+        As `index`.
+
+    Raises:
+        AxisNotFoundError: if an axis is missing.
+        AxisSizeError: as in `index`.
+
+    Examples:
+        >>> axn.arange(axn.make_axes(batch=2, pos=3))["batch", 1, "pos", 0].item()
+        3
+    """
     if item is ...:
         return x
     if type(item) is tuple and len(item) == 2:
@@ -174,10 +199,19 @@ def take(
             wraps around. Negative indices count from the end, but read the first element with "clip", as in `jnp.take`.
         fill_value: None means NaN, the lowest signed integer or the highest unsigned one, as in `jnp.take`.
 
+    Returns:
+        The axes of `x`, with those of `index` instead of `axis`.
+
     Raises:
         AxisNotFoundError: if `axis` is missing.
         AxisSizeError: if a Python int is out of range, unless `mode` is "clip" or "wrap"; or if the axis has no
             elements to read.
+
+    Examples:
+        >>> x = axn.named([10, 20, 30], "vocab")
+        >>> axn.take(x, "vocab", axn.named([2, 0], "pos"))
+        NamedArray(int32[pos=2])
+        [30 10]
     """
     if mode == "fill" and fill_value is None and isinstance(index, Core) and isinstance(x, Core):
         (array,), names = x.node
@@ -214,6 +248,9 @@ def take_along_axis(
         axis: the axis.
         mode: as in `take`, but negative indices count from the end with "clip" too, as in `jnp.take_along_axis`.
         fill_value: as in `take`.
+
+    Returns:
+        The axes of `x`; along `axis`, the size of `indices`.
 
     Raises:
         AxisNotFoundError: if `axis` is missing from either, or `indices` has an axis that `x` lacks.
@@ -284,11 +321,25 @@ def _read(
 def slice(
     x: "NamedArray", axis: AxisSelector, *, start: "int | Operand" = 0, length: int
 ) -> "NamedArray":
-    """Cut `length` elements from a `start`; one that is traced is moved so that the piece fits.
+    """Cut `length` elements from a `start`; a traced start is moved so that the piece fits.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: the axis.
+        start: the first position, an int or a 0-d array, which may be traced; a negative int counts from the end.
+        length: the number of elements, static.
+
+    Returns:
+        The axes of `x`; the size of `axis` is `length`.
 
     Raises:
         AxisNotFoundError: if `axis` is missing.
         AxisSizeError: if the axis is shorter than `length`, or the piece from a Python int does not fit.
+        OperandError: if `start` is not one integer, or `length` is traced.
+
+    Examples:
+        >>> axn.slice(axn.named([1, 2, 3, 4], "pos"), "pos", start=1, length=2).tolist()
+        [2, 3]
     """
     if not isinstance(x, Core):
         raise checks.unnamed("slice", x)
@@ -331,10 +382,14 @@ def ravel_multi_index(
     Args:
         indices: integers for each of the axes; they broadcast by name.
         axes: the axes in the order of flattening, such as `x.axes`.
-        mode: what an index out of range means: the nearest element for "clip"; "wrap" wraps around.
+        mode: how to treat an index out of range: "clip" takes the nearest element, "wrap" wraps around.
+
+    Returns:
+        Integers with the axes of all `indices`.
 
     Raises:
         AxisNotFoundError: if `indices` lacks an axis, or has one that is not in `axes`.
+        ArgumentError: if `mode` is unknown, or the dtype of the indices cannot hold all positions.
 
     Examples:
         >>> Row, Column = axn.make_axes(row=2, column=3)
@@ -367,6 +422,9 @@ def unravel_index(indices: "NamedArray", axes: AxisSpec) -> "dict[str, NamedArra
     Args:
         indices: integers of any axes; negative ones count from the end, and those out of range are clipped.
         axes: the axes in the order of flattening, such as `x.axes`.
+
+    Returns:
+        A dict from the name of each axis to integers with the axes of `indices`; `jnp.unravel_index` returns a tuple.
 
     Examples:
         >>> x = axn.named([[3, 1, 2], [4, 6, 5]], ("row", "column"))

@@ -37,8 +37,19 @@ Places = int | slice | Sequence[int] | NDArray[np.integer[Any]]
 def unbind(x: "NamedArray", axis: AxisSelector) -> tuple["NamedArray", ...]:
     """Split an array along an axis into arrays without it, one for each position.
 
+    Args:
+        x: axes {axis, ...}.
+        axis: the axis, which is removed.
+
+    Returns:
+        A tuple of arrays with the other axes of `x`.
+
     Raises:
         AxisNotFoundError: if `axis` is missing.
+
+    Examples:
+        >>> [part.tolist() for part in axn.named([[1, 2], [3, 4]], ("row", "column")).unbind("row")]
+        [[1, 2], [3, 4]]
     """
     if not isinstance(x, Core):
         raise checks.unnamed("unbind", x)
@@ -70,6 +81,9 @@ def split(
         x: axes {axis, ...}.
         axis: the axis to split.
         new_axes: its name and size in each piece; or a number of equal pieces, in which it keeps its name.
+
+    Returns:
+        A tuple of pieces, with the axes of `x` in the same order.
 
     Raises:
         AxisNotFoundError: if `axis` is missing.
@@ -133,12 +147,23 @@ def concatenate(axis: AxisSelector, arrays: Sequence["NamedArray"]) -> "NamedArr
     """Join arrays along an axis that they have.
 
     One array has the axes of all others, and gives the result its order of axes; the others are repeated along those
-    that they lack, as in an elementwise operation.
+    that they lack, as in an elementwise operation. Unlike in `jnp.concatenate`, the axis comes first.
+
+    Args:
+        axis: the axis to join along; the size of an `Axis` is that of the result.
+        arrays: axes {axis, ...} each.
+
+    Returns:
+        The axes of the arrays; along `axis`, the sum of their sizes.
 
     Raises:
         AxisNotFoundError: if an array lacks `axis`.
         BroadcastError: if no array has the axes of all others.
         AxisSizeError: if another axis has two sizes, or the size of an `Axis` is not the sum.
+
+    Examples:
+        >>> axn.concatenate("i", [axn.named([1, 2], "i"), axn.named([3], "i")]).tolist()
+        [1, 2, 3]
     """
     _check_is_list("concatenate", axis, arrays)
     given = selector(axis, "concatenate")
@@ -148,10 +173,23 @@ def concatenate(axis: AxisSelector, arrays: Sequence["NamedArray"]) -> "NamedArr
 def stack(axis: AxisSelector, arrays: Sequence["NamedArray"]) -> "NamedArray":
     """Join arrays along a new axis, which comes first; an array may lack other axes, as in `concatenate`.
 
+    Args:
+        axis: the new axis; the size of an `Axis` is the number of arrays.
+        arrays: arrays without this axis.
+
+    Returns:
+        Axes {axis, ...}.
+
     Raises:
         BroadcastError: if no array has the axes of all others.
         AxisClashError: if the arrays already have the new axis.
         AxisSizeError: if an axis has two sizes, or the size of an `Axis` is not the number of arrays.
+
+    Examples:
+        >>> axn.stack("layer", [axn.named([1, 2], "i"), axn.named([3, 4], "i")])
+        NamedArray(int32[layer=2, i=2])
+        [[1 2]
+         [3 4]]
     """
     _check_is_list("stack", axis, arrays)
     given = selector(axis, "stack")
@@ -285,9 +323,13 @@ def delete(x: "NamedArray", index: Places, axis: AxisSelector) -> "NamedArray":
         index: the positions, static; negative ones count from the end.
         axis: the axis.
 
+    Returns:
+        The axes of `x`, of which `axis` is shorter.
+
     Raises:
         AxisNotFoundError: if `axis` is missing.
         AxisSizeError: if a position is out of range.
+        OperandError: if a position is traced, or not an integer.
 
     Examples:
         >>> axn.delete(axn.named([1, 2, 3, 4], "x"), [0, -1], "x").tolist()
@@ -308,9 +350,13 @@ def insert(x: "NamedArray", index: Places, values: Operand, axis: AxisSelector) 
             has one element for each position, or any number for a single position.
         axis: the axis.
 
+    Returns:
+        The axes and dtype of `x`; `axis` is longer.
+
     Raises:
         AxisNotFoundError: if `axis` is missing, or `values` has an axis that `x` lacks.
         AxisSizeError: if a position is out of range, or a size does not fit.
+        OperandError: if a position is traced, or not an integer.
 
     Examples:
         >>> axn.insert(axn.named([1, 2, 3], "x"), [0, 2], 9, "x").tolist()

@@ -44,7 +44,7 @@ def pad(
     """Pad an array along axes, which keep their names.
 
     Args:
-        x: the array.
+        x: axes {those of `pad_width`, ...}.
         pad_width: a mapping from axes to (before, after), the numbers of elements to add, or to one number for both.
         mode: as in `jax.numpy.pad`: "constant", "edge", "empty", "linear_ramp", "maximum", "mean", "median",
             "minimum", "reflect", "symmetric" or "wrap".
@@ -53,6 +53,9 @@ def pad(
         stat_length: how many elements at each end "maximum", "mean", "median" and "minimum" are taken over; None
             means all.
         reflect_type: "odd" or "even", for "reflect" and "symmetric".
+
+    Returns:
+        The axes of `x`, longer by `before + after`.
 
     Raises:
         AxisNotFoundError: if an axis is missing.
@@ -152,6 +155,9 @@ def pad_left(
         axis: the axis.
         new_axis: the axis with its new size and, perhaps, a new name.
         value: a scalar, or an array whose axes are among the other axes of `x`.
+
+    Returns:
+        The axes of `x`, with `new_axis` instead of `axis`.
 
     Raises:
         AxisNotFoundError: if `axis` is missing.

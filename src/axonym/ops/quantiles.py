@@ -33,7 +33,22 @@ _METHODS = ("linear", "lower", "higher", "midpoint", "nearest", "inverted_cdf")
 
 
 def median(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
-    """Return the median over `axis`; of an even number of elements, the mean of the two middle ones."""
+    """Return the median over `axis`; of an even number of elements, the mean of the two middle ones.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: one axis, several, or None for all.
+
+    Returns:
+        The axes of `x` except `axis`.
+
+    Raises:
+        AxisSizeError: if there are no elements.
+
+    Examples:
+        >>> axn.median(axn.named([3.0, 1.0, 2.0, 8.0], "i")).item()
+        2.5
+    """
     return reduction.reduction(_median, x, axis)
 
 
@@ -42,7 +57,22 @@ def _median(x: jax.Array, axis: tuple[int, ...]) -> jax.Array:
 
 
 def nanmedian(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
-    """Return the median over `axis`, ignoring NaN."""
+    """Return the median over `axis`, ignoring NaN.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: one axis, several, or None for all.
+
+    Returns:
+        The axes of `x` except `axis`; NaN where all elements are NaN.
+
+    Raises:
+        AxisSizeError: if there are no elements.
+
+    Examples:
+        >>> axn.nanmedian(axn.named([3.0, jnp.nan, 1.0], "i")).item()
+        2.0
+    """
     return reduction.reduction(_nanmedian, x, axis)
 
 
@@ -58,7 +88,26 @@ def nanpercentile(
     method: str = "linear",
     weights: "NamedArray | None" = None,
 ) -> "NamedArray":
-    """Return the `q`-th percentiles over `axis`, ignoring NaN; as `quantile`, with `q` between 0 and 100."""
+    """Return the `q`-th percentiles over `axis`, ignoring NaN.
+
+    Args:
+        x: axes {axis, ...}.
+        q: a number between 0 and 100, or a named array of such numbers.
+        axis: one axis, several, or None for all.
+        method: as in `quantile`.
+        weights: as in `quantile`.
+
+    Returns:
+        The axes of `q`, and those of `x` except `axis`.
+
+    Raises:
+        AxisClashError: if `q` and `x` share an axis.
+        ArgumentError: as in `quantile`.
+
+    Examples:
+        >>> axn.nanpercentile(axn.named([3.0, jnp.nan, 1.0], "i"), 50).item()
+        2.0
+    """
     return _ranked(_nanpercentile, x, q, axis, method, weights)
 
 
@@ -74,7 +123,26 @@ def nanquantile(
     method: str = "linear",
     weights: "NamedArray | None" = None,
 ) -> "NamedArray":
-    """Return the `q`-th quantiles over `axis`, ignoring NaN; as `quantile`."""
+    """Return the `q`-th quantiles over `axis`, ignoring NaN.
+
+    Args:
+        x: axes {axis, ...}.
+        q: a number between 0 and 1, or a named array of such numbers.
+        axis: one axis, several, or None for all.
+        method: as in `quantile`.
+        weights: as in `quantile`.
+
+    Returns:
+        The axes of `q`, and those of `x` except `axis`.
+
+    Raises:
+        AxisClashError: if `q` and `x` share an axis.
+        ArgumentError: as in `quantile`.
+
+    Examples:
+        >>> axn.nanquantile(axn.named([3.0, jnp.nan, 1.0], "i"), 0.5).item()
+        2.0
+    """
     return _ranked(_nanquantile, x, q, axis, method, weights)
 
 
@@ -90,7 +158,26 @@ def percentile(
     method: str = "linear",
     weights: "NamedArray | None" = None,
 ) -> "NamedArray":
-    """Return the `q`-th percentiles over `axis`; as `quantile`, with `q` between 0 and 100."""
+    """Return the `q`-th percentiles over `axis`: `quantile` with `q` between 0 and 100.
+
+    Args:
+        x: axes {axis, ...}.
+        q: a number between 0 and 100, or a named array of such numbers.
+        axis: one axis, several, or None for all.
+        method: as in `quantile`.
+        weights: as in `quantile`.
+
+    Returns:
+        The axes of `q`, and those of `x` except `axis`.
+
+    Raises:
+        AxisClashError: if `q` and `x` share an axis.
+        ArgumentError: as in `quantile`.
+
+    Examples:
+        >>> axn.percentile(axn.named([1.0, 2.0, 3.0], "i"), 50).item()
+        2.0
+    """
     return _ranked(_percentile, x, q, axis, method, weights)
 
 
@@ -110,15 +197,18 @@ def quantile(
 
     Args:
         x: axes {axis, ...}.
-        q: a number between 0 and 1, or a named array of such numbers; its axes, which `x` must not have, come first in
-            the result.
+        q: a number between 0 and 1, or a named array of such numbers with axes that `x` lacks.
         axis: one axis, several, or None for all.
         method: how to choose between two elements: "linear", "lower", "higher", "midpoint", "nearest" or
             "inverted_cdf".
         weights: axes {axis, ...}, among those of `x`; only with the method "inverted_cdf".
 
+    Returns:
+        The axes of `q`, and those of `x` except `axis`.
+
     Raises:
         AxisClashError: if `q` and `x` share an axis.
+        AxisSizeError: if there are no elements.
         ArgumentError: if `method` is unknown, or a plain number `q` is out of range.
 
     Examples:

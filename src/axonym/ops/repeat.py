@@ -45,6 +45,9 @@ def repeat(
         total_repeat_length: the new size of the axis, needed if `repeats` is traced or has more axes; the result is
             cut, or padded with the last element, to this size.
 
+    Returns:
+        The axes of `x`.
+
     Raises:
         AxisNotFoundError: if `axis` is missing.
         ArgumentError: if the new size is not known.
@@ -98,11 +101,17 @@ def _repeat(array: jax.Array, repeats: jax.Array, *, total_repeat_length: int) -
 
 
 def tile(x: "NamedArray", reps: Mapping[AxisKey, int]) -> "NamedArray":
-    """Repeat a whole array along axes; axes that it lacks are added in front.
+    """Repeat a whole array along axes.
 
     Args:
         x: the array.
         reps: a mapping from axes to numbers of copies; for an axis that `x` lacks, its size.
+
+    Returns:
+        The axes that `x` lacked, then those of `x`.
+
+    Raises:
+        ArgumentError: if a number is negative.
 
     Examples:
         >>> axn.tile(axn.named([1, 2], "x"), {"x": 2, "copy": 2})

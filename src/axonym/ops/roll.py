@@ -26,7 +26,19 @@ __all__ = ["flip", "roll", "rot90"]
 
 
 def flip(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
-    """Reverse the order of elements along `axis`: one axis, several, or None for all."""
+    """Reverse the order of elements along `axis`.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: one axis, several, or None for all.
+
+    Returns:
+        The axes of `x`.
+
+    Examples:
+        >>> axn.flip(axn.named([1, 2, 3], "time"), "time").tolist()
+        [3, 2, 1]
+    """
     return reduction.normalization(_flip, x, axis)
 
 
@@ -40,6 +52,9 @@ def roll(x: "NamedArray", shift: Operand | Sequence[Operand], axis: AxisSelectio
         x: axes {axis, ...}.
         shift: one number of positions for all axes, or a sequence with one for each.
         axis: one axis or several.
+
+    Returns:
+        The axes of `x`.
 
     Raises:
         ArgumentError: if the number of shifts is not that of the axes.
@@ -70,7 +85,16 @@ def rot90(x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, k: int = 1)
     """Rotate values by `k` right angles in the plane of two axes, from `axis1` towards `axis2`.
 
     Names stay and values move: counterclockwise, if `axis1` points down and `axis2` to the right, as for the rows and
-    columns of an image. If `k` is odd, the two axes exchange their sizes.
+    columns of an image.
+
+    Args:
+        x: axes {axis1, axis2, ...}.
+        axis1: the axis to rotate from.
+        axis2: the axis to rotate towards.
+        k: the number of right angles; a negative one rotates backwards.
+
+    Returns:
+        The axes of `x`; if `k` is odd, the two exchange their sizes.
 
     Examples:
         >>> axn.rot90(axn.named([[1, 2, 3], [4, 5, 6]], ("row", "column")), "row", "column")
