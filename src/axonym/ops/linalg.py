@@ -85,6 +85,14 @@ def cho_solve(
         row: the axes that `a` maps to, those of `b`.
         column: the axes that `a` maps from, those of the result.
         upper: whether the factor is an upper triangle.
+
+    Returns:
+        `x`: the axes of `b`, with `column` instead of `row`.
+
+    Examples:
+        >>> factor = axn.linalg.cholesky(axn.named([[4.]], ("row", "column")), "row", "column")
+        >>> axn.linalg.cho_solve(factor, axn.named([8.], "row"), "row", "column").tolist()
+        [2.0]
     """
     return over(_cho_solve, [factor, b], row, column, "CE", square=True, lower=not upper)
 
@@ -112,6 +120,10 @@ def cholesky(
 
     Returns:
         The triangle over the axes of `a`; NaN if the matrix is not positive definite.
+
+    Examples:
+        >>> axn.linalg.cholesky(axn.named([[4., 2.], [2., 2.]], ("row", "column")), "row", "column").tolist()
+        [[2.0, 0.0], [1.0, 1.0]]
     """
     options = {"upper": upper, "symmetrize_input": symmetrize_input}
     return over(jnp.linalg.cholesky, [a], row, column, "RC", square=True, in_place=True, **options)
@@ -132,6 +144,13 @@ def cond(
         column: the axes that `x` maps from.
         p: the order of the norm, as in `matrix_norm`; None and 2 give the ratio of the extreme singular values, which
             need not be those of a square matrix.
+
+    Returns:
+        The other axes of `x`.
+
+    Examples:
+        >>> axn.linalg.cond(axn.named([[4., 0.], [0., 2.]], ("row", "column")), "row", "column").item()
+        2.0
     """
     one_of("cond", "p", p, (None, *_ORDERS))
     return over(jnp.linalg.cond, [x], row, column, "", square=p not in (None, 2, -2), p=p)
@@ -140,8 +159,20 @@ def cond(
 def cross(x: Operand, y: Operand, axis: AxisSelector) -> "NamedArray":
     """Return the cross product of vectors over an axis of size three.
 
+    Args:
+        x: axes {axis, ...}.
+        y: axes {axis, ...}; other axes are matched by name.
+        axis: the axis of the vectors; `jnp.cross` takes vectors of size two as well.
+
+    Returns:
+        The axes of `x` and `y`.
+
     Raises:
         AxisSizeError: if the axis has another size.
+
+    Examples:
+        >>> axn.cross(axn.named([1, 0, 0], "xyz"), axn.named([0, 1, 0], "xyz"), "xyz").tolist()
+        [0, 0, 1]
     """
     pair = selector(axis, "cross")
     (given,), (name, _) = selectors((pair,)), pair
@@ -159,6 +190,14 @@ def _cross(x: jax.Array, y: jax.Array, *, name: str) -> jax.Array:
 def det(a: "NamedArray", row: AxisSelection, column: AxisSelection) -> "NamedArray":
     """Return the determinant of square matrices.
 
+    Args:
+        a: axes {row, column, ...}.
+        row: the axes that `a` maps to.
+        column: the axes that `a` maps from.
+
+    Returns:
+        The other axes of `a`.
+
     Examples:
         >>> axn.linalg.det(axn.named([[2., 0.], [1., 3.]], ("row", "column")), "row", "column")
         NamedArray(float32[])
@@ -168,9 +207,24 @@ def det(a: "NamedArray", row: AxisSelection, column: AxisSelection) -> "NamedArr
 
 
 def eig(a: "NamedArray", row: AxisSelection, column: AxisSelection, new_axis: AxisSelector) -> Pair:
-    """Return the eigenvalues of square matrices over `new_axis`, and the eigenvectors over {row, new_axis}.
+    """Return the eigenvalues and eigenvectors of square matrices, both complex.
 
-    Both are complex. JAX supports this on CPUs and some GPUs, without gradients of the eigenvectors.
+    JAX supports this on CPUs and some GPUs, without gradients of the eigenvectors.
+
+    Args:
+        a: axes {row, column, ...}.
+        row: the axes that `a` maps to.
+        column: the axes that `a` maps from.
+        new_axis: the axis that numbers the eigenvalues.
+
+    Returns:
+        The eigenvalues over {new_axis, ...} and the eigenvectors over {row, new_axis, ...}.
+
+    Examples:
+        >>> a = axn.named([[2., 0.], [0., 1.]], ("row", "column"))
+        >>> w, v = axn.linalg.eig(a, "row", "column", "k")
+        >>> w.names, v.names
+        (('k',), ('row', 'k'))
     """
     return over(jnp.linalg.eig, [a], row, column, ("K", "RK"), new_axis=new_axis, square=True)
 
@@ -213,7 +267,21 @@ def eigh(
 def eigvals(
     a: "NamedArray", row: AxisSelection, column: AxisSelection, new_axis: AxisSelector
 ) -> "NamedArray":
-    """Return the eigenvalues of square matrices over `new_axis`, complex and in no particular order."""
+    """Return the eigenvalues of square matrices, complex and in no particular order.
+
+    Args:
+        a: axes {row, column, ...}.
+        row: the axes that `a` maps to.
+        column: the axes that `a` maps from.
+        new_axis: the axis that numbers the eigenvalues.
+
+    Returns:
+        Axes {new_axis, ...}.
+
+    Examples:
+        >>> axn.linalg.eigvals(axn.named([[2.]], ("row", "column")), "row", "column", "k").tolist()
+        [(2+0j)]
+    """
     return over(jnp.linalg.eigvals, [a], row, column, "K", new_axis=new_axis, square=True)
 
 
@@ -226,7 +294,23 @@ def eigvalsh(
     UPLO: Literal["L", "U"] = "L",
     symmetrize_input: bool = True,
 ) -> "NamedArray":
-    """Return the eigenvalues of Hermitian matrices over `new_axis` in ascending order; arguments as in `eigh`."""
+    """Return the eigenvalues of Hermitian matrices in ascending order.
+
+    Args:
+        a: axes {row, column, ...}.
+        row: the axes that `a` maps to.
+        column: the axes that `a` maps from.
+        new_axis: the axis that numbers the eigenvalues.
+        UPLO: as in `eigh`.
+        symmetrize_input: as in `eigh`.
+
+    Returns:
+        Axes {new_axis, ...}.
+
+    Examples:
+        >>> axn.linalg.eigvalsh(axn.named([[2.]], ("row", "column")), "row", "column", "k").tolist()
+        [2.0]
+    """
     one_of("eigvalsh", "UPLO", UPLO, ("L", "U"))
     options = {"UPLO": UPLO, "symmetrize_input": symmetrize_input}
     return over(
@@ -244,6 +328,13 @@ def expm(
         row: the axes that `a` maps to.
         column: the axes that `a` maps from.
         max_squarings: the largest number of squarings; the result is NaN for matrices that need more.
+
+    Returns:
+        The axes of `a`.
+
+    Examples:
+        >>> axn.linalg.expm(axn.named([[0., 1.], [0., 0.]], ("row", "column")), "row", "column").tolist()
+        [[1.0, 1.0], [0.0, 1.0]]
     """
     fn = jax.scipy.linalg.expm
     return over(fn, [a], row, column, "RC", square=True, in_place=True, max_squarings=max_squarings)
@@ -253,7 +344,15 @@ def inv(a: "NamedArray", row: AxisSelection, column: AxisSelection) -> "NamedArr
     """Return the inverse of square matrices, which maps vectors over `row` to vectors over `column`.
 
     So `inv(a, row, column).dot(b, axis=row)` is `solve(a, b, row, column)`, and the element at row i and column j is
-    at (j, i) in the positional inverse. In storage the two names swap places.
+    at (j, i) in the positional inverse.
+
+    Args:
+        a: axes {row, column, ...}.
+        row: the axes that `a` maps to.
+        column: the axes that `a` maps from.
+
+    Returns:
+        The axes of `a`; in storage the two names swap places.
 
     Examples:
         >>> a = axn.named([[1., 2.], [0., 1.]], ("row", "column"))
@@ -285,8 +384,14 @@ def lstsq(
         rcond: singular values below this fraction of the largest one count as zero.
 
     Returns:
-        The solution, with `column` in place of `row`; the residual sums of squares, which unlike numpy's are there
-        for any shape and rank; the rank of `a`; its singular values over {new_axis, ...}.
+        The solution over the axes of `b`, with `column` instead of `row`; the residual sums of squares, which numpy
+        leaves out for some shapes and ranks; the rank of `a`; its singular values over {new_axis, ...}.
+
+    Examples:
+        >>> a = axn.named([[1.], [1.]], ("row", "column"))
+        >>> x, residual, rank, s = axn.linalg.lstsq(a, axn.named([1., 3.], "row"), "row", "column", "k")
+        >>> x.round(3).tolist()
+        [2.0]
     """
     operands = _with_bound([a, b], rcond)
     out = ("CE", "E", "", "K")
@@ -313,6 +418,13 @@ def matrix_norm(
         column: the axes that `x` maps from.
         ord: "fro", the root of the sum of squares; "nuc", the sum of singular values; 2 or -2, the largest or smallest
             singular value; 1 or -1, the largest or smallest sum of absolute values in a column; inf or -inf, in a row.
+
+    Returns:
+        The other axes of `x`.
+
+    Examples:
+        >>> axn.linalg.matrix_norm(axn.named([[3., 0.], [0., 4.]], ("row", "column")), "row", "column").item()
+        5.0
     """
     one_of("matrix_norm", "ord", ord, _ORDERS)
     if ord == "fro":
@@ -334,9 +446,23 @@ def _matrix_norm(array: jax.Array, axis: tuple[int, ...]) -> jax.Array:
 def matrix_power(
     a: "NamedArray", row: AxisSelection, column: AxisSelection, n: int
 ) -> "NamedArray":
-    """Raise square matrices, which map a space to itself, to the power `n`; a negative `n` inverts them first.
+    """Raise square matrices, which map a space to itself, to the power `n`.
 
-    The result maps `column` to `row`, like `a`; the power -1 is `inv` with its two names swapped.
+    Args:
+        a: axes {row, column, ...}.
+        row: the axes that `a` maps to.
+        column: the axes that `a` maps from.
+        n: the power, static; a negative one inverts the matrices first.
+
+    Returns:
+        The axes of `a`. The result maps `column` to `row` too: the power -1 is `inv` with its two names swapped.
+
+    Raises:
+        OperandError: if `n` is not an int.
+
+    Examples:
+        >>> axn.linalg.matrix_power(axn.named([[1, 1], [0, 1]], ("row", "column")), "row", "column", 3).tolist()
+        [[1, 3], [0, 1]]
     """
     if not isinstance(n, int | np.integer):
         problem = f"the power must be an int, not {type_text(n)}"
@@ -362,6 +488,13 @@ def matrix_rank(
         column: the axes that `a` maps from.
         tol: singular values up to this one count as zero.
         hermitian: whether the matrices are Hermitian, which is faster.
+
+    Returns:
+        Integers over the other axes of `a`.
+
+    Examples:
+        >>> axn.linalg.matrix_rank(axn.named([[1., 2.], [2., 4.]], ("row", "column")), "row", "column").item()
+        1
     """
     operands = _with_bound([a], tol)
     return over(jnp.linalg.matrix_rank, operands, row, column, "", hermitian=hermitian)
@@ -379,6 +512,17 @@ def norm(
         axis: one axis for vectors; with an `ord`, a pair (row, column) for matrices; None for all axes.
         ord: None is the root of the sum of squares, over any number of axes. Over one axis as in `vector_norm`, over
             two as in `matrix_norm`.
+
+    Returns:
+        The axes of `x` except `axis`.
+
+    Raises:
+        AxisError: if an `ord` is given for more than two axes.
+        ArgumentError: if `ord` is unknown.
+
+    Examples:
+        >>> axn.linalg.norm(axn.named([3., 4.], "x")).item()
+        5.0
     """
     if ord is None:
         return reduction.reduction(_norm, x, axis)
@@ -417,6 +561,13 @@ def pinv(
         column: the axes that `a` maps from.
         rtol: singular values up to this fraction of the largest one count as zero.
         hermitian: whether the matrices are Hermitian, which is faster.
+
+    Returns:
+        The axes of `a`; in storage the two names swap places.
+
+    Examples:
+        >>> axn.linalg.pinv(axn.named([[2.], [0.]], ("row", "column")), "row", "column").tolist()
+        [[0.5, 0.0]]
     """
     operands = _with_bound([a], rtol)
     return over(jnp.linalg.pinv, operands, row, column, "CR", in_place=True, hermitian=hermitian)
@@ -459,7 +610,22 @@ def slogdet(
     *,
     method: Literal["lu", "qr"] | None = None,
 ) -> Pair:
-    """Return the sign of the determinant of square matrices, and the logarithm of its absolute value."""
+    """Return the sign of the determinant of square matrices, and the logarithm of its absolute value.
+
+    Args:
+        a: axes {row, column, ...}.
+        row: the axes that `a` maps to.
+        column: the axes that `a` maps from.
+        method: the factorisation to compute it from, "lu" (None) or "qr".
+
+    Returns:
+        The sign and the logarithm, over the other axes of `a`.
+
+    Examples:
+        >>> sign, log = axn.linalg.slogdet(axn.named([[-1.]], ("row", "column")), "row", "column")
+        >>> sign.item(), log.item()
+        (-1.0, 0.0)
+    """
     one_of("slogdet", "method", method, (None, "lu", "qr"))
     return over(jnp.linalg.slogdet, [a], row, column, ("", ""), square=True, method=method)
 
@@ -474,7 +640,7 @@ def solve(a: "NamedArray", b: Operand, row: AxisSelection, column: AxisSelection
         column: the axes that `a` maps from, those of the result.
 
     Returns:
-        `x`, such that `a.dot(x, axis=column)` is `b`; it has `column` in place of `row`.
+        `x`, such that `a.dot(x, axis=column)` is `b`: the axes of `b`, with `column` instead of `row`.
 
     Examples:
         >>> a = axn.named([[2., 0.], [0., 4.]], ("row", "column"))
@@ -505,6 +671,14 @@ def solve_triangular(
         column: the axes that `a` maps from, those of the result.
         lower: whether the triangle is the lower one: column up to row.
         unit_diagonal: whether to take the diagonal as ones, without reading it.
+
+    Returns:
+        `x`: the axes of `b`, with `column` instead of `row`.
+
+    Examples:
+        >>> a, b = axn.named([[2., 2.], [0., 1.]], ("row", "column")), axn.named([4., 1.], "row")
+        >>> axn.linalg.solve_triangular(a, b, "row", "column").tolist()
+        [1.0, 1.0]
     """
     options = {"lower": lower, "unit_diagonal": unit_diagonal}
     return over(
@@ -548,17 +722,62 @@ def svd(
 def svdvals(
     a: "NamedArray", row: AxisSelection, column: AxisSelection, new_axis: AxisSelector
 ) -> "NamedArray":
-    """Return the singular values of matrices over `new_axis` in descending order."""
+    """Return the singular values of matrices in descending order.
+
+    Args:
+        a: axes {row, column, ...}.
+        row: the axes that `a` maps to.
+        column: the axes that `a` maps from.
+        new_axis: the axis that numbers the singular values, as long as the shorter of row and column.
+
+    Returns:
+        Axes {new_axis, ...}.
+
+    Examples:
+        >>> axn.linalg.svdvals(axn.named([[0., 2.]], ("row", "column")), "row", "column", "k").tolist()
+        [2.0]
+    """
     return over(jnp.linalg.svdvals, [a], row, column, "K", new_axis=new_axis)
 
 
 def vdot(x: "NamedArray", y: "NamedArray") -> "NamedArray":
-    """Multiply the complex conjugate of `x` by `y` and sum over all axes, which both must have."""
+    """Multiply the complex conjugate of `x` by `y` and sum over all axes.
+
+    Args:
+        x: any axes.
+        y: the same axes.
+
+    Returns:
+        A 0-d array.
+
+    Raises:
+        AxisNotFoundError: if one of the two lacks an axis.
+
+    Examples:
+        >>> axn.vdot(axn.named([1j, 2], "x"), axn.named([1j, 1], "x")).item()
+        (3+0j)
+    """
     return contract.dot(elementwise.conj(x), y, axis=None)
 
 
 def vecdot(x: "NamedArray", y: "NamedArray", axis: AxisSelection) -> "NamedArray":
-    """Multiply the complex conjugate of `x` by `y` and sum over `axis`: `dot` for vectors that may be complex."""
+    """Multiply the complex conjugate of `x` by `y` and sum over `axis`: `dot` for vectors that may be complex.
+
+    Args:
+        x: axes {axis, ...}.
+        y: axes {axis, ...}; other axes are matched by name.
+        axis: the axes to sum over.
+
+    Returns:
+        The axes of both except `axis`.
+
+    Raises:
+        AxisNotFoundError: if one of the two lacks an axis to sum over.
+
+    Examples:
+        >>> axn.vecdot(axn.named([1j, 2], "x"), axn.named([1j, 1], "x"), "x").item()
+        (3+0j)
+    """
     return contract.dot(elementwise.conj(x), y, axis=axis)
 
 
@@ -572,6 +791,16 @@ def vector_norm(
         axis: one axis, several, or None for all.
         ord: inf or -inf, the largest or smallest absolute value; 0, the number of nonzero elements; any other number
             p, the sum of absolute values to the power p, to the power 1/p.
+
+    Returns:
+        The axes of `x` except `axis`.
+
+    Raises:
+        ArgumentError: if `ord` is not a number.
+
+    Examples:
+        >>> axn.linalg.vector_norm(axn.named([3., -4.], "x"), ord=1).item()
+        7.0
     """
     return reduction.reduction(_vector_norm, x, axis, ord=_number("vector_norm", ord))
 

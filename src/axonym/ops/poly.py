@@ -51,6 +51,13 @@ Coefficients: TypeAlias = AxisSelector | Sequence[AxisSelector]
 def poly(seq_of_zeros: "NamedArray", *, axis: AxisSelector | None = None) -> "NamedArray":
     """Return the polynomial with the given roots and a leading coefficient of one.
 
+    Args:
+        seq_of_zeros: the roots, real or complex; axes {axis, ...}.
+        axis: the axis of the roots; by default the only one.
+
+    Returns:
+        The axes of `seq_of_zeros`; `axis` is one longer. `jnp.poly` takes square matrices as well.
+
     Examples:
         >>> axn.poly(axn.named([1., 2.], "degree"))
         NamedArray(float32[degree=3])
@@ -66,6 +73,14 @@ def _poly(zeros: jax.Array) -> jax.Array:
 def polyadd(p1: Operand, p2: Operand, *, axis: Coefficients | None = None) -> "NamedArray":
     """Add polynomials of any degrees.
 
+    Args:
+        p1: axes {axis, ...}, or a scalar.
+        p2: axes {axis, ...}, or a scalar; other axes are matched by name.
+        axis: the coefficient axis, or one for each of the two; by default the only one of each.
+
+    Returns:
+        The coefficients over `axis`, as many as in the longer of the two.
+
     Examples:
         >>> axn.polyadd(axn.named([1, 0, 0], "degree"), axn.named([5, 7], "degree"))
         NamedArray(int32[degree=3])
@@ -79,7 +94,20 @@ def _polyadd(p1: jax.Array, p2: jax.Array) -> jax.Array:
 
 
 def polyder(p: "NamedArray", m: int = 1, *, axis: AxisSelector | None = None) -> "NamedArray":
-    """Return the derivative of order `m`: the coefficient axis is `m` shorter."""
+    """Return the derivative of order `m`.
+
+    Args:
+        p: axes {axis, ...}.
+        m: how many times to differentiate.
+        axis: the coefficient axis; by default the only one.
+
+    Returns:
+        The axes of `p`; `axis` is `m` shorter.
+
+    Examples:
+        >>> axn.polyder(axn.named([1, 2, 3], "degree")).tolist()
+        [2.0, 2.0]
+    """
     return _apply(_polyder, p, axis, m=_number("polyder", "m", m))
 
 
@@ -92,7 +120,19 @@ def polydiv(
 ) -> "tuple[NamedArray, NamedArray]":
     """Return the quotient and the remainder of a division of polynomials.
 
-    The remainder has the size of `p1`, whatever its degree; `trim_zeros(remainder, "f")` cuts it outside jit.
+    Args:
+        p1: the dividend, as in `polyadd`.
+        p2: the divisor, as in `polyadd`.
+        axis: the coefficient axis, or one for each of the two; by default the only one of each.
+
+    Returns:
+        The quotient and the remainder over `axis`. The remainder has the size of `p1`, whatever its degree;
+        `trim_zeros(remainder, "f")` cuts it outside jit.
+
+    Examples:
+        >>> quotient, rest = axn.polydiv(axn.named([1., 0., 1.], "degree"), axn.named([1., 1.], "degree"))
+        >>> quotient.tolist(), rest.tolist()
+        ([1.0, -1.0], [0.0, 0.0, 2.0])
     """
     operands, core, out = _line_up_two(_polydiv, p1, p2, axis)
     quotient, remainder = batched(_polydiv, operands, core, (out, out), each=True, in_place=True)
@@ -220,7 +260,7 @@ def _polyfit(
 def polyint(
     p: "NamedArray", m: int = 1, k: Operand | None = None, *, axis: AxisSelector | None = None
 ) -> "NamedArray":
-    """Return the integral of order `m`: the coefficient axis is `m` longer.
+    """Return the integral of order `m`.
 
     Args:
         p: axes {axis, ...}.
@@ -228,6 +268,16 @@ def polyint(
         k: the constants of integration, that of the first integral first: a scalar for all, or `m` of them along an
             axis that is not another axis of `p`; zero by default.
         axis: the coefficient axis; by default the only one.
+
+    Returns:
+        Floats with the axes of `p`; `axis` is `m` longer.
+
+    Raises:
+        ArgumentError: if there are neither one nor `m` constants.
+
+    Examples:
+        >>> axn.polyint(axn.named([2., 2.], "degree"), k=5).tolist()
+        [1.0, 2.0, 5.0]
     """
     if k is None:
         return _apply(_polyint, p, axis, m=_number("polyint", "m", m))
@@ -262,7 +312,20 @@ def _polyint(p: jax.Array, k: jax.Array | None = None, *, m: int) -> jax.Array:
 
 
 def polymul(p1: Operand, p2: Operand, *, axis: Coefficients | None = None) -> "NamedArray":
-    """Multiply polynomials; coefficient axes of sizes m and n give one of size m + n - 1."""
+    """Multiply polynomials.
+
+    Args:
+        p1: as in `polyadd`.
+        p2: as in `polyadd`.
+        axis: the coefficient axis, or one for each of the two; by default the only one of each.
+
+    Returns:
+        The coefficients over `axis`: axes of sizes m and n give one of size m + n - 1.
+
+    Examples:
+        >>> axn.polymul(axn.named([1, 1], "degree"), axn.named([1, -1], "degree")).tolist()
+        [1.0, 0.0, -1.0]
+    """
     return _apply_to_two(_polymul, p1, p2, axis)
 
 
@@ -271,7 +334,20 @@ def _polymul(p1: jax.Array, p2: jax.Array) -> jax.Array:
 
 
 def polysub(p1: Operand, p2: Operand, *, axis: Coefficients | None = None) -> "NamedArray":
-    """Subtract polynomials of any degrees."""
+    """Subtract polynomials of any degrees.
+
+    Args:
+        p1: as in `polyadd`.
+        p2: as in `polyadd`.
+        axis: the coefficient axis, or one for each of the two; by default the only one of each.
+
+    Returns:
+        The coefficients over `axis`, as many as in the longer of the two.
+
+    Examples:
+        >>> axn.polysub(axn.named([1, 0, 0], "degree"), axn.named([5, 7], "degree")).tolist()
+        [1, -5, -7]
+    """
     return _apply_to_two(_polysub, p1, p2, axis)
 
 
@@ -324,6 +400,9 @@ def roots(
             outside jit. Otherwise there is one root less than coefficients, and missing ones are NaN.
         axis: the coefficient axis; by default the only one.
 
+    Returns:
+        The axes of `p`; `axis` has one position for each root.
+
     Raises:
         OperandError: while tracing, with `strip_zeros`.
 
@@ -360,6 +439,9 @@ def trim_zeros(
         trim: the ends to trim.
         axis: the axis; by default the only one.
 
+    Returns:
+        The axes of `f`.
+
     Raises:
         OperandError: while tracing.
 
@@ -392,8 +474,14 @@ def vander(x: "NamedArray", degree: AxisSelector, *, increasing: bool = False) -
 
     Args:
         x: any axes; one, if `degree` is a name.
-        degree: the new last axis; its size, for a name the number of elements of `x`, is the number of powers.
+        degree: the new axis; its size, for a name the number of elements of `x`, is the number of powers.
         increasing: start with the zeroth power.
+
+    Returns:
+        Axes {..., degree}.
+
+    Raises:
+        AxisError: if `degree` has no size, unless `x` has just one axis.
 
     Examples:
         >>> axn.vander(axn.named([2, 3], "x"), axn.Axis("degree", 3))

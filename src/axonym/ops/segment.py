@@ -134,7 +134,22 @@ def segment_max(
 ) -> "NamedArray":
     """Return the maximum of each segment; an empty one gives the lowest value of the dtype.
 
-    The arguments are those of `segment_sum`.
+    Args:
+        x: axes {axis, ...}.
+        ids: as in `segment_sum`, like all further arguments.
+        Segment: the axis of the segments.
+        axis: the axes to reduce, None for all axes of `ids`.
+        indices_are_sorted: a promise that the ids ascend along `axis`.
+        unique_indices: a promise that no id occurs twice.
+        mode: how to treat ids out of range.
+
+    Returns:
+        The axes of `x`, with `Segment` instead of `axis`.
+
+    Examples:
+        >>> x, ids = axn.named([1.0, 2.0, 4.0], "node"), axn.named([0, 1, 0], "node")
+        >>> axn.segment_max(x, ids, axn.Axis("graph", 2)).tolist()
+        [4.0, 2.0]
     """
     return _segments(_segment_max, x, ids, Segment, axis, indices_are_sorted, unique_indices, mode)
 
@@ -149,7 +164,25 @@ def segment_mean(
     unique_indices: bool = False,
     mode: str | None = None,
 ) -> "NamedArray":
-    """Return the mean of each segment, NaN for an empty one; arguments as in `segment_sum`."""
+    """Return the mean of each segment, NaN for an empty one.
+
+    Args:
+        x: axes {axis, ...}.
+        ids: as in `segment_sum`, like all further arguments.
+        Segment: the axis of the segments.
+        axis: the axes to reduce, None for all axes of `ids`.
+        indices_are_sorted: a promise that the ids ascend along `axis`.
+        unique_indices: a promise that no id occurs twice.
+        mode: how to treat ids out of range.
+
+    Returns:
+        Floats with the axes of `x`, with `Segment` instead of `axis`.
+
+    Examples:
+        >>> x, ids = axn.named([1.0, 2.0, 4.0], "node"), axn.named([0, 1, 0], "node")
+        >>> axn.segment_mean(x, ids, axn.Axis("graph", 2)).tolist()
+        [2.5, 2.0]
+    """
     return _segments(_segment_mean, x, ids, Segment, axis, indices_are_sorted, unique_indices, mode)
 
 
@@ -165,7 +198,22 @@ def segment_min(
 ) -> "NamedArray":
     """Return the minimum of each segment; an empty one gives the highest value of the dtype.
 
-    The arguments are those of `segment_sum`.
+    Args:
+        x: axes {axis, ...}.
+        ids: as in `segment_sum`, like all further arguments.
+        Segment: the axis of the segments.
+        axis: the axes to reduce, None for all axes of `ids`.
+        indices_are_sorted: a promise that the ids ascend along `axis`.
+        unique_indices: a promise that no id occurs twice.
+        mode: how to treat ids out of range.
+
+    Returns:
+        The axes of `x`, with `Segment` instead of `axis`.
+
+    Examples:
+        >>> x, ids = axn.named([1.0, 2.0, 4.0], "node"), axn.named([0, 1, 0], "node")
+        >>> axn.segment_min(x, ids, axn.Axis("graph", 2)).tolist()
+        [1.0, 2.0]
     """
     return _segments(_segment_min, x, ids, Segment, axis, indices_are_sorted, unique_indices, mode)
 
@@ -180,7 +228,25 @@ def segment_prod(
     unique_indices: bool = False,
     mode: str | None = None,
 ) -> "NamedArray":
-    """Return the product of each segment, 1 for an empty one; arguments as in `segment_sum`."""
+    """Return the product of each segment, 1 for an empty one.
+
+    Args:
+        x: axes {axis, ...}.
+        ids: as in `segment_sum`, like all further arguments.
+        Segment: the axis of the segments.
+        axis: the axes to reduce, None for all axes of `ids`.
+        indices_are_sorted: a promise that the ids ascend along `axis`.
+        unique_indices: a promise that no id occurs twice.
+        mode: how to treat ids out of range.
+
+    Returns:
+        The axes of `x`, with `Segment` instead of `axis`.
+
+    Examples:
+        >>> x, ids = axn.named([1.0, 2.0, 4.0], "node"), axn.named([0, 1, 0], "node")
+        >>> axn.segment_prod(x, ids, axn.Axis("graph", 2)).tolist()
+        [4.0, 2.0]
+    """
     return _segments(_segment_prod, x, ids, Segment, axis, indices_are_sorted, unique_indices, mode)
 
 
@@ -204,6 +270,9 @@ def segment_sum(
         indices_are_sorted: a promise that the ids ascend along `axis` (in the order in which several are given).
         unique_indices: a promise that no id occurs twice.
         mode: how to treat ids out of range, as in `jax.ops.segment_sum`.
+
+    Returns:
+        The axes of `x`, with `Segment` instead of `axis`.
 
     Raises:
         OperandError: if `ids` is not of integers, or `Segment` has no size.

@@ -80,6 +80,13 @@ def intersect1d(
         return_indices: also return the first position of each value in `x` and in `y`, flattened in storage order;
             beyond their ends for the padding.
         fill_value: the padding after the values.
+
+    Returns:
+        The values over `Common`; with `return_indices`, a tuple of them and both positions.
+
+    Examples:
+        >>> axn.intersect1d(axn.named([3, 1, 2], "i"), [2, 3], axn.Axis("value", 2)).tolist()
+        [2, 3]
     """
     results: tuple[NamedArray, NamedArray, NamedArray] = _apply_to_two(
         _intersect1d, x, y, Common, fill_value, 3
@@ -99,10 +106,16 @@ def isin(
     """Test whether each element is in `test_elements`.
 
     Args:
-        element: any axes, which the result has.
+        element: any axes.
         test_elements: any axes, or a plain array or list.
         invert: test whether it is not.
         method: the algorithm: "compare_all" (the default of "auto"), or "binary_search" or "sort" for many others.
+
+    Returns:
+        Booleans with the axes of `element`.
+
+    Raises:
+        ArgumentError: if `method` is unknown.
 
     Examples:
         >>> axn.isin(axn.named([3, 1, 4, 1], "i"), [1, 2]).tolist()
@@ -123,7 +136,21 @@ def setdiff1d(
     *,
     fill_value: Operand | None = None,
 ) -> "NamedArray":
-    """Return the values of `x` that are not in `y`, sorted; arguments as in `intersect1d`."""
+    """Return the values of `x` that are not in `y`, sorted.
+
+    Args:
+        x: any axes; one of the two may be a plain array or list.
+        y: the same.
+        Rest: the axis of the values.
+        fill_value: the padding after the values.
+
+    Returns:
+        The values over `Rest`.
+
+    Examples:
+        >>> axn.setdiff1d(axn.named([3, 1, 2], "i"), [2], axn.Axis("value", 2)).tolist()
+        [1, 3]
+    """
     result: NamedArray = _apply_to_two(_setdiff1d, x, y, Rest, fill_value)
     return result
 
@@ -135,7 +162,21 @@ def setxor1d(
     *,
     fill_value: Operand | None = None,
 ) -> "NamedArray":
-    """Return the values that are in exactly one of two arrays, sorted; arguments as in `intersect1d`."""
+    """Return the values that are in exactly one of two arrays, sorted.
+
+    Args:
+        x: any axes; one of the two may be a plain array or list.
+        y: the same.
+        Either: the axis of the values.
+        fill_value: the padding after the values.
+
+    Returns:
+        The values over `Either`.
+
+    Examples:
+        >>> axn.setxor1d(axn.named([3, 1], "i"), [3, 2], axn.Axis("value", 2)).tolist()
+        [1, 2]
+    """
     result: NamedArray = _apply_to_two(_setxor1d, x, y, Either, fill_value)
     return result
 
@@ -147,7 +188,21 @@ def union1d(
     *,
     fill_value: Operand | None = None,
 ) -> "NamedArray":
-    """Return the values that are in at least one of two arrays, sorted; arguments as in `intersect1d`."""
+    """Return the values that are in at least one of two arrays, sorted.
+
+    Args:
+        x: any axes; one of the two may be a plain array or list.
+        y: the same.
+        Union: the axis of the values.
+        fill_value: the padding after the values.
+
+    Returns:
+        The values over `Union`.
+
+    Examples:
+        >>> axn.union1d(axn.named([3, 1], "i"), [3, 2], axn.Axis("value", 3)).tolist()
+        [1, 2, 3]
+    """
     result: NamedArray = _apply_to_two(_union1d, x, y, Union, fill_value)
     return result
 
@@ -225,6 +280,9 @@ def unique(
         fill_value: the padding after the values.
         equal_nan: whether all NaNs are one value.
 
+    Returns:
+        The values over `Unique`, or a tuple of them and all further results.
+
     Examples:
         >>> x = axn.named([3, 1, 3, 1], "i")
         >>> values, counts = axn.unique(x, axn.Axis("value", 3), return_counts=True, fill_value=-1)
@@ -274,7 +332,22 @@ def unique_all(
     axis: AxisSelector | None = None,
     fill_value: Operand | None = None,
 ) -> "tuple[NamedArray, NamedArray, NamedArray, NamedArray]":
-    """Return the values, first indices, inverse and counts of `unique` with `equal_nan=False`."""
+    """Return the values, first positions, inverse and counts of `unique` with `equal_nan=False`.
+
+    Args:
+        array: any axes.
+        Unique: the axis of the values; for slices, it replaces `axis`.
+        axis: the axis whose slices are compared; None compares single elements.
+        fill_value: the padding after the values.
+
+    Returns:
+        The values, first positions and counts over `Unique`; the inverse over the axes of `array`, or over `axis`.
+
+    Examples:
+        >>> values, first, inverse, counts = axn.unique_all(axn.named([3, 1, 3], "i"), axn.Axis("value", 2))
+        >>> first.tolist(), inverse.tolist(), counts.tolist()
+        ([1, 0], [1, 0, 1], [1, 2])
+    """
     values, index, inverse, counts = unique(
         array,
         Unique,
@@ -295,7 +368,22 @@ def unique_counts(
     axis: AxisSelector | None = None,
     fill_value: Operand | None = None,
 ) -> "tuple[NamedArray, NamedArray]":
-    """Return the values and counts of `unique` with `equal_nan=False`."""
+    """Return the values and counts of `unique` with `equal_nan=False`.
+
+    Args:
+        array: any axes.
+        Unique: the axis of the values; for slices, it replaces `axis`.
+        axis: the axis whose slices are compared; None compares single elements.
+        fill_value: the padding after the values.
+
+    Returns:
+        The values, and how often each occurs, over `Unique`.
+
+    Examples:
+        >>> values, counts = axn.unique_counts(axn.named([3, 1, 3], "i"), axn.Axis("value", 2))
+        >>> values.tolist(), counts.tolist()
+        ([1, 3], [1, 2])
+    """
     values, counts = unique(
         array, Unique, return_counts=True, axis=axis, fill_value=fill_value, equal_nan=False
     )
@@ -309,7 +397,22 @@ def unique_inverse(
     axis: AxisSelector | None = None,
     fill_value: Operand | None = None,
 ) -> "tuple[NamedArray, NamedArray]":
-    """Return the values and the inverse of `unique` with `equal_nan=False`."""
+    """Return the values and the inverse of `unique` with `equal_nan=False`.
+
+    Args:
+        array: any axes.
+        Unique: the axis of the values; for slices, it replaces `axis`.
+        axis: the axis whose slices are compared; None compares single elements.
+        fill_value: the padding after the values.
+
+    Returns:
+        The values over `Unique`, and the number of the value of each element or slice.
+
+    Examples:
+        >>> values, inverse = axn.unique_inverse(axn.named([3, 1, 3], "i"), axn.Axis("value", 2))
+        >>> inverse.tolist()
+        [1, 0, 1]
+    """
     values, inverse = unique(
         array, Unique, return_inverse=True, axis=axis, fill_value=fill_value, equal_nan=False
     )
@@ -323,7 +426,21 @@ def unique_values(
     axis: AxisSelector | None = None,
     fill_value: Operand | None = None,
 ) -> "NamedArray":
-    """Return the values of `unique` with `equal_nan=False`."""
+    """Return the values of `unique` with `equal_nan=False`.
+
+    Args:
+        array: any axes.
+        Unique: the axis of the values; for slices, it replaces `axis`.
+        axis: the axis whose slices are compared; None compares single elements.
+        fill_value: the padding after the values.
+
+    Returns:
+        The values over `Unique`.
+
+    Examples:
+        >>> axn.unique_values(axn.named([3, 1, 3], "i"), axn.Axis("value", 2)).tolist()
+        [1, 3]
+    """
     return unique(array, Unique, axis=axis, fill_value=fill_value, equal_nan=False)
 
 

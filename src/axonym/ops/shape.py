@@ -63,10 +63,21 @@ def _node(function: str, x: object) -> tuple[tuple[jax.Array], Names]:
 def rename(x: "NamedArray", renames: Mapping[AxisKey, AxisSelector]) -> "NamedArray":
     """Rename axes, all at once, so that names may be swapped.
 
+    Args:
+        x: axes {those of `renames`, ...}.
+        renames: a mapping from old axes to new ones; the size of an `Axis` on either side is checked.
+
+    Returns:
+        The same array with the new names.
+
     Raises:
         AxisNotFoundError: if an old axis is missing.
         AxisClashError: if a name would occur twice.
         AxisSizeError: if an `Axis` has another size than the renamed axis.
+
+    Examples:
+        >>> axn.ones(axn.make_axes(query=2, key=3)).rename({"query": "key", "key": "query"}).shape
+        {'key': 2, 'query': 3}
     """
     (array,), old_names = _node("rename", x)
     if not isinstance(renames, Mapping):
@@ -88,9 +99,21 @@ def rename(x: "NamedArray", renames: Mapping[AxisKey, AxisSelector]) -> "NamedAr
 def tag(x: "NamedArray", *axes: AxisSelector) -> "NamedArray":
     """Name all anonymous leading dimensions, in order: the inverse of `untag`.
 
+    Args:
+        x: an array with anonymous dimensions.
+        axes: one axis for each of them.
+
+    Returns:
+        Axes {*axes, ...}.
+
     Raises:
         AxisSizeError: if the number of names, or a size, does not match.
         AxisClashError: if a name is already in use.
+
+    Examples:
+        >>> x = axn.NamedArray(jnp.ones((2, 3)), ("embed",))
+        >>> x.tag("batch").shape
+        {'batch': 2, 'embed': 3}
     """
     (array,), names = _node("tag", x)
     shape = shape_of("tag", array, names)
@@ -109,7 +132,17 @@ def tag(x: "NamedArray", *axes: AxisSelector) -> "NamedArray":
 def untag(x: "NamedArray", *axes: AxisSelector) -> "NamedArray":
     """Move axes to the front and make them anonymous, in the given order, after dimensions that are already anonymous.
 
-    Anonymous dimensions are what raw `jax.vmap` and `jax.lax.scan` map over.
+    Raw `jax.vmap` and `jax.lax.scan` map over anonymous dimensions.
+
+    Args:
+        x: axes {*axes, ...}.
+        axes: the axes that lose their names.
+
+    Returns:
+        The other axes of `x`.
+
+    Raises:
+        AxisNotFoundError: if an axis is missing.
 
     Examples:
         >>> x = axn.ones((axn.Axis("batch", 2), axn.Axis("embed", 3)))
@@ -142,6 +175,9 @@ def rearrange(
         x: the array.
         order: the axes in the new order, or an expression.
         bindings: the axis, its name or its size, for a name in the expression.
+
+    Returns:
+        The axes in the given order.
 
     Raises:
         AxisNotFoundError: if an axis is missing, or omitted without `...`.
@@ -206,8 +242,19 @@ def _rearranged(
 def broadcast_axis(x: "NamedArray", axes: AxisSpec) -> "NamedArray":
     """Add the axes that `x` lacks, in front, by repetition.
 
+    Args:
+        x: any axes.
+        axes: the axes with their sizes.
+
+    Returns:
+        Axes {those of `axes` that `x` lacks, ...}.
+
     Raises:
         AxisSizeError: if `x` has one of the axes with another size.
+
+    Examples:
+        >>> axn.named([1, 2], "embed").broadcast_axis(axn.Axis("batch", 3)).shape
+        {'batch': 3, 'embed': 2}
     """
     _node("broadcast_axis", x)
     given = spec(axes, "broadcast_axis")
@@ -218,9 +265,20 @@ def broadcast_axis(x: "NamedArray", axes: AxisSpec) -> "NamedArray":
 def broadcast_to(x: "NamedArray", axes: AxisSpec) -> "NamedArray":
     """Broadcast `x` to exactly these axes in this order, adding by repetition those that it lacks.
 
+    Args:
+        x: axes among `axes`.
+        axes: the axes of the result with their sizes.
+
+    Returns:
+        Exactly `axes`, in their order.
+
     Raises:
         AxisNotFoundError: if `x` has an axis that is not among them.
         AxisSizeError: if `x` has one of the axes with another size.
+
+    Examples:
+        >>> axn.named([1, 2], "embed").broadcast_to(axn.make_axes(embed=2, batch=3)).shape
+        {'embed': 2, 'batch': 3}
     """
     _node("broadcast_to", x)
     given = spec(axes, "broadcast_to")
@@ -300,6 +358,9 @@ def broadcast_arrays(
             Otherwise the axes that the array with the most axes lacks come first.
         ensure_order: return all arrays in one order. Otherwise each keeps its own, after the axes that it lacked.
 
+    Returns:
+        A tuple with one entry for each argument.
+
     Raises:
         BroadcastError: if no array has the axes of all others, with `require_subset`.
         AxisSizeError: if a name has two sizes.
@@ -332,9 +393,20 @@ def broadcast_arrays(
 def squeeze(x: "NamedArray", axis: AxisSelection) -> "NamedArray":
     """Drop axes of size 1; `broadcast_axis` is the inverse.
 
+    Args:
+        x: axes {axis, ...}.
+        axis: one axis or several; `jnp.squeeze` drops all of size 1 without it.
+
+    Returns:
+        The axes of `x` except `axis`.
+
     Raises:
         AxisNotFoundError: if an axis is missing.
         AxisSizeError: if an axis has another size.
+
+    Examples:
+        >>> axn.ones(axn.make_axes(batch=1, embed=3)).squeeze("batch").shape
+        {'embed': 3}
     """
     (array,), names = _node("squeeze", x)
     kernel = checks.planned("squeeze", (x,), _squeezed, names, selection(axis, "squeeze"))
@@ -362,11 +434,23 @@ def _squeezed(names: Names, given: Pairs) -> kernels.Kernel:
 
 
 def flatten_axes(x: "NamedArray", old_axes: AxisSelection, new_axis: AxisSelector) -> "NamedArray":
-    """Merge axes into one, in place of the first of them; the last of `old_axes` varies fastest.
+    """Merge axes into one; the last of `old_axes` varies fastest.
+
+    Args:
+        x: axes {*old_axes, ...}.
+        old_axes: the axes to merge, from the slowest to the fastest.
+        new_axis: the merged axis; the size of an `Axis` is checked.
+
+    Returns:
+        The axes of `x`, with `new_axis` where the first of `old_axes` in storage was.
 
     Raises:
         AxisNotFoundError: if one of `old_axes` is missing.
         AxisSizeError: if the size of an `Axis` as `new_axis` is not their product.
+
+    Examples:
+        >>> axn.ones(axn.make_axes(heads=2, batch=3, head_size=4)).flatten_axes(("heads", "head_size"), "embed").shape
+        {'embed': 8, 'batch': 3}
     """
     (array,), names = _node("flatten_axes", x)
     given = selection(old_axes, "flatten_axes")
@@ -406,7 +490,22 @@ def _flattened(names: Names, given: Pairs, new: tuple[str, int | None]) -> kerne
 
 
 def flatten(x: "NamedArray", new_axis: AxisSelector) -> "NamedArray":
-    """Merge all axes into one, in storage order."""
+    """Merge all axes into one, in storage order.
+
+    Args:
+        x: any axes.
+        new_axis: the merged axis; the size of an `Axis` is checked.
+
+    Returns:
+        Axes {new_axis}.
+
+    Raises:
+        AxisSizeError: if the size of an `Axis` as `new_axis` is not the product of all sizes.
+
+    Examples:
+        >>> axn.ones(axn.make_axes(row=2, column=3)).flatten("pixel").shape
+        {'pixel': 6}
+    """
     (_,), names = _node("flatten", x)
     if not names:
         new = selector(new_axis, "flatten")
@@ -418,10 +517,22 @@ def flatten(x: "NamedArray", new_axis: AxisSelector) -> "NamedArray":
 def unflatten_axis(x: "NamedArray", axis: AxisSelector, new_axes: AxisSpec) -> "NamedArray":
     """Split one axis into several, in place; the last of them varies fastest.
 
+    Args:
+        x: axes {axis, ...}.
+        axis: the axis to split.
+        new_axes: the axes with their sizes, from the slowest to the fastest.
+
+    Returns:
+        The axes of `x`, with `new_axes` instead of `axis`.
+
     Raises:
         AxisNotFoundError: if `axis` is missing.
         AxisSizeError: if the product of the new sizes is not the old one.
         AxisClashError: if a new name is already in use.
+
+    Examples:
+        >>> axn.ones(axn.Axis("embed", 6)).unflatten_axis("embed", axn.make_axes(heads=2, head_size=3)).shape
+        {'heads': 2, 'head_size': 3}
     """
     (array,), names = _node("unflatten_axis", x)
     given = selector(axis, "unflatten_axis")

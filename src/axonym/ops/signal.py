@@ -51,11 +51,18 @@ def convolve(
     Args:
         x: axes {axis, ...}.
         v: axes {axis, ...}, where `axis` may have another size; or a plain 1-d array.
-        axis: the axis to convolve along, which the result has too.
-        mode: its size there, for sizes n and m: n + m - 1 for "full", the larger of the two for "same"; "valid" keeps
-            the positions where the two overlap completely.
+        axis: the axis to convolve along.
+        mode: its size in the result, for sizes n and m: n + m - 1 for "full", the larger of the two for "same"; "valid"
+            keeps the positions where the two overlap completely.
         precision: the precision of the products, as in `jax.lax`.
         preferred_element_type: the dtype to accumulate in and return; by default a float, for integers too.
+
+    Returns:
+        The axes of both.
+
+    Raises:
+        ArgumentError: if `mode` is unknown.
+        AxisSizeError: if a signal is empty.
 
     Examples:
         >>> signal, kernel = axn.named([1., 2., 3.], "time"), axn.named([0.5, 0.5], "time")
@@ -77,7 +84,24 @@ def correlate(
 ) -> "NamedArray":
     """Return the cross-correlation of `x` and `v` along `axis`; `v` is conjugated.
 
-    The arguments are those of `convolve`.
+    Args:
+        x: axes {axis, ...}.
+        v: axes {axis, ...}, where `axis` may have another size; or a plain 1-d array.
+        axis: the axis to correlate along.
+        mode: as in `convolve`.
+        precision: as in `convolve`.
+        preferred_element_type: as in `convolve`.
+
+    Returns:
+        The axes of both.
+
+    Raises:
+        ArgumentError: if `mode` is unknown.
+        AxisSizeError: if a signal is empty.
+
+    Examples:
+        >>> axn.correlate(axn.named([1., 2., 3.], "time"), axn.named([0., 1.], "time"), "time").tolist()
+        [2.0, 3.0]
     """
     return _slide(_correlate, x, v, axis, mode, precision, preferred_element_type)
 
@@ -90,7 +114,7 @@ def diff(
     prepend: Operand | None = None,
     append: Operand | None = None,
 ) -> "NamedArray":
-    """Return the `n`-th differences along `axis`, which is `n` shorter.
+    """Return the `n`-th differences along `axis`.
 
     Args:
         x: axes {axis, ...}.
@@ -98,6 +122,12 @@ def diff(
         n: the number of times to take differences, static.
         prepend: elements to put before `x` first; one if it lacks `axis`.
         append: elements to put after `x` first; one if it lacks `axis`.
+
+    Returns:
+        The axes of `x`; `axis` is `n` shorter.
+
+    Raises:
+        ArgumentError: if `n` is negative.
 
     Examples:
         >>> axn.diff(axn.named([1, 4, 9], "time"), "time", prepend=0)
@@ -124,9 +154,16 @@ def ediff1d(
 
     Args:
         x: axes {axis, ...}.
-        axis: the axis to take differences along.
+        axis: the axis to take differences along; `jnp.ediff1d` flattens its argument.
         to_end: elements to put after the differences; one if it lacks `axis`.
         to_begin: elements to put before the differences; one if it lacks `axis`.
+
+    Returns:
+        The axes of `x`.
+
+    Examples:
+        >>> axn.ediff1d(axn.named([1, 4, 9], "time"), "time", to_begin=0).tolist()
+        [0, 3, 5]
     """
     return _with_ends(_ediff1d, x, axis, {"to_begin": to_begin, "to_end": to_end})
 
@@ -158,10 +195,13 @@ def gradient(
 
     Args:
         x: axes {axis, ...}.
-        axis: one axis; or several, which give a tuple of results in their order.
+        axis: one axis or several.
         spacing: an array with the axis gives the coordinates of the samples, one without it their distance. A mapping
             gives each axis its own; the distance is one along other axes.
         edge_order: 1, or 2 for second-order accuracy at the two ends too.
+
+    Returns:
+        The axes of `x`; with several axes, a tuple of gradients in their order.
 
     Raises:
         AxisSizeError: if an axis has fewer than `edge_order` + 1 elements.
@@ -202,8 +242,6 @@ def interp(
 ) -> "NamedArray":
     """Interpolate linearly between samples along `axis`.
 
-    Other axes that operands share are matched; all are in the result, those of `x` first.
-
     Args:
         x: where to evaluate; any axes; one with the name of `axis` may have another size.
         xp: the coordinates of the samples, ascending; axes {axis, ...}, or a plain 1-d array.
@@ -212,6 +250,12 @@ def interp(
         left: the value below the first sample; the first sample by default, or "extrapolate".
         right: the value above the last sample; the last sample by default, or "extrapolate".
         period: the period of the function, if any; `xp` then need not be ascending.
+
+    Returns:
+        The axes of `x`, then the others of `xp` and `fp`; axes that operands share are matched.
+
+    Raises:
+        ArgumentError: if `left` or `right` is an unknown text.
 
     Examples:
         >>> samples = axn.named([0., 10., 20.], "time")
@@ -253,6 +297,13 @@ def trapezoid(
         axis: the axis to integrate over.
         x: the coordinates of the samples; axes {axis, ...}, or a plain 1-d array.
         dx: their distance, without `x`; axes among those of `y`.
+
+    Returns:
+        The axes of `y` except `axis`.
+
+    Examples:
+        >>> axn.trapezoid(axn.named([0.0, 1.0, 2.0], "time"), "time", dx=0.5).item()
+        1.0
     """
     if x is None:
         return batched(_trapezoid, [y, dx], [axis, ()], (), coordinates=False)
@@ -273,6 +324,13 @@ def unwrap(
         axis: the axis to unwrap along.
         discont: the smallest difference that is a jump; half a period by default, and never less.
         period: the period of the values; axes among the others of `x`.
+
+    Returns:
+        The axes of `x`.
+
+    Examples:
+        >>> axn.unwrap(axn.named([350.0, 10.0, 20.0], "time"), "time", period=360).tolist()
+        [350.0, 370.0, 380.0]
     """
     if isinstance(period, int | float) and isinstance(discont, int | float | None):
         # As floats: jnp.unwrap of integers, by an integer, is wrong.

@@ -25,7 +25,23 @@ __all__ = ["log_softmax", "softmax", "standardize"]
 def log_softmax(
     x: "NamedArray", axis: AxisSelection | None = None, *, where: Operand | None = None
 ) -> "NamedArray":
-    """Return the logarithm of `softmax`; arguments and errors are the same."""
+    """Return the logarithm of `softmax`, without overflow.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: one axis, or several; for all, write `x.names`. `jax.nn.log_softmax` takes the last one by default.
+        where: axes among those of `x`; the elements to include; the others become minus infinity.
+
+    Returns:
+        The axes of `x`.
+
+    Raises:
+        OperandError: without an axis.
+
+    Examples:
+        >>> axn.log_softmax(axn.named([0.0, 0.0], "vocab"), "vocab").tolist()
+        [-0.693..., -0.693...]
+    """
     _check_chosen("log_softmax", x, axis)
     return reduction.normalization(jax.nn.log_softmax, x, axis, where)
 
@@ -37,11 +53,18 @@ def softmax(
 
     Args:
         x: axes {axis, ...}.
-        axis: one axis, or several; for all, write `x.names`.
+        axis: one axis, or several; for all, write `x.names`. `jax.nn.softmax` takes the last one by default.
         where: axes among those of `x`; the elements to include; the others become zero.
+
+    Returns:
+        The axes of `x`.
 
     Raises:
         OperandError: without an axis.
+
+    Examples:
+        >>> axn.softmax(axn.named([1.0, 1.0], "vocab"), "vocab").tolist()
+        [0.5, 0.5]
     """
     _check_chosen("softmax", x, axis)
     return reduction.normalization(_softmax, x, axis, where)
@@ -68,8 +91,15 @@ def standardize(
         epsilon: a number added to the variance.
         where: axes among those of `x`; the elements to include in the mean and the variance.
 
+    Returns:
+        The axes of `x`.
+
     Raises:
         OperandError: without an axis.
+
+    Examples:
+        >>> axn.standardize(axn.named([1.0, 3.0], "embed"), "embed", epsilon=0).tolist()
+        [-1.0, 1.0]
     """
     _check_chosen("standardize", x, axis)
     if mean is None and variance is None and isinstance(epsilon, int | float):

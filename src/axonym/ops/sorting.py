@@ -46,7 +46,26 @@ def approx_max_k(
     *,
     recall_target: float = 0.95,
 ) -> tuple["NamedArray", "NamedArray"]:
-    """Return an approximate `top_k`, faster on accelerators; `recall_target` is the fraction that it should find."""
+    """Return an approximate `top_k`, faster on accelerators.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: the axis to select along; its size becomes `k`.
+        k: the number of elements, static; or the new axis, with its size.
+        new_axis: a new name for the axis.
+        recall_target: the fraction of the true `k` largest elements that it should find.
+
+    Returns:
+        The elements and their indices along `axis`; the axes of `x`.
+
+    Raises:
+        AxisSizeError: as in `top_k`.
+
+    Examples:
+        >>> values, indices = axn.approx_max_k(axn.named([1., 3., 2.], "vocab"), "vocab", 2)
+        >>> values.tolist(), indices.tolist()
+        ([3.0, 2.0], [1, 2])
+    """
     return _select_k(_approx_max_k, x, axis, k, new_axis, recall_target=recall_target)
 
 
@@ -58,12 +77,47 @@ def approx_min_k(
     *,
     recall_target: float = 0.95,
 ) -> tuple["NamedArray", "NamedArray"]:
-    """Return the `k` smallest elements along `axis` and their indices, approximately, as in `approx_max_k`."""
+    """Return the `k` smallest elements along `axis` and their indices, approximately, as in `approx_max_k`.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: the axis to select along; its size becomes `k`.
+        k: the number of elements, static; or the new axis, with its size.
+        new_axis: a new name for the axis.
+        recall_target: the fraction of the true `k` smallest elements that it should find.
+
+    Returns:
+        The elements and their indices along `axis`; the axes of `x`.
+
+    Raises:
+        AxisSizeError: as in `top_k`.
+
+    Examples:
+        >>> values, indices = axn.approx_min_k(axn.named([1., 3., 2.], "vocab"), "vocab", 2)
+        >>> values.tolist(), indices.tolist()
+        ([1.0, 2.0], [0, 2])
+    """
     return _select_k(_approx_min_k, x, axis, k, new_axis, recall_target=recall_target)
 
 
 def argpartition(x: "NamedArray", axis: AxisSelector, kth: int) -> "NamedArray":
-    """Return the indices that would partition along `axis`, as in `partition`."""
+    """Return the indices that would partition along `axis`, as in `partition`.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: the axis.
+        kth: the position that gets its sorted element; it may count from the end.
+
+    Returns:
+        Integers with the axes of `x`, for `take_along_axis`.
+
+    Raises:
+        AxisSizeError: if `kth` is out of range.
+
+    Examples:
+        >>> axn.argpartition(axn.named([3, 1, 2], "i"), "i", 0)["i", 0].item()
+        1
+    """
     kth = static_int("argpartition", "kth", kth)
     return along.along_with(_argpartition, x, axis, kth=kth, name=selector(axis, "argpartition")[0])
 
@@ -71,7 +125,21 @@ def argpartition(x: "NamedArray", axis: AxisSelector, kth: int) -> "NamedArray":
 def argsort(
     x: "NamedArray", axis: AxisSelector, *, stable: bool = True, descending: bool = False
 ) -> "NamedArray":
-    """Return the indices that would sort along `axis`; equal elements keep their order if `stable`."""
+    """Return the indices that would sort along `axis`.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: the axis to sort along.
+        stable: whether equal elements keep their order.
+        descending: whether the largest element comes first.
+
+    Returns:
+        Integers with the axes of `x`, for `take_along_axis`.
+
+    Examples:
+        >>> axn.argsort(axn.named([3, 1, 2], "i"), "i").tolist()
+        [1, 2, 0]
+    """
     return along.along_with(_argsort, x, axis, stable=stable, descending=descending)
 
 
@@ -81,6 +149,12 @@ def lexsort(keys: Sequence["NamedArray"], axis: AxisSelector) -> "NamedArray":
     Args:
         keys: axes {axis, ...} each; the other axes are matched by name.
         axis: the axis to sort along.
+
+    Returns:
+        Integers with the axes of all keys, for `take_along_axis`.
+
+    Raises:
+        ArgumentError: if there are no keys.
 
     Examples:
         >>> surname, given = axn.named([1, 0, 1], "person"), axn.named([5, 7, 2], "person")
@@ -101,8 +175,20 @@ def partition(x: "NamedArray", axis: AxisSelector, kth: int) -> "NamedArray":
 
     Both sides are in fact sorted, since a sort is fastest; do not rely on it.
 
+    Args:
+        x: axes {axis, ...}.
+        axis: the axis.
+        kth: the position that gets its sorted element; it may count from the end.
+
+    Returns:
+        The axes of `x`.
+
     Raises:
-        AxisSizeError: if `kth`, which may count from the end, is out of range.
+        AxisSizeError: if `kth` is out of range.
+
+    Examples:
+        >>> axn.partition(axn.named([3, 1, 2], "i"), "i", 0)["i", 0].item()
+        1
     """
     kth = static_int("partition", "kth", kth)
     return along.along_with(
@@ -113,12 +199,38 @@ def partition(x: "NamedArray", axis: AxisSelector, kth: int) -> "NamedArray":
 def sort(
     x: "NamedArray", axis: AxisSelector, *, stable: bool = True, descending: bool = False
 ) -> "NamedArray":
-    """Sort along `axis`; NaN is larger than all numbers."""
+    """Sort along `axis`; NaN is larger than all numbers.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: the axis to sort along; `jnp.sort` takes the last one by default.
+        stable: whether equal elements keep their order, which shows for zeros with signs.
+        descending: whether the largest element comes first.
+
+    Returns:
+        The axes of `x`.
+
+    Examples:
+        >>> axn.sort(axn.named([3, 1, 2], "i"), "i", descending=True).tolist()
+        [3, 2, 1]
+    """
     return along.along_with(_sort, x, axis, gathers=True, stable=stable, descending=descending)
 
 
 def sort_complex(x: "NamedArray", axis: AxisSelector) -> "NamedArray":
-    """Sort along `axis`, by real parts and then by imaginary ones, and return complex numbers."""
+    """Sort along `axis`, by real parts and then by imaginary ones.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: the axis to sort along.
+
+    Returns:
+        Complex numbers with the axes of `x`.
+
+    Examples:
+        >>> axn.sort_complex(axn.named([2, 1 + 1j, 1], "i"), "i").tolist()
+        [(1+0j), (1+1j), (2+0j)]
+    """
     return along.along(_sort_complex, x, axis)
 
 
@@ -132,6 +244,9 @@ def top_k(
         axis: the axis to select along; its size becomes `k`.
         k: the number of elements, static; or the new axis, with its size.
         new_axis: a new name for the axis.
+
+    Returns:
+        The elements and their indices along `axis`; the axes of `x`.
 
     Raises:
         AxisSizeError: if the axis has fewer than `k` elements, or `new_axis` another size than `k`.
@@ -262,11 +377,14 @@ def searchsorted(
 
     Args:
         a: values in ascending order along `axis`; other axes are matched by name.
-        v: values to insert; any axes, which the result has.
+        v: values to insert; any axes.
         axis: the axis of the sorted values, needed if `a` has several.
         side: whether to insert before ("left") or after ("right") equal values.
         sorter: indices over the axes of `a` that sort it, if it is not sorted.
         method: the algorithm: "scan", "scan_unrolled", "sort" or "compare_all".
+
+    Returns:
+        Integers; the axes of `v`, and those of `a` except `axis`.
 
     Raises:
         ArgumentError: if `side` or `method` is unknown.

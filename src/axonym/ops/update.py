@@ -52,6 +52,10 @@ class At:
 
     Args:
         x: the array.
+
+    Examples:
+        >>> axn.named([1, 2, 3], "pos").at["pos", 0].set(9).tolist()
+        [9, 2, 3]
     """
 
     __slots__ = ("_x",)
@@ -270,6 +274,9 @@ def put_along_axis(
         axis: the axis.
         mode: as in `x.at[...]`.
 
+    Returns:
+        The axes and dtype of `x`.
+
     Raises:
         AxisNotFoundError: if `axis` is missing from either, or `indices` has an axis that `x` lacks.
 
@@ -290,7 +297,7 @@ def put_along_axis(
 def updated_slice(
     x: "NamedArray", start: "Mapping[AxisKey, int | Operand]", update: Operand
 ) -> "NamedArray":
-    """Write a piece at starts, of which those that are traced are moved so that the piece fits, as in `slice`.
+    """Write a piece at starts; a traced start is moved so that the piece fits, as in `slice`.
 
     Args:
         x: axes {those of `start`, ...}.
@@ -298,6 +305,9 @@ def updated_slice(
             `x` has too, with one start for each of its positions.
         update: a scalar, or axes among those of `x`. Along the axes of `start`, its size is that of the piece, 1 if
             it lacks the axis; along all others, that of `x`.
+
+    Returns:
+        The axes and dtype of `x`.
 
     Raises:
         AxisNotFoundError: if `x` lacks an axis of `start` or of one of its arrays.

@@ -46,8 +46,16 @@ def argwhere(
         size: the axis of the elements found.
         fill_value: the coordinates in the padding.
 
+    Returns:
+        Integers over {size, coordinate}.
+
     Raises:
         AxisSizeError: if the size of `coordinate` is not the number of axes.
+
+    Examples:
+        >>> x = axn.named([[0, 7], [8, 0]], ("row", "column"))
+        >>> axn.argwhere(x, "axis", size=axn.Axis("found", 2)).tolist()
+        [[0, 1], [1, 0]]
     """
     names = _names_to_search("argwhere", array)
     name, given = selector(coordinate, "argwhere")
@@ -70,12 +78,20 @@ def choose(
     Args:
         index: integers.
         choices: a sequence of arrays or scalars; or one array that has them along `axis`.
-        axis: the axis of the choices, which is removed.
-        mode: what a number out of range means: "clip" takes the nearest one, "wrap" wraps around.
+        axis: the axis of the choices.
+        mode: how to treat a number out of range: "clip" takes the nearest one, "wrap" wraps around. `jnp.choose` raises
+            an error by default.
+
+    Returns:
+        The axes of all operands except `axis`.
 
     Raises:
         ArgumentError: if there are no choices, or `mode` is unknown.
         OperandError: if `index` is not of integers.
+
+    Examples:
+        >>> axn.choose(axn.named([0, 1], "i"), [axn.named([1, 2], "i"), 10]).tolist()
+        [1, 10]
     """
     if mode not in ("clip", "wrap"):
         raise ArgumentError(message("choose", f"the mode must be 'clip' or 'wrap', not {mode!r}"))
@@ -111,8 +127,11 @@ def compress(
             separately.
         x: axes {axis, ...}.
         axis: one axis; several, or None for all, are first flattened, in the order given.
-        size: the axis of the elements taken; it replaces `axis` if that is a single axis.
+        size: the axis of the elements taken.
         fill_value: the padding after the elements taken.
+
+    Returns:
+        The other axes of both, with `size` instead of `axis` if that is a single axis.
 
     Raises:
         AxisNotFoundError: if `condition` or `x` lacks an axis.
@@ -133,7 +152,23 @@ def compress(
 
 
 def flatnonzero(array: "NamedArray", *, size: Axis, fill_value: Operand = 0) -> "NamedArray":
-    """Return the positions of the nonzero elements in the array flattened in storage order."""
+    """Return the positions of the nonzero elements in the array flattened in storage order.
+
+    Args:
+        array: at least one axis; leading anonymous dimensions stay.
+        size: the axis of the elements found.
+        fill_value: the padding after the positions.
+
+    Returns:
+        Integers over {size}.
+
+    Raises:
+        AxisNotFoundError: if the array has no axis.
+
+    Examples:
+        >>> axn.flatnonzero(axn.named([0, 7, 8], "i"), size=axn.Axis("found", 2)).tolist()
+        [1, 2]
+    """
     names, size = _names_to_search("flatnonzero", array), sized(size, "flatnonzero")
     operands, core, out = (array, fill_value), (names, ()), (size.name,)
     return batched(_flatnonzero, operands, core, out, each=True, size=size.size)
@@ -146,8 +181,14 @@ def nonzero(
 
     Args:
         array: at least one axis; leading anonymous dimensions stay.
-        size: the axis of the elements found, in storage order; the indices are padded with `fill_value`.
-        fill_value: an integer.
+        size: the axis of the elements found; `jnp.nonzero` needs its size only while tracing.
+        fill_value: an integer, the padding after the indices.
+
+    Returns:
+        A tuple with integers over {size} for each axis of `array`.
+
+    Raises:
+        AxisNotFoundError: if the array has no axis.
 
     Examples:
         >>> x = axn.named([[0, 7], [8, 9]], ("i", "j"))
@@ -180,6 +221,14 @@ def piecewise(
 
     Returns:
         An array in the dtype of `x` with the axes of all operands.
+
+    Raises:
+        ArgumentError: if there are no conditions, or the number of functions does not fit.
+
+    Examples:
+        >>> x = axn.named([-2, 3], "i")
+        >>> axn.piecewise(x, [x < 0], [lambda x: -x, 0]).tolist()
+        [2, 0]
     """
     if not isinstance(x, Core):
         raise checks.unnamed("piecewise", x)
@@ -207,8 +256,16 @@ def select(
         choicelist: an array or a scalar for each condition.
         default: the value where no condition holds.
 
+    Returns:
+        The axes of all operands.
+
     Raises:
         ArgumentError: if there are no conditions, or the number of choices differs.
+
+    Examples:
+        >>> x = axn.named([-2, 0, 3], "i")
+        >>> axn.select([x < 0, x > 0], [-1, 1]).tolist()
+        [-1, 0, 1]
     """
     _check_some("select", "conditions", condlist)
     if len(condlist) != len(choicelist):
@@ -232,7 +289,7 @@ def where(
 ) -> "NamedArray | tuple[NamedArray, ...]":
     """Choose each element from `x` where `condition` is true and from `y` elsewhere, by name.
 
-    Without `x` and `y`, return the indices where the condition is true, as `nonzero` does.
+    Without `x` and `y`, it is `nonzero` of the condition.
 
     Args:
         condition: a mask.
@@ -240,6 +297,12 @@ def where(
         y: the same.
         fill_value: without `x` and `y`, the padding of the indices.
         new_axis: without `x` and `y`, the axis of the elements found.
+
+    Returns:
+        The axes of all operands; without `x` and `y`, a tuple of integers over {new_axis}.
+
+    Raises:
+        OperandError: with `x` or `y` alone, or with neither them nor `new_axis`.
 
     Examples:
         >>> x = axn.named([3, 1, 4], "i")
