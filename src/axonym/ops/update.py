@@ -7,7 +7,7 @@ needs the old array; for an argument of `jit`, this needs `donate_argnums`.
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +47,14 @@ ScatterMode: TypeAlias = Literal["promise_in_bounds", "clip", "drop", "fill"]
 _MODES = ("promise_in_bounds", "clip", "drop", "fill")
 
 
+class _WriteOptions(TypedDict, total=False):
+    """The options that all updates of a `Part` share; its methods take them as keywords."""
+
+    indices_are_sorted: bool
+    unique_indices: bool
+    mode: ScatterMode | None
+
+
 class At:
     """The type of `x.at`: an index selects the part of `x` to read or update.
 
@@ -75,10 +83,12 @@ class Part:
     update. If the index has an element several times, `add`, `subtract`, `multiply`, `divide`, `power`, `min` and `max`
     apply all of its updates, and `set` any one of them.
 
-    All methods share three options. `mode` determines what happens to index arrays, traced ints and dslices out of
-    range: None and "drop" ignore such updates, "clip" takes the nearest element, and "promise_in_bounds" promises that
-    there are none. With None and "promise_in_bounds", a list or an array of NumPy that is out of range is an error.
-    `indices_are_sorted` and `unique_indices` are promises too, which can make updates faster.
+    All methods share three options:
+
+    * `mode`: how to treat index arrays, traced ints and dslices out of range. None and "drop" ignore such updates,
+      "clip" takes the nearest element, and "promise_in_bounds" promises that there are no such updates. With None and
+      "promise_in_bounds", a list or an array of NumPy that is out of range is an error;
+    * `indices_are_sorted` and `unique_indices`: promises that can make updates faster; false by default.
 
     Args:
         x: the array.
@@ -118,6 +128,14 @@ class Part:
             mode: None is as in `x[...]`; "fill" and "drop" read `fill_value`; "clip" reads the nearest element.
             fill_value: a Python scalar, which implies "fill"; without it "fill" reads NaN, the lowest signed integer
                 or the highest unsigned one.
+
+        Returns:
+            The axes of `x[...]`.
+
+        Examples:
+            >>> x = axn.named([1, 2], "i")
+            >>> x.at["i", axn.named([1, 5], "j")].get(fill_value=0).tolist()
+            [2, 0]
         """
         if mode is None and fill_value is not None:
             mode = "fill"
@@ -130,124 +148,167 @@ class Part:
         kernel = checks.planned("at", (self._x,), reading, names, self._steps, "at", reach)
         return wrap(self._x, run_with_ints(kernel, array, *self._arguments), kernel.names)
 
-    def set(
-        self,
-        update: Operand,
-        *,
-        indices_are_sorted: bool = False,
-        unique_indices: bool = False,
-        mode: ScatterMode | None = None,
-    ) -> "NamedArray":
-        """Replace the part by an update."""
-        return self._write("set", update, indices_are_sorted, unique_indices, mode)
+    def set(self, update: Operand, **options: "Unpack[_WriteOptions]") -> "NamedArray":
+        """Replace the part by an update.
 
-    def add(
-        self,
-        update: Operand,
-        *,
-        indices_are_sorted: bool = False,
-        unique_indices: bool = False,
-        mode: ScatterMode | None = None,
-    ) -> "NamedArray":
-        """Add an update to the part."""
-        return self._write("add", update, indices_are_sorted, unique_indices, mode)
+        Args:
+            update: a scalar, or axes among those of the part.
+            options: `mode`, `indices_are_sorted` and `unique_indices`, as in `Part`.
 
-    def subtract(
-        self,
-        update: Operand,
-        *,
-        indices_are_sorted: bool = False,
-        unique_indices: bool = False,
-        mode: ScatterMode | None = None,
-    ) -> "NamedArray":
-        """Subtract an update from the part."""
-        return self._write("subtract", update, indices_are_sorted, unique_indices, mode)
+        Returns:
+            A new array with the axes and dtype of `x`.
 
-    def multiply(
-        self,
-        update: Operand,
-        *,
-        indices_are_sorted: bool = False,
-        unique_indices: bool = False,
-        mode: ScatterMode | None = None,
-    ) -> "NamedArray":
-        """Multiply the part by an update."""
-        return self._write("multiply", update, indices_are_sorted, unique_indices, mode)
+        Examples:
+            >>> axn.named([1, 2], "i").at["i", 0].set(9).tolist()
+            [9, 2]
+        """
+        return self._write("set", update, **options)
+
+    def add(self, update: Operand, **options: "Unpack[_WriteOptions]") -> "NamedArray":
+        """Add an update to the part.
+
+        Args:
+            update: a scalar, or axes among those of the part.
+            options: `mode`, `indices_are_sorted` and `unique_indices`, as in `Part`.
+
+        Returns:
+            A new array with the axes and dtype of `x`.
+
+        Examples:
+            >>> axn.named([1, 2], "i").at["i", 0].add(5).tolist()
+            [6, 2]
+        """
+        return self._write("add", update, **options)
+
+    def subtract(self, update: Operand, **options: "Unpack[_WriteOptions]") -> "NamedArray":
+        """Subtract an update from the part.
+
+        Args:
+            update: a scalar, or axes among those of the part.
+            options: `mode`, `indices_are_sorted` and `unique_indices`, as in `Part`.
+
+        Returns:
+            A new array with the axes and dtype of `x`.
+
+        Examples:
+            >>> axn.named([1, 2], "i").at["i", 0].subtract(5).tolist()
+            [-4, 2]
+        """
+        return self._write("subtract", update, **options)
+
+    def multiply(self, update: Operand, **options: "Unpack[_WriteOptions]") -> "NamedArray":
+        """Multiply the part by an update.
+
+        Args:
+            update: a scalar, or axes among those of the part.
+            options: `mode`, `indices_are_sorted` and `unique_indices`, as in `Part`.
+
+        Returns:
+            A new array with the axes and dtype of `x`.
+
+        Examples:
+            >>> axn.named([1, 2], "i").at["i", 0].multiply(5).tolist()
+            [5, 2]
+        """
+        return self._write("multiply", update, **options)
 
     mul = multiply
 
-    def divide(
-        self,
-        update: Operand,
-        *,
-        indices_are_sorted: bool = False,
-        unique_indices: bool = False,
-        mode: ScatterMode | None = None,
-    ) -> "NamedArray":
-        """Divide the part by an update; `x` must be inexact."""
-        return self._write("divide", update, indices_are_sorted, unique_indices, mode)
+    def divide(self, update: Operand, **options: "Unpack[_WriteOptions]") -> "NamedArray":
+        """Divide the part by an update; `x` must be inexact.
 
-    def power(
-        self,
-        update: Operand,
-        *,
-        indices_are_sorted: bool = False,
-        unique_indices: bool = False,
-        mode: ScatterMode | None = None,
-    ) -> "NamedArray":
-        """Raise the part to the power of an update."""
-        return self._write("power", update, indices_are_sorted, unique_indices, mode)
+        Args:
+            update: a scalar, or axes among those of the part.
+            options: `mode`, `indices_are_sorted` and `unique_indices`, as in `Part`.
 
-    def min(
-        self,
-        update: Operand,
-        *,
-        indices_are_sorted: bool = False,
-        unique_indices: bool = False,
-        mode: ScatterMode | None = None,
-    ) -> "NamedArray":
-        """Take the smaller of the part and an update."""
-        return self._write("min", update, indices_are_sorted, unique_indices, mode)
+        Returns:
+            A new array with the axes and dtype of `x`.
 
-    def max(
-        self,
-        update: Operand,
-        *,
-        indices_are_sorted: bool = False,
-        unique_indices: bool = False,
-        mode: ScatterMode | None = None,
-    ) -> "NamedArray":
-        """Take the larger of the part and an update."""
-        return self._write("max", update, indices_are_sorted, unique_indices, mode)
+        Examples:
+            >>> axn.named([1.0, 2.0], "i").at["i", 0].divide(2).tolist()
+            [0.5, 2.0]
+        """
+        return self._write("divide", update, **options)
+
+    def power(self, update: Operand, **options: "Unpack[_WriteOptions]") -> "NamedArray":
+        """Raise the part to the power of an update.
+
+        Args:
+            update: a scalar, or axes among those of the part.
+            options: `mode`, `indices_are_sorted` and `unique_indices`, as in `Part`.
+
+        Returns:
+            A new array with the axes and dtype of `x`.
+
+        Examples:
+            >>> axn.named([1, 2], "i").at["i", 1].power(3).tolist()
+            [1, 8]
+        """
+        return self._write("power", update, **options)
+
+    def min(self, update: Operand, **options: "Unpack[_WriteOptions]") -> "NamedArray":
+        """Take the smaller of the part and an update.
+
+        Args:
+            update: a scalar, or axes among those of the part.
+            options: `mode`, `indices_are_sorted` and `unique_indices`, as in `Part`.
+
+        Returns:
+            A new array with the axes and dtype of `x`.
+
+        Examples:
+            >>> axn.named([1, 2], "i").at["i", 0].min(0).tolist()
+            [0, 2]
+        """
+        return self._write("min", update, **options)
+
+    def max(self, update: Operand, **options: "Unpack[_WriteOptions]") -> "NamedArray":
+        """Take the larger of the part and an update.
+
+        Args:
+            update: a scalar, or axes among those of the part.
+            options: `mode`, `indices_are_sorted` and `unique_indices`, as in `Part`.
+
+        Returns:
+            A new array with the axes and dtype of `x`.
+
+        Examples:
+            >>> axn.named([1, 2], "i").at["i", 0].max(5).tolist()
+            [5, 2]
+        """
+        return self._write("max", update, **options)
 
     def apply(
-        self,
-        func: "Callable[[NamedArray], NamedArray]",
-        *,
-        indices_are_sorted: bool = False,
-        unique_indices: bool = False,
-        mode: ScatterMode | None = None,
+        self, func: "Callable[[NamedArray], NamedArray]", **options: "Unpack[_WriteOptions]"
     ) -> "NamedArray":
         """Replace the part by a function of it, applied once to an element that the index has several times.
 
         Args:
             func: an elementwise function of a NamedArray with the axes of the part.
-            indices_are_sorted: a promise.
-            unique_indices: a promise.
-            mode: as for the updates.
+            options: `mode`, `indices_are_sorted` and `unique_indices`, as in `Part`.
+
+        Returns:
+            A new array with the axes and dtype of `x`.
+
+        Examples:
+            >>> axn.named([1.0, 4.0], "i").at["i", 1].apply(axn.sqrt).tolist()
+            [1.0, 2.0]
         """
-        # Only "clip" writes elements out of range, and so must read them from the same place.
+        mode = options.get("mode")
         self._check_range(mode)
-        reach = Reach()
-        if mode == "clip":
-            reach = Reach("clip")
-        part = func(self._read(reach))
-        return self._write("set", part, indices_are_sorted, unique_indices, mode)
+        # Only "clip" writes elements out of range, and so must read them from the same place.
+        part = func(self._read(Reach("clip") if mode == "clip" else Reach()))
+        return self._write("set", part, **options)
 
     def _write(
-        self, operation: str, update: Operand, is_sorted: bool, unique: bool, mode: str | None
+        self,
+        operation: str,
+        update: Operand,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: ScatterMode | None = None,
     ) -> "NamedArray":
-        reach = reaching("at", _MODES, mode, None, is_sorted, unique)
+        reach = reaching("at", _MODES, mode, None, indices_are_sorted, unique_indices)
         self._check_range(mode)
         return write("at", self._x, self._steps, self._arguments, operation, update, reach)
 
