@@ -35,7 +35,7 @@ FAULTS = [
     Fault("ops/diagonal.py", "(max(k, 0), max(-k, 0))", "(max(-k, 0), max(k, 0))"),
     Fault("ops/fft.py", "jnp.fft.ifftn(array, *_given(array, sizes), norm=norm)", "jnp.fft.ifftn(array, norm=norm)"),
     Fault("ops/poly.py", "return jnp.polyint(p, m, k)", "return jnp.polyint(p, m)"),
-    Fault("ops/reduce.py", "(jnp.nanvar, x, axis, where, ddof=ddof,", "(jnp.nanvar, x, axis, where, ddof=0,"),
+    Fault("ops/nan_reduce.py", "(jnp.nanvar, x, axis, where, ddof=ddof,", "(jnp.nanvar, x, axis, where, ddof=0,"),
     Fault("ops/sets.py", "dims=len(names), invert=invert,", "dims=len(names), invert=False,"),
     Fault("ops/signal.py", '{"prepend": prepend, "append": append}', '{"prepend": append, "append": prepend}'),
     Fault("ops/sorting.py", "(_argsort, x, axis, stable=stable,", "(_argsort, x, axis, stable=not stable,"),

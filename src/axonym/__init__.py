@@ -63,6 +63,7 @@ else:
         vecdot as vecdot,
     )
     from .ops.logical import *
+    from .ops.nan_reduce import *
     from .ops.pad import *
     from .ops.poly import *
     from .ops.quantiles import *

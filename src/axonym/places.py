@@ -49,6 +49,9 @@ NAMES: dict[str, dict[str, str]] = {
             "left_shift less less_equal logical_and logical_not logical_or logical_xor not_equal "
             "right_shift signbit"
         ),
+        "axonym.ops.nan_reduce": (
+            "nanargmax nanargmin nanmax nanmean nanmin nanprod nanstd nansum nanvar"
+        ),
         "axonym.ops.pad": "pad pad_left",
         "axonym.ops.poly": (
             "poly polyadd polyder polydiv polyfit polyint polymul polysub polyval roots trim_zeros "
@@ -56,9 +59,8 @@ NAMES: dict[str, dict[str, str]] = {
         ),
         "axonym.ops.quantiles": "median nanmedian nanpercentile nanquantile percentile quantile",
         "axonym.ops.reduce": (
-            "all any argmax argmin average count_nonzero logmeanexp logsumexp max mean min "
-            "nanargmax nanargmin nanmax nanmean nanmin nanprod nanstd nansum nanvar prod ptp std "
-            "sum var"
+            "all any argmax argmin average count_nonzero logmeanexp logsumexp max mean min prod "
+            "ptp std sum var"
         ),
         "axonym.ops.repeat": "repeat tile",
         "axonym.ops.roll": "flip roll rot90",

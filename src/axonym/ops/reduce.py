@@ -1,12 +1,11 @@
 """Functions that remove axes: sums, means, extrema and their indices.
 
 `axis` is one axis, several, or None for all; `where` is a mask whose axes are among those of the array. Anonymous
-dimensions are never reduced.
+dimensions are never reduced. `axonym.ops.nan_reduce` has the variants that ignore NaN.
 """
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +15,12 @@ from jax.typing import DTypeLike
 from ..axis import AxisSelection
 from ..core import Core, Operand, facts
 from ..dtypes import as_inexact, limits, of_one_rank
-from ..engine import along, auto, reduction
+from ..engine import along, reduction
 from ..engine.root import root
-from ..errors import ArgumentError, OperandError, message
+from ..errors import OperandError, message
 from ..faults.lost_nan import find_max, find_min, restore_nan
 from ..kinds import type_text
-from ..layout import explicit
+from .initial import At, Mask, check_initial, multiply_over, pass_dtype, refuse_empty
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -38,15 +37,6 @@ __all__ = [
     "max",
     "mean",
     "min",
-    "nanargmax",
-    "nanargmin",
-    "nanmax",
-    "nanmean",
-    "nanmin",
-    "nanprod",
-    "nanstd",
-    "nansum",
-    "nanvar",
     "prod",
     "ptp",
     "std",
@@ -54,22 +44,44 @@ __all__ = [
     "var",
 ]
 
-At: TypeAlias = tuple[int, ...]
-"""The dimensions to reduce, counted from the last."""
-Mask: TypeAlias = jax.Array | None
-
 
 def all(
     x: "NamedArray", axis: AxisSelection | None = None, *, where: Operand | None = None
 ) -> "NamedArray":
-    """Test whether all elements over `axis` are true."""
+    """Test whether all elements over `axis` are true.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: one axis, several, or None for all.
+        where: a mask with axes of `x`; only elements where it is true count.
+
+    Returns:
+        Booleans with the axes of `x` except `axis`.
+
+    Examples:
+        >>> axn.all(axn.named([[True, False], [True, True]], ("row", "column")), "column").tolist()
+        [False, True]
+    """
     return reduction.reduction(jnp.all, x, axis, where)
 
 
 def any(
     x: "NamedArray", axis: AxisSelection | None = None, *, where: Operand | None = None
 ) -> "NamedArray":
-    """Test whether any element over `axis` is true."""
+    """Test whether any element over `axis` is true.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: one axis, several, or None for all.
+        where: a mask with axes of `x`; only elements where it is true count.
+
+    Returns:
+        Booleans with the axes of `x` except `axis`.
+
+    Examples:
+        >>> axn.any(axn.named([[False, False], [True, False]], ("row", "column")), "column").tolist()
+        [False, True]
+    """
     return reduction.reduction(jnp.any, x, axis, where)
 
 
@@ -77,6 +89,17 @@ def argmax(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
     """Return the index of the largest element over `axis`.
 
     Over several axes, it is the index into these axes flattened in the given order; None means all, in storage order.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: one axis, several, or None for all.
+
+    Returns:
+        Integers with the axes of `x` except `axis`.
+
+    Examples:
+        >>> axn.argmax(axn.named([[3, 1, 4], [5, 9, 2]], ("row", "column")), "column").tolist()
+        [2, 1]
     """
     return along.search(jnp.argmax, x, axis)
 
@@ -85,6 +108,17 @@ def argmin(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
     """Return the index of the smallest element over `axis`.
 
     Over several axes, it is the index into these axes flattened in the given order; None means all, in storage order.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: one axis, several, or None for all.
+
+    Returns:
+        Integers with the axes of `x` except `axis`.
+
+    Examples:
+        >>> axn.argmin(axn.named([[3, 1, 4], [5, 9, 2]], ("row", "column")), "column").tolist()
+        [1, 2]
     """
     return along.search(jnp.argmin, x, axis)
 
@@ -98,6 +132,12 @@ def average(
         x: axes {axis, ...}.
         axis: one axis, several, or None for all.
         weights: axes among those of `x`; None for equal weights.
+
+    Returns:
+        The axes of `x` except `axis`.
+
+    Raises:
+        OperandError: if `weights` has no names.
 
     Examples:
         >>> x = axn.named([[1., 2.], [3., 7.]], ("batch", "embed"))
@@ -125,21 +165,59 @@ def _average(x: jax.Array, axis: At, where: Mask = None) -> jax.Array:
 
 
 def count_nonzero(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
-    """Count the nonzero elements over `axis`."""
+    """Count the nonzero elements over `axis`.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: one axis, several, or None for all.
+
+    Returns:
+        Integers with the axes of `x` except `axis`.
+
+    Examples:
+        >>> axn.count_nonzero(axn.named([0, 7, 8], "i")).item()
+        2
+    """
     return reduction.reduction(jnp.count_nonzero, x, axis)
 
 
 def logmeanexp(
     x: "NamedArray", axis: AxisSelection | None = None, *, where: Operand | None = None
 ) -> "NamedArray":
-    """Return the logarithm of the mean of exponentials over `axis`, without overflow."""
+    """Return the logarithm of the mean of exponentials over `axis`, without overflow.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: one axis, several, or None for all.
+        where: a mask with axes of `x`; only elements where it is true count.
+
+    Returns:
+        The axes of `x` except `axis`.
+
+    Examples:
+        >>> axn.logmeanexp(axn.named([1000.0, 1000.0], "i")).item()
+        1000.0
+    """
     return reduction.reduction(jax.nn.logmeanexp, x, axis, where)
 
 
 def logsumexp(
     x: "NamedArray", axis: AxisSelection | None = None, *, where: Operand | None = None
 ) -> "NamedArray":
-    """Return the logarithm of the sum of exponentials over `axis`, without overflow."""
+    """Return the logarithm of the sum of exponentials over `axis`, without overflow.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: one axis, several, or None for all.
+        where: a mask with axes of `x`; only elements where it is true count.
+
+    Returns:
+        The axes of `x` except `axis`.
+
+    Examples:
+        >>> axn.logsumexp(axn.named([0.0, 0.0], "i")).item()
+        0.693...
+    """
     return reduction.reduction(jax.nn.logsumexp, x, axis, where)
 
 
@@ -150,18 +228,31 @@ def max(
     where: Operand | None = None,
     initial: float | None = None,
 ) -> "NamedArray":
-    """Return the maximum over `axis`, and of `initial`, which `where` needs: it might include no elements.
+    """Return the maximum over `axis`, NaN if there is one.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: one axis, several, or None for all.
+        where: a mask with axes of `x`; only elements where it is true count.
+        initial: an additional element, static; required with `where`, since a mask might include no elements.
+
+    Returns:
+        The axes of `x` except `axis`.
 
     Raises:
         AxisSizeError: if there are no elements and no `initial`.
         ArgumentError: if there is a mask and no `initial`.
+
+    Examples:
+        >>> axn.max(axn.named([[3, 1], [4, 2]], ("row", "column")), "row").tolist()
+        [4, 2]
     """
-    _check_start("max", x, where, initial)
-    return reduction.reduction(_max, x, axis, where, **_start("max", initial))
+    _require_initial("max", x, where, initial)
+    return reduction.reduction(_max, x, axis, where, **check_initial("max", initial))
 
 
 def _max(x: jax.Array, axis: At, where: Mask = None, initial: float | None = None) -> jax.Array:
-    return find_max(x, axis, where=where, initial=_typed(initial, x.dtype))
+    return find_max(x, axis, where=where, initial=_as_dtype(initial, x.dtype))
 
 
 def mean(
@@ -171,8 +262,22 @@ def mean(
     dtype: DTypeLike | None = None,
     where: Operand | None = None,
 ) -> "NamedArray":
-    """Return the mean over `axis`, computed and returned in `dtype`."""
-    return reduction.reduction(jnp.mean, x, axis, where, **_dtype(dtype))
+    """Return the mean over `axis`.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: one axis, several, or None for all.
+        dtype: the dtype to compute in and return.
+        where: a mask with axes of `x`; only elements where it is true count.
+
+    Returns:
+        The axes of `x` except `axis`.
+
+    Examples:
+        >>> axn.mean(axn.named([[1., 3.], [2., 6.]], ("batch", "embed")), "embed").tolist()
+        [2.0, 4.0]
+    """
+    return reduction.reduction(jnp.mean, x, axis, where, **pass_dtype(dtype))
 
 
 def min(
@@ -182,147 +287,31 @@ def min(
     where: Operand | None = None,
     initial: float | None = None,
 ) -> "NamedArray":
-    """Return the minimum over `axis`, and of `initial`, which `where` needs: it might include no elements.
+    """Return the minimum over `axis`, NaN if there is one.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: one axis, several, or None for all.
+        where: a mask with axes of `x`; only elements where it is true count.
+        initial: an additional element, static; required with `where`, since a mask might include no elements.
+
+    Returns:
+        The axes of `x` except `axis`.
 
     Raises:
         AxisSizeError: if there are no elements and no `initial`.
         ArgumentError: if there is a mask and no `initial`.
+
+    Examples:
+        >>> axn.min(axn.named([[3, 1], [4, 2]], ("row", "column")), "row").tolist()
+        [3, 1]
     """
-    _check_start("min", x, where, initial)
-    return reduction.reduction(_min, x, axis, where, **_start("min", initial))
+    _require_initial("min", x, where, initial)
+    return reduction.reduction(_min, x, axis, where, **check_initial("min", initial))
 
 
 def _min(x: jax.Array, axis: At, where: Mask = None, initial: float | None = None) -> jax.Array:
-    return find_min(x, axis, where=where, initial=_typed(initial, x.dtype))
-
-
-def nanargmax(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
-    """Return the index of the largest number over `axis`, like `argmax`; -1 if all elements are NaN."""
-    return along.search(jnp.nanargmax, x, axis)
-
-
-def nanargmin(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
-    """Return the index of the smallest number over `axis`, like `argmin`; -1 if all elements are NaN."""
-    return along.search(jnp.nanargmin, x, axis)
-
-
-def nanmax(
-    x: "NamedArray",
-    axis: AxisSelection | None = None,
-    *,
-    where: Operand | None = None,
-    initial: float | None = None,
-) -> "NamedArray":
-    """Return the maximum over `axis`, ignoring NaN; if no numbers are left, `initial` or NaN.
-
-    Raises:
-        AxisSizeError: if there are no elements and no `initial`.
-        ArgumentError: if there is a mask of integers, which have no NaN, and no `initial`.
-    """
-    return reduction.reduction(_nanmax, x, axis, where, **_start("nanmax", initial))
-
-
-def _nanmax(x: jax.Array, axis: At, where: Mask = None, initial: float | None = None) -> jax.Array:
-    if where is None or initial is not None:
-        return jnp.nanmax(x, axis, where=where, initial=initial)
-    if not jnp.issubdtype(x.dtype, jnp.inexact):
-        raise _without_start("nanmax", f"array has dtype: {x.dtype}")
-    found = jnp.nanmax(x, axis, where=where, initial=limits(x.dtype)[0])
-    return jnp.where(jnp.all(jnp.isnan(x), axis, where=where), jnp.nan, found)
-
-
-def nanmean(
-    x: "NamedArray",
-    axis: AxisSelection | None = None,
-    *,
-    dtype: DTypeLike | None = None,
-    where: Operand | None = None,
-) -> "NamedArray":
-    """Return the mean over `axis`, ignoring NaN, computed and returned in `dtype`."""
-    return reduction.reduction(jnp.nanmean, x, axis, where, **_dtype(dtype))
-
-
-def nanmin(
-    x: "NamedArray",
-    axis: AxisSelection | None = None,
-    *,
-    where: Operand | None = None,
-    initial: float | None = None,
-) -> "NamedArray":
-    """Return the minimum over `axis`, ignoring NaN; if no numbers are left, `initial` or NaN.
-
-    Raises:
-        AxisSizeError: if there are no elements and no `initial`.
-        ArgumentError: if there is a mask of integers, which have no NaN, and no `initial`.
-    """
-    return reduction.reduction(_nanmin, x, axis, where, **_start("nanmin", initial))
-
-
-def _nanmin(x: jax.Array, axis: At, where: Mask = None, initial: float | None = None) -> jax.Array:
-    if where is None or initial is not None:
-        return jnp.nanmin(x, axis, where=where, initial=initial)
-    if not jnp.issubdtype(x.dtype, jnp.inexact):
-        raise _without_start("nanmin", f"array has dtype: {x.dtype}")
-    found = jnp.nanmin(x, axis, where=where, initial=limits(x.dtype)[1])
-    return jnp.where(jnp.all(jnp.isnan(x), axis, where=where), jnp.nan, found)
-
-
-def nanprod(
-    x: "NamedArray",
-    axis: AxisSelection | None = None,
-    *,
-    dtype: DTypeLike | None = None,
-    where: Operand | None = None,
-    initial: complex | None = None,
-) -> "NamedArray":
-    """Return the product over `axis`, ignoring NaN, times `initial`."""
-    options = {**_dtype(dtype), **_start("nanprod", initial)}
-    return reduction.reduction(_nanprod, x, axis, where, **options)
-
-
-def _nanprod(x: jax.Array, axis: At, where: Mask = None, **options: object) -> jax.Array:
-    return _multiplied(jnp.nanprod, x, axis, where, options)
-
-
-def nanstd(
-    x: "NamedArray",
-    axis: AxisSelection | None = None,
-    *,
-    dtype: DTypeLike | None = None,
-    ddof: int = 0,
-    where: Operand | None = None,
-) -> "NamedArray":
-    """Return the standard deviation over `axis`, ignoring NaN, with `ddof` subtracted from the count."""
-    return reduction.reduction(_nanstd, x, axis, where, ddof=ddof, **_dtype(dtype))
-
-
-def _nanstd(x: jax.Array, axis: At, where: Mask = None, **options: Any) -> jax.Array:
-    return root(jnp.nanvar(x, axis, where=where, **options))
-
-
-def nansum(
-    x: "NamedArray",
-    axis: AxisSelection | None = None,
-    *,
-    dtype: DTypeLike | None = None,
-    where: Operand | None = None,
-    initial: complex | None = None,
-) -> "NamedArray":
-    """Return the sum over `axis`, ignoring NaN, plus `initial`."""
-    options = {**_dtype(dtype), **_start("nansum", initial)}
-    return reduction.reduction(jnp.nansum, x, axis, where, **options)
-
-
-def nanvar(
-    x: "NamedArray",
-    axis: AxisSelection | None = None,
-    *,
-    dtype: DTypeLike | None = None,
-    ddof: int = 0,
-    where: Operand | None = None,
-) -> "NamedArray":
-    """Return the variance over `axis`, ignoring NaN, with `ddof` subtracted from the count."""
-    return reduction.reduction(jnp.nanvar, x, axis, where, ddof=ddof, **_dtype(dtype))
+    return find_min(x, axis, where=where, initial=_as_dtype(initial, x.dtype))
 
 
 def prod(
@@ -333,33 +322,29 @@ def prod(
     where: Operand | None = None,
     initial: complex | None = None,
 ) -> "NamedArray":
-    """Return the product over `axis`, times `initial`, computed and returned in `dtype`."""
-    return reduction.reduction(_prod, x, axis, where, **_dtype(dtype), **_start("prod", initial))
+    """Return the product over `axis`.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: one axis, several, or None for all.
+        dtype: the dtype to compute in and return.
+        where: a mask with axes of `x`; only elements where it is true count.
+        initial: a number to multiply the product by, static.
+
+    Returns:
+        The axes of `x` except `axis`.
+
+    Examples:
+        >>> axn.prod(axn.named([2, 3, 4], "i")).item()
+        24
+    """
+    return reduction.reduction(
+        _prod, x, axis, where, **pass_dtype(dtype), **check_initial("prod", initial)
+    )
 
 
 def _prod(x: jax.Array, axis: At, where: Mask = None, **options: object) -> jax.Array:
-    return _multiplied(jnp.prod, x, axis, where, options)
-
-
-def _multiplied(
-    fn: Callable[..., jax.Array],
-    x: jax.Array,
-    axis: At,
-    where: Mask,
-    options: dict[str, object],
-) -> jax.Array:
-    """Multiply over axes within `local`: JAX's gradient reshapes and slices sharded dimensions."""
-    removed = {at % x.ndim for at in axis}
-    kept = [entry for at, entry in enumerate(explicit.read_layout(x)) if at not in removed]
-
-    def call(x: jax.Array, where: jax.Array | None = None) -> jax.Array:
-        return fn(x, axis, where=where, **options)
-
-    arrays = [x]
-    if where is not None:
-        arrays.append(where)
-    product: jax.Array = auto.local(call, arrays, kept)
-    return product
+    return multiply_over(jnp.prod, x, axis, where, options)
 
 
 def ptp(
@@ -369,14 +354,27 @@ def ptp(
     where: Operand | None = None,
     initial: float | None = None,
 ) -> "NamedArray":
-    """Return the maximum minus the minimum over `axis`; `initial` is an element more, which `where` needs.
+    """Return the maximum minus the minimum over `axis`.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: one axis, several, or None for all.
+        where: a mask with axes of `x`; only elements where it is true count.
+        initial: an additional element, static; required with `where`, since a mask might include no elements.
+
+    Returns:
+        The axes of `x` except `axis`.
 
     Raises:
         AxisSizeError: if there are no elements and no `initial`.
         ArgumentError: if there is a mask and no `initial`.
+
+    Examples:
+        >>> axn.ptp(axn.named([3, 1, 4], "i")).item()
+        3
     """
-    _check_start("ptp", x, where, initial)
-    return reduction.reduction(_ptp, x, axis, where, **_start("ptp", initial))
+    _require_initial("ptp", x, where, initial)
+    return reduction.reduction(_ptp, x, axis, where, **check_initial("ptp", initial))
 
 
 def _ptp(x: jax.Array, axis: At, where: Mask = None, initial: float | None = None) -> jax.Array:
@@ -393,11 +391,25 @@ def std(
     ddof: int = 0,
     where: Operand | None = None,
 ) -> "NamedArray":
-    """Return the standard deviation over `axis`, with `ddof` subtracted from the count.
+    """Return the standard deviation over `axis`.
 
-    Of equal elements, it is zero and so is its gradient, one of its subgradients.
+    Equal elements give zero, and a gradient of zero, one of its subgradients; that of `jnp.std` is NaN.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: one axis, several, or None for all.
+        dtype: the dtype to compute in and return.
+        ddof: a number subtracted from the count of elements, by which the sum of squares is divided.
+        where: a mask with axes of `x`; only elements where it is true count.
+
+    Returns:
+        The axes of `x` except `axis`.
+
+    Examples:
+        >>> axn.std(axn.named([1.0, 3.0], "i")).item()
+        1.0
     """
-    return reduction.reduction(_std, x, axis, where, ddof=ddof, **_dtype(dtype))
+    return reduction.reduction(_std, x, axis, where, ddof=ddof, **pass_dtype(dtype))
 
 
 def _std(x: jax.Array, axis: At, where: Mask = None, **options: Any) -> jax.Array:
@@ -412,7 +424,17 @@ def sum(
     where: Operand | None = None,
     initial: complex | None = None,
 ) -> "NamedArray":
-    """Return the sum over `axis`, plus `initial`, computed and returned in `dtype`.
+    """Return the sum over `axis`.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: one axis, several, or None for all.
+        dtype: the dtype to compute in and return.
+        where: a mask with axes of `x`; only elements where it is true count.
+        initial: a number to add to the sum, static.
+
+    Returns:
+        The axes of `x` except `axis`.
 
     Examples:
         >>> x = axn.ones((axn.Axis("batch", 2), axn.Axis("embed", 3)))
@@ -422,7 +444,9 @@ def sum(
     """
     if dtype is None and initial is None:
         return reduction.reduction(jnp.sum, x, axis, where)
-    return reduction.reduction(jnp.sum, x, axis, where, **_dtype(dtype), **_start("sum", initial))
+    return reduction.reduction(
+        jnp.sum, x, axis, where, **pass_dtype(dtype), **check_initial("sum", initial)
+    )
 
 
 def var(
@@ -433,39 +457,26 @@ def var(
     ddof: int = 0,
     where: Operand | None = None,
 ) -> "NamedArray":
-    """Return the variance over `axis`, with `ddof` subtracted from the count."""
-    return reduction.reduction(jnp.var, x, axis, where, ddof=ddof, **_dtype(dtype))
+    """Return the variance over `axis`: the mean of squared differences from the mean.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: one axis, several, or None for all.
+        dtype: the dtype to compute in and return.
+        ddof: a number subtracted from the count of elements, by which the sum of squares is divided.
+        where: a mask with axes of `x`; only elements where it is true count.
+
+    Returns:
+        The axes of `x` except `axis`.
+
+    Examples:
+        >>> axn.var(axn.named([1.0, 3.0], "i"), ddof=1).item()
+        2.0
+    """
+    return reduction.reduction(jnp.var, x, axis, where, ddof=ddof, **pass_dtype(dtype))
 
 
-def _dtype(dtype: DTypeLike | None) -> dict[str, Any]:
-    if dtype is None:
-        return {}
-    return {"dtype": dtype}
-
-
-def _start(function: str, initial: complex | None) -> dict[str, Any]:
-    """Check an initial value, which must be static."""
-    if initial is None:
-        return {}
-    if not isinstance(initial, bool | int | float | complex | np.generic):
-        join = _JOINED_BY[function.removeprefix("nan")]
-        problem = f"initial must be a number, not {type_text(initial)}"
-        hint = f"join it to the result: axn.{join}(result, initial)"
-        raise OperandError(message(function, problem, hint=hint))
-    return {"initial": initial}
-
-
-_JOINED_BY = {
-    "sum": "add",
-    "prod": "multiply",
-    "max": "maximum",
-    "min": "minimum",
-    "ptp": "maximum",
-}
-"""The function that joins an element to the result of a reduction."""
-
-
-def _typed(initial: float | None, dtype: np.dtype[Any]) -> Any:
+def _as_dtype(initial: float | None, dtype: np.dtype[Any]) -> Any:
     """Give an int the dtype of the array, since JAX takes none of more than 31 bits."""
     if type(initial) is not int or not jnp.issubdtype(dtype, jnp.integer):
         return initial
@@ -475,13 +486,7 @@ def _typed(initial: float | None, dtype: np.dtype[Any]) -> Any:
     return dtype.type(initial)
 
 
-def _check_start(function: str, x: object, where: object, initial: object) -> None:
+def _require_initial(function: str, x: object, where: object, initial: object) -> None:
     """Check that an extremum of elements that a mask includes, perhaps none, has an initial value."""
     if where is not None and initial is None and isinstance(x, Core):
-        raise _without_start(function, f"array has: {facts(x)}")
-
-
-def _without_start(function: str, fact: str) -> ArgumentError:
-    problem = f"there is no {function} of no elements, and the mask might include none"
-    hint = "give a value to start from: initial=..."
-    return ArgumentError(message(function, problem, fact, hint=hint))
+        raise refuse_empty(function, f"array has: {facts(x)}")
