@@ -1,12 +1,17 @@
 """Show NamedArray's table of methods in the docs: `sum = reduce.sum` becomes the method `sum`.
 
-Griffe reads the sources without running them, and takes such a line for an attribute.
+Griffe reads the sources without running them, and takes such a line for an attribute. Nor does it see the examples that
+elementwise operations get when they are imported.
 """
 
 import copy
 from typing import Any
 
 import griffe
+
+from axonym.ops.examples import EXAMPLES
+
+ELEMENTWISE = {"axonym.ops.elementwise", "axonym.ops.logical", "axonym.ops.special"}
 
 
 class AliasMethods(griffe.Extension):
@@ -20,6 +25,8 @@ class AliasMethods(griffe.Extension):
         for name, member in list(scope.members.items()):
             if isinstance(member, griffe.Module | griffe.Class):
                 self._visit(member)
+            elif scope.path in ELEMENTWISE and name in EXAMPLES and member.docstring:
+                member.docstring.value += EXAMPLES[name].replace("\n    ", "\n").rstrip()
             elif scope.is_class and isinstance(member, griffe.Attribute):
                 target = _function(member)
                 if target is not None:

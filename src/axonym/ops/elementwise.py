@@ -11,6 +11,7 @@ from ..core import Core, Operand, wrap
 from ..engine.checks import NUMBERS
 from ..engine.pointwise import between, binary, nary, unary, unary_with
 from ..faults.sorted_positions import mark_varying_like
+from .examples import add_examples
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -224,7 +225,12 @@ def divide(x: Operand, y: Operand) -> "NamedArray":
 
 
 def divmod(x: Operand, y: Operand) -> tuple["NamedArray", "NamedArray"]:
-    """Return the floor of the quotient and the remainder of each pair of elements, by name."""
+    """Return the floor of the quotient and the remainder of each pair of elements, by name.
+
+    Examples:
+        >>> [part.tolist() for part in axn.divmod(axn.named([7, -7], "i"), 2)]
+        [[3, -4], [1, 1]]
+    """
     return _two(binary(jnp.divmod, x, y))
 
 
@@ -285,7 +291,12 @@ def fmod(x: Operand, y: Operand) -> "NamedArray":
 
 
 def frexp(x: "NamedArray") -> tuple["NamedArray", "NamedArray"]:
-    """Split each element into a mantissa with absolute value in [0.5, 1) and an exponent of two."""
+    """Split each element into a mantissa with absolute value in [0.5, 1) and an exponent of two.
+
+    Examples:
+        >>> [part.tolist() for part in axn.frexp(axn.named([4.0, 5.0], "i"))]
+        [[0.5, 0.625], [3, 3]]
+    """
     return _two(unary(_frexp, x))
 
 
@@ -403,7 +414,12 @@ def minimum(x: Operand, y: Operand) -> "NamedArray":
 
 
 def modf(x: "NamedArray") -> tuple["NamedArray", "NamedArray"]:
-    """Split each element into its fractional and its integer part, both with its sign."""
+    """Split each element into its fractional and its integer part, both with its sign.
+
+    Examples:
+        >>> [part.tolist() for part in axn.modf(axn.named([1.5, -2.25], "i"))]
+        [[0.5, -0.25], [1.0, -2.0]]
+    """
     return _two(unary(jnp.modf, x))
 
 
@@ -425,6 +441,14 @@ def nan_to_num(
         nan: the replacement for NaN.
         posinf: the replacement for infinity; None means the largest number of the dtype.
         neginf: the replacement for minus infinity; None means the lowest number of the dtype.
+
+    Returns:
+        The axes of all operands.
+
+    Examples:
+        >>> x = axn.named([1.0, jnp.nan, jnp.inf], "i")
+        >>> axn.nan_to_num(x, posinf=9.0).tolist()
+        [1.0, 0.0, 9.0]
     """
     fills = {"nan": nan, "posinf": posinf, "neginf": neginf}
     given = {kind: fill for kind, fill in fills.items() if fill is not None}
@@ -555,3 +579,6 @@ def tanh(x: "NamedArray") -> "NamedArray":
 def trunc(x: "NamedArray") -> "NamedArray":
     """Return the integer part of each element."""
     return unary(jnp.trunc, x)
+
+
+add_examples({name: globals()[name] for name in __all__})

@@ -103,9 +103,9 @@ def index(x: "NamedArray", selectors: Mapping[AxisKey, object]) -> "NamedArray":
 
     Examples:
         >>> x = axn.arange(axn.make_axes(batch=2, pos=3))
-        >>> axn.index(x, {"batch": 1, "pos": slice(1, 3)})
+        >>> axn.index(x, {"batch": 1, "pos": [2, 0]})
         NamedArray(int32[pos=2])
-        [4 5]
+        [5 3]
     """
     steps, arguments = steps_of("index", x, selectors)
     check_range("index", x, steps, arguments)

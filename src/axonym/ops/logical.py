@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from ..core import Core, Operand
 from ..engine import checks, pointwise
 from ..errors import AxisSizeError, BroadcastError
+from .examples import add_examples
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -192,3 +193,6 @@ def right_shift(x: Operand, y: Operand) -> "NamedArray":
 def signbit(x: "NamedArray") -> "NamedArray":
     """Test whether the sign of each element is minus, also for zeros and NaNs."""
     return pointwise.unary(jnp.signbit, x)
+
+
+add_examples({name: globals()[name] for name in __all__})

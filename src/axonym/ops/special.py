@@ -9,6 +9,7 @@ from jax.scipy import special
 
 from ..core import Operand
 from ..engine import batched, checks, pointwise
+from .examples import add_examples
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -164,3 +165,6 @@ def zeta(x: Operand, q: Operand) -> "NamedArray":
 def _local(fn: checks.Function, *operands: Operand) -> "NamedArray":
     """Apply a function that some releases of JAX do not support on Explicit axes; the compiler decides in it."""
     return batched.batched(fn, operands, [()] * len(operands), ())
+
+
+add_examples({name: globals()[name] for name in __all__})
