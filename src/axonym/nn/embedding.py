@@ -76,7 +76,9 @@ class Embedding(Layer):
         """
         check_input("Embedding", ids, (), self.Embed)
         integers("Embedding", "ids", ids)
-        if current_report() is not None:  # one that is too large is reported by what reads the table
+        if (
+            current_report() is not None
+        ):  # one that is too large is reported by what reads the table
             held, room = f"ids have: {facts(ids)}", f"{self.Vocab.name}={self.Vocab.size}"
             expect("Embedding", "id", ids.array, 0, math.inf, held, room=room)
         vectors = look_up(self.weight, self.Vocab, ids)

@@ -34,7 +34,7 @@ def packbits(x: "NamedArray", axis: AxisSelector, *, bitorder: str = "big") -> "
         >>> axn.packbits(axn.named([1, 0, 0, 0, 0, 0, 0, 1, 1], "bit"), "bit").tolist()
         [129, 128]
     """
-    return along.along_with(_packbits, x, axis, bitorder=_order_of_bits("packbits", bitorder))
+    return along.along_with(_packbits, x, axis, bitorder=_check_bitorder("packbits", bitorder))
 
 
 def unpackbits(
@@ -60,11 +60,11 @@ def unpackbits(
         [0, 0, 0, 0, 0, 1, 0, 1]
     """
     return along.along_with(
-        _unpackbits, x, axis, count=count, bitorder=_order_of_bits("unpackbits", bitorder)
+        _unpackbits, x, axis, count=count, bitorder=_check_bitorder("unpackbits", bitorder)
     )
 
 
-def _order_of_bits(function: str, bitorder: str) -> str:
+def _check_bitorder(function: str, bitorder: str) -> str:
     if bitorder not in ("big", "little"):
         raise ArgumentError(
             message(function, f"unknown bitorder {bitorder!r}", hint="orders: big, little")

@@ -96,7 +96,7 @@ def dot(
     dtype: Any = preferred_element_type
     order = None
     if out_axes is not None:
-        order = _order(out_axes)
+        order = _read_order(out_axes)
     for x in arrays:
         if not isinstance(x, Core):
             raise checks.unnamed("dot", x)
@@ -110,9 +110,11 @@ def dot(
 
     key = (operands, given, order, precision, dtype)
     if dot_general is not lax.dot_general:  # not cached, as it may hold arrays
-        custom = checks.planned("dot", arrays, _dot, *key, dot_general)
+        custom = checks.planned("dot", arrays, _make_dot, *key, dot_general)
         return wrap(arrays[0], custom.body(*payloads), custom.names)
-    kernel = _dots.get(key) or plans.keep(_dots, key, checks.planned("dot", arrays, _dot, *key))
+    kernel = _dots.get(key) or plans.keep(
+        _dots, key, checks.planned("dot", arrays, _make_dot, *key)
+    )
     return wrap(arrays[0], kernel.call(*payloads), kernel.names)
 
 
@@ -175,13 +177,13 @@ def einsum(
 
     key = (equation, operands, aliases, precision, dtype)
     if dot_general is not lax.dot_general:  # as in dot
-        custom = checks.planned("einsum", arrays, _einsum.__wrapped__, *key, dot_general)
+        custom = checks.planned("einsum", arrays, _make_einsum.__wrapped__, *key, dot_general)
         return wrap(arrays[0], custom.body(*payloads), custom.names)
-    kernel = checks.planned("einsum", arrays, _einsum, *key)
+    kernel = checks.planned("einsum", arrays, _make_einsum, *key)
     return wrap(arrays[0], kernel.call(*payloads), kernel.names)
 
 
-def _dot(
+def _make_dot(
     operands: tuple[Names, ...],
     axis: str | Pairs | None,
     order: Order | None,
@@ -203,7 +205,7 @@ def _dot(
         out = plans.complete(out, entries)
         given = (*given, *sizes)
     options = _Options(precision, dtype, dot_general)
-    return _maker(options)("dot", operands, contracted, out, given, options)
+    return _choose_maker(options)("dot", operands, contracted, out, given, options)
 
 
 def _require_two(operands: Sequence[Names], contracted: Names) -> None:
@@ -221,7 +223,7 @@ def _require_two(operands: Sequence[Names], contracted: Names) -> None:
             raise AxisNotFoundError(problem, hint)
 
 
-def _order(out_axes: AxisSelector | PartialOrder) -> Order:
+def _read_order(out_axes: AxisSelector | PartialOrder) -> Order:
     """Normalise an order of axes."""
     entries: list[str | EllipsisType] = []
     sizes: list[tuple[str, int | None]] = []
@@ -241,7 +243,7 @@ def _order(out_axes: AxisSelector | PartialOrder) -> Order:
 _dots: dict[Any, kernels.Kernel] = {}
 
 
-def _kernel(
+def _make_contraction(
     function: str,
     operands: tuple[Names, ...],
     contracted: Names,
@@ -263,23 +265,23 @@ def _kernel(
 
         constraints.check_result(out, sizes)
         target = plans.labels(out, len(anonymous) + len(out))
-        result = _product(repeated, labels, contracted, target, options)
+        result = _contract(repeated, labels, contracted, target, options)
         return constraints.lay_out(result, out)
 
     return kernels.Kernel(out, body)
 
 
-_memoised = up_to_renaming("operands", "contracted", "out", "given")(_kernel)
+_find_contraction = up_to_renaming("operands", "contracted", "out", "given")(_make_contraction)
 
 
-def _maker(options: _Options) -> Callable[..., kernels.Kernel]:
+def _choose_maker(options: _Options) -> Callable[..., kernels.Kernel]:
     """Return what makes a kernel; one with a product of the user's is not memoised, as it may hold arrays."""
     if options.dot_general is lax.dot_general:
-        return _memoised
-    return _kernel
+        return _find_contraction
+    return _make_contraction
 
 
-def _product(
+def _contract(
     arrays: Sequence[jax.Array],
     labels: Sequence[Labels],
     contracted: Names,
@@ -289,7 +291,7 @@ def _product(
     """Contract arrays with labelled dimensions; on a mesh with Explicit axes, set the layout of the result."""
     entries: list[assignment.Entry] | None = None
     if any(map(explicit.has_explicit_axes, arrays)):
-        arrays, entries = _explicit(explicit.on_one_mesh(arrays), labels, contracted, out)
+        arrays, entries = _reshard_operands(explicit.on_one_mesh(arrays), labels, contracted, out)
     elif contracted:
         counts = Counter(chain.from_iterable(labels))
         batch = {label for label in out if isinstance(label, str) and counts[label] > 1}
@@ -297,27 +299,27 @@ def _product(
         arrays = list(map(lay_out, arrays, labels))
 
     if options.dot_general is not lax.dot_general and len(arrays) > 1:
-        return _by_custom(arrays, labels, contracted, out, options, entries or [])
+        return _contract_by(arrays, labels, contracted, out, options, entries or [])
     if len(arrays) == 2 and set(contracted) <= set(labels[0]) & set(labels[1]):
-        return _by_dot_general(arrays, labels, contracted, out, options, entries)
+        return _contract_two(arrays, labels, contracted, out, options, entries)
 
     sharding = None
     if entries is not None:
         sharding = explicit.sharding_from(arrays[0], entries)
         if _is_bool(arrays, options.dtype):
             # Sums of bools are `any`, for which JAX takes no sharding.
-            arrays, labels = _reduce_alone(jnp.any, arrays, labels, contracted)
+            arrays, labels = _reduce_lone_axes(jnp.any, arrays, labels, contracted)
     # JAX's einsum multiplies two integers before a third operand of bfloat16, whose dtype cannot hold the result.
     return jnp.einsum(
         plans.letters(labels, out),
-        *_to_one_dtype(*arrays),
+        *_promote(*arrays),
         precision=options.precision,
         preferred_element_type=options.dtype,
         out_sharding=sharding,
     )
 
 
-def _by_dot_general(
+def _contract_two(
     arrays: Sequence[jax.Array],
     labels: Sequence[Labels],
     contracted: Names,
@@ -327,7 +329,7 @@ def _by_dot_general(
 ) -> jax.Array:
     """Contract two arrays, which both have all axes to sum over."""
     plan = plans.contraction(labels[0], labels[1], contracted, out)
-    left, right = _to_one_dtype(*arrays)
+    left, right = _promote(*arrays)
     sharding = None
     if entries is not None:
         if plan.order is not None:  # the product has its dimensions in another order
@@ -343,7 +345,7 @@ def _by_dot_general(
     return lax.transpose(result, plan.order)
 
 
-def _by_custom(
+def _contract_by(
     arrays: Sequence[jax.Array],
     labels: Sequence[Labels],
     contracted: Names,
@@ -352,15 +354,15 @@ def _by_custom(
     entries: list[assignment.Entry],
 ) -> jax.Array:
     """Contract arrays by a function of the caller, which may hold arrays too."""
-    held, rebuilt = _take_arrays_out(options.dot_general)
+    held, rebuild = _take_arrays_out(options.dot_general)
     count = len(arrays)
 
-    def multiplied(*inputs: jax.Array) -> jax.Array:
-        own = rebuilt(inputs[count:])
+    def multiply_all(*inputs: jax.Array) -> jax.Array:
+        own = rebuild(inputs[count:])
         multiply = partial(own, precision=options.precision, preferred_element_type=options.dtype)
-        return _by_pairs(multiply, options.dtype, labels, contracted, out, *inputs[:count])
+        return _contract_pairs(multiply, options.dtype, labels, contracted, out, *inputs[:count])
 
-    product: jax.Array = auto.local(multiplied, [*arrays, *held], entries)
+    product: jax.Array = auto.local(multiply_all, [*arrays, *held], entries)
     return product
 
 
@@ -368,7 +370,7 @@ def _is_bool(arrays: Sequence[jax.Array], dtype: DTypeLike | None) -> bool:
     return jnp.dtype(dtype or jnp.result_type(*arrays)) == jnp.dtype(bool)
 
 
-def _reduce_alone(
+def _reduce_lone_axes(
     reduction: Callable[[jax.Array, tuple[int, ...]], jax.Array],
     arrays: Sequence[jax.Array],
     labels: Sequence[Labels],
@@ -387,7 +389,7 @@ def _reduce_alone(
     return reduced, remaining
 
 
-def _to_one_dtype(*arrays: jax.Array) -> Sequence[jax.Array]:
+def _promote(*arrays: jax.Array) -> Sequence[jax.Array]:
     first = arrays[0].dtype
     if all(array.dtype == first for array in arrays):
         return arrays
@@ -402,14 +404,14 @@ def _take_arrays_out(
     arrays, rest = eqx.partition(dot_general, lambda leaf: isinstance(leaf, jax.Array))
     held, tree = jax.tree.flatten(arrays)
 
-    def rebuilt(held: Sequence[jax.Array]) -> DotGeneral:
+    def rebuild(held: Sequence[jax.Array]) -> DotGeneral:
         own: DotGeneral = eqx.combine(jax.tree.unflatten(tree, held), rest)
         return own
 
-    return held, rebuilt
+    return held, rebuild
 
 
-def _by_pairs(
+def _contract_pairs(
     multiply: DotGeneral,
     dtype: DTypeLike | None,
     labels: Sequence[Labels],
@@ -419,10 +421,10 @@ def _by_pairs(
 ) -> jax.Array:
     """Contract arrays from the left; sum over each axis as soon as no later array has it."""
 
-    def summed_over(array: jax.Array, at: tuple[int, ...]) -> jax.Array:
+    def sum_over(array: jax.Array, at: tuple[int, ...]) -> jax.Array:
         return array.sum(at, dtype=dtype or array.dtype)
 
-    operands, remaining = _reduce_alone(summed_over, arrays, labels, contracted)
+    operands, remaining = _reduce_lone_axes(sum_over, arrays, labels, contracted)
     left, have = operands[0], remaining[0]
     for i, (right, own) in enumerate(zip(operands[1:], remaining[1:], strict=True), start=2):
         later = tuple(chain.from_iterable(remaining[i:]))
@@ -437,14 +439,14 @@ def _by_pairs(
         plan = plans.contraction(have, own, summed, target)
         # Numbers of 8 bits and fewer mean something only with their scales, which the product knows.
         if all(x.dtype.itemsize > 1 or x.dtype == bool for x in (left, right)):
-            left, right = _to_one_dtype(left, right)
+            left, right = _promote(left, right)
         left, have = multiply(left, right, (plan.contract, plan.batch)), target
         if plan.order is not None:
             left = lax.transpose(left, plan.order)
     return left
 
 
-def _explicit(
+def _reshard_operands(
     arrays: Sequence[jax.Array], labels: Sequence[Labels], contracted: Names, out: Labels
 ) -> tuple[list[jax.Array], list[assignment.Entry]]:
     """Choose one layout per label, reshard the operands to it, and return the mesh axes of the result.
@@ -470,12 +472,12 @@ def _explicit(
         entries = {label: table[label] for label in own if label in table}
         for label in entries:
             if len(arrays) == 2 and counts[label] == 1:
-                entries[label] = _without(entries[label], held)
+                entries[label] = _drop_axes(entries[label], held)
         wanted.append(entries)
 
         taken = set(chain.from_iterable(entries.values()))
         for label in plans.shared(contracted, own):
-            summed[label] = _without(summed[label], taken)
+            summed[label] = _drop_axes(summed[label], taken)
 
     moved: list[jax.Array] = []
     for array, own, entries in zip(arrays, labels, wanted, strict=True):
@@ -484,12 +486,12 @@ def _explicit(
     return moved, list(plans.values_at(table, out))
 
 
-def _without(entry: assignment.Entry, axes: Set[str]) -> assignment.Entry:
+def _drop_axes(entry: assignment.Entry, axes: Set[str]) -> assignment.Entry:
     return tuple(axis for axis in entry if axis not in axes)
 
 
 @lru_cache(plans.CACHE)
-def _einsum(
+def _make_einsum(
     equation: str,
     operands: tuple[Names, ...],
     aliases: Bindings,
@@ -500,7 +502,7 @@ def _einsum(
     """Make the kernel of an expression."""
     contracted, out, given = subscripts.read(equation, operands, aliases)
     options = _Options(precision, dtype, dot_general)
-    return _maker(options)("einsum", operands, contracted, out, given, options)
+    return _choose_maker(options)("einsum", operands, contracted, out, given, options)
 
 
 def outer(x: Operand, y: Operand) -> "NamedArray":

@@ -246,7 +246,7 @@ def nancumsum(x: "NamedArray", axis: AxisSelector, dtype: DTypeLike | None = Non
     return along.along_with(_nancumsum, x, axis, after=jnp.add, dtype=dtype)
 
 
-def _backwards(
+def _accumulate_backwards(
     fn: Function, forwards: Function, array: jax.Array, axis: int, dtype: DTypeLike | None
 ) -> jax.Array:
     """Apply a function of `jax.lax` from the end, in the dtype of the `jax.numpy` one, which only runs forwards."""
@@ -268,17 +268,17 @@ def _cumlogsumexp(array: jax.Array, axis: int, reverse: bool) -> jax.Array:
 
 
 def _cummax(array: jax.Array, axis: int, reverse: bool) -> jax.Array:
-    return _of_numbers(lax.cummax, array, axis, reverse)
+    return _accumulate_numbers(lax.cummax, array, axis, reverse)
 
 
 def _cummin(array: jax.Array, axis: int, reverse: bool) -> jax.Array:
-    return _of_numbers(lax.cummin, array, axis, reverse)
+    return _accumulate_numbers(lax.cummin, array, axis, reverse)
 
 
-def _of_numbers(fn: Function, array: jax.Array, axis: int, reverse: bool) -> jax.Array:
+def _accumulate_numbers(fn: Function, array: jax.Array, axis: int, reverse: bool) -> jax.Array:
     """Apply a function of `jax.lax` that takes no booleans."""
     if array.dtype == bool:
-        return _of_numbers(fn, array.astype(jnp.int8), axis, reverse).astype(bool)
+        return _accumulate_numbers(fn, array.astype(jnp.int8), axis, reverse).astype(bool)
     result: jax.Array = fn(separate_padding(array), axis % array.ndim, reverse)
     return result
 
@@ -288,7 +288,7 @@ def _cumprod(
 ) -> jax.Array:
     array = separate_padding(array)
     if reverse:
-        return _backwards(lax.cumprod, jnp.cumprod, array, axis, dtype)
+        return _accumulate_backwards(lax.cumprod, jnp.cumprod, array, axis, dtype)
     return jnp.cumprod(array, axis, dtype)
 
 
@@ -297,7 +297,7 @@ def _cumsum(
 ) -> jax.Array:
     def cumsum(array: jax.Array) -> jax.Array:
         if reverse:
-            return _backwards(lax.cumsum, jnp.cumsum, array, axis, dtype)
+            return _accumulate_backwards(lax.cumsum, jnp.cumsum, array, axis, dtype)
         return jnp.cumsum(array, axis, dtype)
 
     return accumulate(cumsum, array, axis, reverse=reverse)

@@ -56,7 +56,7 @@ def diag(
     """
     pair = selector(rows, "diag"), selector(columns, "diag")
     names = (pair[0][0], pair[1][0])
-    return batched(_diag, (x,), (axis,), names, whole=True, pair=pair, k=_offset("diag", k))
+    return batched(_diag, (x,), (axis,), names, whole=True, pair=pair, k=_check_offset("diag", k))
 
 
 def _diag(array: jax.Array, *, pair: Pairs, k: int) -> jax.Array:
@@ -66,16 +66,16 @@ def _diag(array: jax.Array, *, pair: Pairs, k: int) -> jax.Array:
     before = [(0, 0)] * (array.ndim - 1)
     # Column c holds the element of the row in which the diagonal crosses it.
     along_columns = jnp.pad(separate_padding(array), [*before, (max(k, 0), max(-k, 0))])
-    is_on = _offsets((size, size), (-2, -1)) == k
-    return jnp.where(is_on, along_columns[..., None, :], _zero(array))
+    is_on = _number_diagonals((size, size), (-2, -1)) == k
+    return jnp.where(is_on, along_columns[..., None, :], _make_zero(array))
 
 
-def _zero(array: jax.Array) -> jax.Array:
+def _make_zero(array: jax.Array) -> jax.Array:
     """Return a scalar zero with the dtype and the mesh of an array."""
     return lax.full_like(array, 0, shape=())
 
 
-def _offset(function: str, k: int) -> int:
+def _check_offset(function: str, k: int) -> int:
     """Check the number of a diagonal, which must be static because sizes depend on it."""
     try:
         return operator.index(k)
@@ -84,7 +84,7 @@ def _offset(function: str, k: int) -> int:
         raise OperandError(message(function, problem)) from None
 
 
-def _offsets(shape: Sequence[int], at: tuple[int, ...]) -> jax.Array:
+def _number_diagonals(shape: Sequence[int], at: tuple[int, ...]) -> jax.Array:
     """Return the diagonal, in the dimensions `at`, of each element: 0 for the main one, positive above it.
 
     The other dimensions have size 1.
@@ -126,7 +126,7 @@ def diagonal(
         [1 5]
     """
     new = selector(new_axis, "diagonal")
-    offset = _offset("diagonal", offset)
+    offset = _check_offset("diagonal", offset)
     return batched(_diagonal, (x,), ((axis1, axis2),), (new[0],), new=new, offset=offset)
 
 
@@ -173,11 +173,11 @@ def fill_diagonal(
     target = checks.planned("fill_diagonal", operands, plans.broadcast, both)
     checks.check_given("fill_diagonal", given, names, shape_of("fill_diagonal", array, names))
     at = plans.positions(target, pair)
-    return pointwise.nary(_fill_diagonal, x, value, at=at, k=_offset("fill_diagonal", k))
+    return pointwise.nary(_fill_diagonal, x, value, at=at, k=_check_offset("fill_diagonal", k))
 
 
 def _fill_diagonal(array: jax.Array, value: ArrayLike, *, at: tuple[int, ...], k: int) -> jax.Array:
-    is_on = _offsets(array.shape, at) == k
+    is_on = _number_diagonals(array.shape, at) == k
     return jnp.where(is_on, jnp.asarray(value).astype(array.dtype), array)
 
 
@@ -204,7 +204,7 @@ def trace(
         >>> axn.trace(axn.named([[1, 2], [3, 4]], ("row", "column")), "row", "column").item()
         5
     """
-    offset = _offset("trace", offset)
+    offset = _check_offset("trace", offset)
     return reduction.reduction(_trace, x, (axis1, axis2), offset=offset, dtype=dtype)
 
 
@@ -212,8 +212,8 @@ def _trace(
     array: jax.Array, axis: tuple[int, int], *, offset: int, dtype: DTypeLike | None
 ) -> jax.Array:
     # Unlike jnp.trace, this works if Explicit mesh axes split the rows or the columns.
-    is_on = _offsets(array.shape, axis) == offset
-    return jnp.sum(jnp.where(is_on, array, _zero(array)), axis, dtype)
+    is_on = _number_diagonals(array.shape, axis) == offset
+    return jnp.sum(jnp.where(is_on, array, _make_zero(array)), axis, dtype)
 
 
 def tril(x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, k: int = 0) -> "NamedArray":
@@ -232,7 +232,7 @@ def tril(x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, k: int = 0) 
         >>> axn.tril(axn.named([[1, 2], [3, 4]], ("row", "column")), "row", "column").tolist()
         [[1, 0], [3, 4]]
     """
-    return _triangle("tril", x, axis1, axis2, k)
+    return _keep_triangle("tril", x, axis1, axis2, k)
 
 
 def triu(x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, k: int = 0) -> "NamedArray":
@@ -251,21 +251,21 @@ def triu(x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, k: int = 0) 
         >>> axn.triu(axn.named([[1, 2], [3, 4]], ("row", "column")), "row", "column").tolist()
         [[1, 2], [0, 4]]
     """
-    return _triangle("triu", x, axis1, axis2, k)
+    return _keep_triangle("triu", x, axis1, axis2, k)
 
 
-def _triangle(
+def _keep_triangle(
     function: str, x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, k: int
 ) -> "NamedArray":
     if not isinstance(x, Core):
         raise checks.unnamed(function, x)
     (array,), names = x.node
     if k.__class__ is not int:
-        k = _offset(function, k)
+        k = _check_offset(function, k)
     try:
         kernel = _triangles[function][names, axis1, axis2, k]
     except (KeyError, TypeError):  # an axis that cannot be hashed is invalid
-        kernel = checks.planned(function, (x,), _triangular, function, names, axis1, axis2, k)
+        kernel = checks.planned(function, (x,), _make_triangle, function, names, axis1, axis2, k)
         plans.keep(_triangles[function], (names, axis1, axis2, k), kernel)
     return wrap(x, kernel.call(array), names)
 
@@ -274,7 +274,7 @@ Triangles: TypeAlias = dict[tuple[Names, AxisSelector, AxisSelector, int], kerne
 _triangles: dict[str, Triangles] = {"tril": {}, "triu": {}}
 
 
-def _triangular(
+def _make_triangle(
     function: str, names: Names, axis1: AxisSelector, axis2: AxisSelector, k: int
 ) -> kernels.Kernel:
     given = selection((axis1, axis2), function)
@@ -283,11 +283,11 @@ def _triangular(
     def body(array: jax.Array) -> jax.Array:
         shape = shape_of(function, array, names)
         checks.check_given(function, given, names, shape)
-        offsets = _offsets(shape[len(shape) - len(names) :], at)
+        offsets = _number_diagonals(shape[len(shape) - len(names) :], at)
         if function == "tril":
             keep = offsets <= k
         else:
             keep = offsets >= k
-        return jnp.where(keep, array, _zero(array))
+        return jnp.where(keep, array, _make_zero(array))
 
     return kernels.Kernel(names, body)

@@ -231,10 +231,10 @@ def divmod(x: Operand, y: Operand) -> tuple["NamedArray", "NamedArray"]:
         >>> [part.tolist() for part in axn.divmod(axn.named([7, -7], "i"), 2)]
         [[3, -4], [1, 1]]
     """
-    return _two(binary(jnp.divmod, x, y))
+    return _name_both(binary(jnp.divmod, x, y))
 
 
-def _two(both: "NamedArray") -> tuple["NamedArray", "NamedArray"]:
+def _name_both(both: "NamedArray") -> tuple["NamedArray", "NamedArray"]:
     """Name both results of a function that returns two."""
     first, second = both.array
     return wrap(both, first, both.names), wrap(both, second, both.names)
@@ -297,7 +297,7 @@ def frexp(x: "NamedArray") -> tuple["NamedArray", "NamedArray"]:
         >>> [part.tolist() for part in axn.frexp(axn.named([4.0, 5.0], "i"))]
         [[0.5, 0.625], [3, 3]]
     """
-    return _two(unary(_frexp, x))
+    return _name_both(unary(_frexp, x))
 
 
 def _frexp(x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -311,10 +311,10 @@ def gcd(x: Operand, y: Operand) -> "NamedArray":
 
 
 def _gcd(x: ArrayLike, y: ArrayLike) -> jax.Array:
-    return _by_division(jnp.gcd, jnp.asarray(x), jnp.asarray(y))
+    return _divide_in_loop(jnp.gcd, jnp.asarray(x), jnp.asarray(y))
 
 
-def _by_division(fn: Callable[..., jax.Array], x: jax.Array, y: jax.Array) -> jax.Array:
+def _divide_in_loop(fn: Callable[..., jax.Array], x: jax.Array, y: jax.Array) -> jax.Array:
     """Call a function that divides in a loop, in which JAX wants operands that vary alike.
 
     Of an empty array on Explicit mesh axes, such a loop ends the process while it is compiled.
@@ -365,7 +365,7 @@ def lcm(x: Operand, y: Operand) -> "NamedArray":
 
 
 def _lcm(x: ArrayLike, y: ArrayLike) -> jax.Array:
-    return _by_division(jnp.lcm, jnp.asarray(x), jnp.asarray(y))
+    return _divide_in_loop(jnp.lcm, jnp.asarray(x), jnp.asarray(y))
 
 
 def ldexp(x: Operand, y: Operand) -> "NamedArray":
@@ -420,7 +420,7 @@ def modf(x: "NamedArray") -> tuple["NamedArray", "NamedArray"]:
         >>> [part.tolist() for part in axn.modf(axn.named([1.5, -2.25], "i"))]
         [[0.5, -0.25], [1.0, -2.0]]
     """
-    return _two(unary(jnp.modf, x))
+    return _name_both(unary(jnp.modf, x))
 
 
 def multiply(x: Operand, y: Operand) -> "NamedArray":

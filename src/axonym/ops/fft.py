@@ -207,7 +207,7 @@ def _transform(
     if not isinstance(a, Core):
         raise checks.unnamed(function, a)
     one_of(function, "norm", norm, (None, "backward", "ortho", "forward"))
-    core, sizes = _read(function, a, axis, of_half=fn in (_irfft, _hfft))
+    core, sizes = _read_axes(function, a, axis, of_half=fn in (_irfft, _hfft))
     names = names_in(selection(core, function))
     if not names or (one and len(names) != 1):
         needed = "an axis"
@@ -219,7 +219,7 @@ def _transform(
     return batched(fn, [a], [core], names, in_place=True, whole=whole, sizes=sizes, norm=norm)
 
 
-def _read(
+def _read_axes(
     function: str, a: Core, axis: FftAxis, of_half: bool
 ) -> tuple[tuple[AxisSelector, ...], Sizes]:
     """Parse an axis argument into the axes and the given lengths; `of_half`: the last axis is a half of the result."""
@@ -234,14 +234,14 @@ def _read(
     sizes: list[int | None]
     if isinstance(axis, Mapping):
         core = tuple(axis)
-        sizes = [_length(function, selector(key, function)[0], axis[key]) for key in core]
+        sizes = [_check_length(function, selector(key, function)[0], axis[key]) for key in core]
     else:
         pairs = selection(axis, function)
         core = names_in(pairs)
         sizes = [None] * len(pairs)
         for at, (name, size) in enumerate(pairs, start=1):
             is_half = of_half and at == len(pairs)
-            _check_size(function, a, name, size, is_half)
+            _check_axis_size(function, a, name, size, is_half)
             if is_half:
                 sizes[-1] = size
 
@@ -251,11 +251,11 @@ def _read(
             raise ArgumentError(message(function, problem))
         is_half = of_half and chosen == core[-1]
         if size is None and axis_name(chosen) in a.names:
-            _check_length(function, a, axis_name(chosen), is_half)
+            _check_own_length(function, a, axis_name(chosen), is_half)
     return core, tuple(sizes)
 
 
-def _check_size(function: str, a: Core, name: str, size: int | None, is_half: bool) -> None:
+def _check_axis_size(function: str, a: Core, name: str, size: int | None, is_half: bool) -> None:
     """Check the size of an `Axis`, which is not the length to crop or to pad to."""
     if size is None or name not in a.names:
         return
@@ -272,7 +272,7 @@ def _check_size(function: str, a: Core, name: str, size: int | None, is_half: bo
     raise AxisSizeError(message(function, problem, f"array has: {facts(a)}", hint=hint))
 
 
-def _check_length(function: str, a: Core, name: str, is_half: bool) -> None:
+def _check_own_length(function: str, a: Core, name: str, is_half: bool) -> None:
     """Check that the usual length of a transform is not zero."""
     have = next(axis.size for axis in axes_of(function, a) if axis.name == name)
     length = have
@@ -284,7 +284,7 @@ def _check_length(function: str, a: Core, name: str, is_half: bool) -> None:
         raise AxisSizeError(message(function, problem, f"array has: {facts(a)}", hint=hint))
 
 
-def _length(function: str, name: str, size: object) -> int | None:
+def _check_length(function: str, name: str, size: object) -> int | None:
     """Check a length in a mapping."""
     if size is None:
         return None
@@ -300,7 +300,7 @@ def _length(function: str, name: str, size: object) -> int | None:
     return size.size
 
 
-def _given(
+def _find_lengths(
     array: jax.Array, sizes: Sizes, last: int | None = None
 ) -> tuple[tuple[int, ...] | None, tuple[int, ...]]:
     """Return the lengths of a transform, or None if all are the usual ones, and its dimensions, the last ones.
@@ -323,19 +323,19 @@ def _given(
 
 
 def _fft(array: jax.Array, *, sizes: Sizes, norm: Norm) -> jax.Array:
-    return jnp.fft.fftn(array, *_given(array, sizes), norm=norm)
+    return jnp.fft.fftn(array, *_find_lengths(array, sizes), norm=norm)
 
 
 def _ifft(array: jax.Array, *, sizes: Sizes, norm: Norm) -> jax.Array:
-    return jnp.fft.ifftn(array, *_given(array, sizes), norm=norm)
+    return jnp.fft.ifftn(array, *_find_lengths(array, sizes), norm=norm)
 
 
 def _rfft(array: jax.Array, *, sizes: Sizes, norm: Norm) -> jax.Array:
-    return jnp.fft.rfftn(array, *_given(array, sizes), norm=norm)
+    return jnp.fft.rfftn(array, *_find_lengths(array, sizes), norm=norm)
 
 
 def _irfft(array: jax.Array, *, sizes: Sizes, norm: Norm) -> jax.Array:
-    return jnp.fft.irfftn(array, *_given(array, sizes, 2 * (array.shape[-1] - 1)), norm=norm)
+    return jnp.fft.irfftn(array, *_find_lengths(array, sizes, 2 * (array.shape[-1] - 1)), norm=norm)
 
 
 def _hfft(array: jax.Array, *, sizes: Sizes, norm: Norm) -> jax.Array:

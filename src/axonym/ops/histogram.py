@@ -73,7 +73,7 @@ def bincount(
         >>> axn.bincount(axn.named([2, 0, 2], "i"), axn.Axis("value", 4)).tolist()
         [1, 0, 2, 0]
     """
-    over, size = _axes_over("bincount", x, axis), sized(Counts, "bincount")
+    over, size = _choose_axes("bincount", x, axis), sized(Counts, "bincount")
     integers("bincount", "the counted array", x)
     operands = [x]
     if weights is not None:
@@ -101,7 +101,7 @@ def corrcoef(
         >>> axn.corrcoef(x, "feature", "sample", "feature2").tolist()
         [[1.0, -1.0], [-1.0, 1.0]]
     """
-    return _of_variables(_corrcoef, x, variable, observation, to, ())
+    return _compare_variables(_corrcoef, x, variable, observation, to, ())
 
 
 def cov(
@@ -135,7 +135,7 @@ def cov(
     """
     if fweights is not None:
         integers("cov", "fweights", fweights)
-    return _of_variables(_cov, x, variable, observation, to, (fweights, aweights), ddof=ddof)
+    return _compare_variables(_cov, x, variable, observation, to, (fweights, aweights), ddof=ddof)
 
 
 def digitize(
@@ -198,7 +198,7 @@ def histogram(
     given = None
     if edges is not None:
         given = [edges]
-    counts, (found,) = _histogram_of(
+    counts, (found,) = _count_points(
         _histogram, [x], [Bins], axis, [range], given, weights, density
     )
     return counts, found
@@ -236,7 +236,7 @@ def histogram2d(
         >>> counts.tolist()
         [[1, 0], [0, 1]]
     """
-    counts, (first, second) = _histogram_of(
+    counts, (first, second) = _count_points(
         _histogram2d, [x, y], Bins, axis, range, edges, weights, density
     )
     return counts, first, second
@@ -260,11 +260,11 @@ def histogram_bin_edges(
         >>> axn.histogram_bin_edges(axn.named([0.0, 4.0], "i"), axn.Axis("bin", 2)).axes
         (Axis(name='bin_edges', size=3),)
     """
-    over, size = _axes_over("histogram_bin_edges", x, axis), sized(Bins, "histogram_bin_edges")
+    over, size = _choose_axes("histogram_bin_edges", x, axis), sized(Bins, "histogram_bin_edges")
     if range is not None:
-        return _edges_between("histogram_bin_edges", x, size, range)
+        return _make_edges("histogram_bin_edges", x, size, range)
     return batched(
-        _histogram_bin_edges, (x,), (over,), (_edges_name(size),), each=True, size=size.size
+        _histogram_bin_edges, (x,), (over,), (_name_edges(size),), each=True, size=size.size
     )
 
 
@@ -301,17 +301,17 @@ def histogramdd(
         >>> counts.tolist()
         [[1, 0], [0, 1]]
     """
-    return _histogram_of(_histogramdd, samples, Bins, axis, range, edges, weights, density)
+    return _count_points(_histogramdd, samples, Bins, axis, range, edges, weights, density)
 
 
-def _axes_over(function: str, x: object, axis: AxisSelection | None) -> AxisSelection:
+def _choose_axes(function: str, x: object, axis: AxisSelection | None) -> AxisSelection:
     names = names_of(function, x)
     if axis is None:
         return names
     return hashable(axis, function)
 
 
-def _histogram_of(
+def _count_points(
     fn: checks.Function,
     samples: "Sequence[NamedArray]",
     Bins: Sequence[Axis],
@@ -325,7 +325,7 @@ def _histogram_of(
     function = checks.title(fn)
     _check_lengths(function, samples, Bins, ranges, edges)
     bins = [sized(one, function) for one in Bins]
-    over = _axes_over(function, samples[0], axis)
+    over = _choose_axes(function, samples[0], axis)
 
     known: dict[int, NamedArray] = {}
     for i, x in enumerate(samples):
@@ -333,14 +333,14 @@ def _histogram_of(
         if edges is not None:
             known[i] = edges[i]
         elif limits is not None:
-            known[i] = _edges_between(function, x, bins[i], limits)
+            known[i] = _make_edges(function, x, bins[i], limits)
     missing = [i for i in builtins.range(len(samples)) if i not in known]
 
     operands = [*samples]
     core = [over] * len(samples)
     for i, made in known.items():
         operands.append(made)
-        core.append(_axis_of_edges(function, made, bins[i]))
+        core.append(_find_edges_axis(function, made, bins[i]))
     if weights is not None:
         operands.append(weights)
         core.append(over)
@@ -350,7 +350,7 @@ def _histogram_of(
         fn,
         operands,
         core,
-        (names, *((_edges_name(bins[i]),) for i in missing)),
+        (names, *((_name_edges(bins[i]),) for i in missing)),
         each=True,
         sizes=sizes,
         known=tuple(known),
@@ -388,18 +388,18 @@ def _check_lengths(
         raise ArgumentError(message(function, "no coordinates given"))
 
 
-def _edges_name(bins: Axis) -> str:
+def _name_edges(bins: Axis) -> str:
     return f"{bins.name}_edges"
 
 
-def _axis_of_edges(function: str, edges: object, bins: Axis) -> Axis:
-    name = _edges_name(bins)
+def _find_edges_axis(function: str, edges: object, bins: Axis) -> Axis:
+    name = _name_edges(bins)
     if name not in names_of(function, edges):
         name = only_axis(function, edges)
     return Axis(name, bins.size + 1)
 
 
-def _edges_between(function: str, x: "NamedArray", bins: Axis, limits: Range) -> "NamedArray":
+def _make_edges(function: str, x: "NamedArray", bins: Axis, limits: Range) -> "NamedArray":
     """Make the edges of bins between two limits, in a dtype that fits `x`."""
     if not isinstance(limits, Sequence | np.ndarray) or len(limits) != 2:
         given = type(limits).__name__
@@ -412,13 +412,13 @@ def _edges_between(function: str, x: "NamedArray", bins: Axis, limits: Range) ->
         _histogram_bin_edges,
         (like, *limits),
         ((), (), ()),
-        (_edges_name(bins),),
+        (_name_edges(bins),),
         each=True,
         size=bins.size,
     )
 
 
-def _of_variables(
+def _compare_variables(
     fn: checks.Function,
     x: "NamedArray",
     variable: AxisSelector,
@@ -450,10 +450,10 @@ def _bincount(x: jax.Array, weights: jax.Array | None = None, *, size: int) -> j
     if weights is None:
         weights = jnp.ones(x.size, int)
     # Positions are flattened: in their own shape, constant ones would be copied.
-    return _sum_at(weights.ravel(), x.ravel(), size)
+    return _sum_by_position(weights.ravel(), x.ravel(), size)
 
 
-def _sum_at(weights: jax.Array, at: jax.Array, size: int) -> jax.Array:
+def _sum_by_position(weights: jax.Array, at: jax.Array, size: int) -> jax.Array:
     """Sum weights by position; those out of range are ignored."""
     if weights.dtype == bool:
         weights = weights.astype(int)
@@ -487,18 +487,18 @@ def _digitize(x: jax.Array, bins: jax.Array, *, right: bool) -> jax.Array:
 
 
 def _histogram(*arrays: jax.Array, **options: Any) -> tuple[jax.Array, ...]:
-    return _counts(*arrays, **options)
+    return _count_in_bins(*arrays, **options)
 
 
 def _histogram2d(*arrays: jax.Array, **options: Any) -> tuple[jax.Array, ...]:
-    return _counts(*arrays, **options)
+    return _count_in_bins(*arrays, **options)
 
 
 def _histogramdd(*arrays: jax.Array, **options: Any) -> tuple[jax.Array, ...]:
-    return _counts(*arrays, **options)
+    return _count_in_bins(*arrays, **options)
 
 
-def _counts(
+def _count_in_bins(
     *arrays: jax.Array, sizes: tuple[int, ...], known: tuple[int, ...], density: bool
 ) -> tuple[jax.Array, ...]:
     """Count points in bins; also return the edges along the coordinates that are not `known`."""
@@ -515,12 +515,14 @@ def _counts(
 
     place, inside = jnp.zeros(shape, int), jnp.ones(shape, bool)
     for sample, edge, size in zip(samples, edges, sizes, strict=True):
-        point = _like_edges(sample, edge)
+        point = _match_edges(sample, edge)
         at = jnp.where(point == edge[-1], size - 1, jnp.searchsorted(edge, point, side="right") - 1)
         inside &= (at >= 0) & (at < size)
         place = place * size + at
 
-    counts = _sum_at(weights, jnp.where(inside, place, -1), math.prod(sizes)).reshape(sizes)
+    counts = _sum_by_position(weights, jnp.where(inside, place, -1), math.prod(sizes)).reshape(
+        sizes
+    )
     if density:
         counts = counts / counts.sum()
         for i, edge in enumerate(edges):
@@ -528,7 +530,7 @@ def _counts(
     return (counts, *(edge for i, edge in enumerate(edges) if i not in known))
 
 
-def _like_edges(sample: jax.Array, edges: jax.Array) -> jax.Array:
+def _match_edges(sample: jax.Array, edges: jax.Array) -> jax.Array:
     """Convert integers and masks to the dtype of their edges, even with strict dtype promotion."""
     exact = not jnp.issubdtype(edges.dtype, jnp.inexact)
     if jnp.issubdtype(sample.dtype, jnp.inexact) or (exact and sample.dtype != bool):

@@ -53,12 +53,12 @@ def resize(
         raise ArgumentError(message("resize", problem, known, hint=suggestion(method, _METHODS)))
     names, sizes = names_and_sizes(spec(new_axes, "resize"))
     checks.require("resize", x, names)
-    kernel = _resized(x.names, names, sizes, method, bool(antialias))
+    kernel = _make_resize(x.names, names, sizes, method, bool(antialias))
     return wrap(x, kernel.call(x.array), x.names)
 
 
 @up_to_renaming("names", "resized")
-def _resized(
+def _make_resize(
     names: Names, resized: Names, sizes: tuple[int, ...], method: str, antialias: bool
 ) -> kernels.Kernel:
     at = plans.positions(names, resized)

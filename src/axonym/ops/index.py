@@ -109,7 +109,7 @@ def index(x: "NamedArray", selectors: Mapping[AxisKey, object]) -> "NamedArray":
     """
     steps, arguments = steps_of("index", x, selectors)
     check_range("index", x, steps, arguments)
-    return _read("index", x, steps, arguments, _PLAIN)
+    return _read_steps("index", x, steps, arguments, _PLAIN)
 
 
 def getitem(x: "NamedArray", item: Item) -> "NamedArray":
@@ -133,13 +133,13 @@ def getitem(x: "NamedArray", item: Item) -> "NamedArray":
     if item is ...:
         return x
     if type(item) is tuple and len(item) == 2:
-        found = _piece(x, *item)
+        found = _read_piece(x, *item)
         if found is not None:
             return found
     return index(x, selectors_of("index", x, item))
 
 
-def _piece(x: Core, axis: object, selector: object) -> "NamedArray | None":
+def _read_piece(x: Core, axis: object, selector: object) -> "NamedArray | None":
     """Read at an int or a slice of one axis, in half the time of other indices; None if this is another one.
 
     What is wrong, or has a symbolic size, is left to `index` as well.
@@ -147,7 +147,7 @@ def _piece(x: Core, axis: object, selector: object) -> "NamedArray | None":
     if not isinstance(x, Core) or type(axis) is not str:
         return None
     (array,), names = x.node
-    size = _size_of(array, names, axis)
+    size = _find_size(array, names, axis)
     if size is None:
         return None
     length = None
@@ -169,7 +169,7 @@ def _piece(x: Core, axis: object, selector: object) -> "NamedArray | None":
     return wrap(x, run_with_ints(kernel, array, start), kernel.names)
 
 
-def _size_of(array: Payload, names: Names, axis: str) -> int | None:
+def _find_size(array: Payload, names: Names, axis: str) -> int | None:
     """Return the size of an axis; None if it is not there, or not an int, or there is no array."""
     shape = getattr(array, "shape", None)
     if type(shape) is not tuple or axis not in names or len(shape) < len(names):
@@ -220,7 +220,7 @@ def take(
         if type(axis) is Axis:
             name, size = axis.name, axis.size
         if isinstance(name, str) and name in names and current_report() is None:
-            filled = _filling.get((names, name, new)) or _filled(x, name, new)
+            filled = _fills.get((names, name, new)) or _make_fill(x, name, new)
             try:
                 is_sized = size is None or array.shape[filled.place] == size
             except (AttributeError, IndexError):  # no array, or one that lost dimensions
@@ -229,7 +229,7 @@ def take(
                 made: NamedArray = kernels.new(type(x))  # `wrap`, inlined to save a call
                 made.node = ((filled.call(array, picks),), filled.names)
                 return made
-    return _taken("take", x, axis, index, mode, fill_value)
+    return _take("take", x, axis, index, mode, fill_value)
 
 
 def take_along_axis(
@@ -261,10 +261,10 @@ def take_along_axis(
         [[1, 2, 3], [4, 5, 6]]
     """
     check_along("take_along_axis", x, indices, axis)
-    return _taken("take_along_axis", x, axis, indices, mode, fill_value)
+    return _take("take_along_axis", x, axis, indices, mode, fill_value)
 
 
-def _taken(
+def _take(
     function: str, x: Core, axis: AxisSelector, index: object, mode: str, fill_value: object
 ) -> "NamedArray":
     if mode == "fill" and fill_value is None:
@@ -276,7 +276,7 @@ def _taken(
     steps, arguments = steps_of(function, x, {axis: index}, mode)
     if mode == "fill" and fill_value is None and current_report() is not None:
         _report_outside(function, x, steps[0].name, arguments[0])
-    return _read(function, x, steps, arguments, reach)
+    return _read_steps(function, x, steps, arguments, reach)
 
 
 def _report_outside(function: str, x: Core, name: str, picks: jax.Array) -> None:
@@ -285,7 +285,7 @@ def _report_outside(function: str, x: Core, name: str, picks: jax.Array) -> None
     expect(function, "index", picks, -size, size - 1, held, room=room)
 
 
-class _Filled(NamedTuple):
+class _Fill(NamedTuple):
     """How elements are taken along an axis.
 
     Attributes:
@@ -299,18 +299,18 @@ class _Filled(NamedTuple):
     place: int
 
 
-_filling: dict[tuple[Names, str, Names], _Filled] = {}
+_fills: dict[tuple[Names, str, Names], _Fill] = {}
 
 
-def _filled(x: Core, name: str, new: Names) -> _Filled:
+def _make_fill(x: Core, name: str, new: Names) -> _Fill:
     """Make a kernel, and keep it."""
     _, names = x.node
     kernel = checks.planned("take", (x,), reading, names, (Gather(name, new),), "take", _FILL)
-    made = _Filled(kernel.call, kernel.names, names.index(name) - len(names))
-    return plans.keep(_filling, (names, name, new), made)
+    made = _Fill(kernel.call, kernel.names, names.index(name) - len(names))
+    return plans.keep(_fills, (names, name, new), made)
 
 
-def _read(
+def _read_steps(
     function: str, x: Core, steps: tuple[Step, ...], arguments: Sequence[object], reach: Reach
 ) -> "NamedArray":
     (array,), names = x.node
@@ -352,13 +352,13 @@ def slice(
         problem = "the start must be one integer, and the length an int"
         hint = "index by an array to take several pieces"
         raise OperandError(message("slice", problem, hint=hint))
-    kernel = checks.planned("slice", (x,), _sliced, names, given, length)
+    kernel = checks.planned("slice", (x,), _make_slice, names, given, length)
     check_start("slice", x, given[0], begin, length)
     return wrap(x, run_with_ints(kernel, array, begin), names)
 
 
 @up_to_renaming("names", "given")
-def _sliced(names: Names, given: tuple[str, int | None], length: Any) -> kernels.Kernel:
+def _make_slice(names: Names, given: tuple[str, int | None], length: Any) -> kernels.Kernel:
     (at,) = plans.positions(names, (given[0],))
 
     def body(array: jax.Array, start: ArrayLike) -> jax.Array:

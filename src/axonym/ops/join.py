@@ -55,12 +55,12 @@ def unbind(x: "NamedArray", axis: AxisSelector) -> tuple["NamedArray", ...]:
         raise checks.unnamed("unbind", x)
     (array,), names = x.node
     given = selector(axis, "unbind")
-    kernel = checks.planned("unbind", (x,), _unbound, names, given)
+    kernel = checks.planned("unbind", (x,), _make_unbind, names, given)
     return tuple(wrap(x, part, kernel.names) for part in kernel.call(array))
 
 
 @up_to_renaming("names", "given")
-def _unbound(names: Names, given: tuple[str, int | None]) -> kernels.Kernel:
+def _make_unbind(names: Names, given: tuple[str, int | None]) -> kernels.Kernel:
     (at,) = plans.positions(names, (given[0],))
 
     def body(array: jax.Array) -> list[jax.Array]:
@@ -99,7 +99,7 @@ def split(
     (array,), names = x.node
     given = selector(axis, "split")
     if isinstance(new_axes, int | np.integer) and not isinstance(new_axes, bool):
-        new_axes = _equal_parts(x, axis, int(new_axes))
+        new_axes = _divide_axis(x, axis, int(new_axes))
     if not isinstance(new_axes, Iterable) or isinstance(new_axes, str):
         problem = f"the pieces must be given as a list of axes, not as {type_text(new_axes)}"
         hint = 'give each piece its name and size, such as [Axis("first", 2), Axis("second", 3)]'
@@ -108,13 +108,13 @@ def split(
         new_axes = spec(new_axes, "split")
     pieces = [sized(each, "split") for each in new_axes]
     sizes = tuple(piece.size for piece in pieces)
-    kernel = checks.planned("split", (x,), _cut, names, given, sizes)
+    kernel = checks.planned("split", (x,), _make_split, names, given, sizes)
     rename = partial(checks.planned, "split", (x,), plans.rename, names)
     targets = [rename(((given[0], piece.name),)) for piece in pieces]
     return tuple(map(partial(wrap, x), kernel.call(array), targets))
 
 
-def _equal_parts(x: Core, axis: AxisSelector, count: int) -> list[Axis]:
+def _divide_axis(x: Core, axis: AxisSelector, count: int) -> list[Axis]:
     (whole,) = checks.require("split", x, axis)
     if count < 1 or whole.size % count:
         problem = f"{whole.name}={whole.size} has no {count} equal parts"
@@ -124,7 +124,9 @@ def _equal_parts(x: Core, axis: AxisSelector, count: int) -> list[Axis]:
 
 
 @up_to_renaming("names", "given")
-def _cut(names: Names, given: tuple[str, int | None], sizes: tuple[int, ...]) -> kernels.Kernel:
+def _make_split(
+    names: Names, given: tuple[str, int | None], sizes: tuple[int, ...]
+) -> kernels.Kernel:
     (at,) = plans.positions(names, (given[0],))
 
     def body(array: jax.Array) -> list[jax.Array]:
@@ -167,7 +169,7 @@ def concatenate(axis: AxisSelector, arrays: Sequence["NamedArray"]) -> "NamedArr
     """
     _check_is_list("concatenate", axis, arrays)
     given = selector(axis, "concatenate")
-    return _join("concatenate", _concatenated, given, arrays)
+    return _join("concatenate", _make_concatenation, given, arrays)
 
 
 def stack(axis: AxisSelector, arrays: Sequence["NamedArray"]) -> "NamedArray":
@@ -194,7 +196,7 @@ def stack(axis: AxisSelector, arrays: Sequence["NamedArray"]) -> "NamedArray":
     _check_is_list("stack", axis, arrays)
     given = selector(axis, "stack")
     checks.require_size("stack", given, len(arrays), "there are {} arrays")
-    return _join("stack", _stacked, given, arrays)
+    return _join("stack", _make_stack, given, arrays)
 
 
 def _check_is_list(function: str, axis: object, arrays: object) -> None:
@@ -225,7 +227,9 @@ def _join(
 
 
 @up_to_renaming("operands", "given")
-def _concatenated(operands: tuple[Names, ...], given: tuple[str, int | None]) -> kernels.Kernel:
+def _make_concatenation(
+    operands: tuple[Names, ...], given: tuple[str, int | None]
+) -> kernels.Kernel:
     for names in operands:
         plans.require(names, (given[0],))
     target = plans.broadcast(operands)
@@ -241,10 +245,10 @@ def _concatenated(operands: tuple[Names, ...], given: tuple[str, int | None]) ->
             shapes.append(plans.values_at(shape, plans.positions(names, own)))
         sizes = checks.one_size("concatenate", kept, shapes)
 
-        lined = _all_spread("concatenate", arrays, operands, target, sizes)
+        lined = _repeat_all("concatenate", arrays, operands, target, sizes)
         total = sum(a.shape[at] for a in lined)
         checks.require_size("concatenate", given, total, "the sizes add up to {}")
-        alike = _same_layout(lined, target)
+        alike = _agree_on_layout(lined, target)
 
         def join(*arrays: jax.Array) -> jax.Array:
             return lax.concatenate(arrays, at % arrays[0].ndim)
@@ -255,7 +259,7 @@ def _concatenated(operands: tuple[Names, ...], given: tuple[str, int | None]) ->
 
 
 @up_to_renaming("operands", "given")
-def _stacked(operands: tuple[Names, ...], given: tuple[str, int | None]) -> kernels.Kernel:
+def _make_stack(operands: tuple[Names, ...], given: tuple[str, int | None]) -> kernels.Kernel:
     target = plans.broadcast(operands)
     if given[0] in target:
         hint = "concatenate joins along an existing axis"
@@ -263,7 +267,7 @@ def _stacked(operands: tuple[Names, ...], given: tuple[str, int | None]) -> kern
 
     def body(*arrays: jax.Array) -> jax.Array:
         sizes = checks.check_sizes("stack", operands, arrays)
-        lined = _same_layout(_all_spread("stack", arrays, operands, target, sizes), target)
+        lined = _agree_on_layout(_repeat_all("stack", arrays, operands, target, sizes), target)
         at = lined[0].ndim - len(target)
         if context.taken_axes():
             # Within a `vmap`, JAX's stack assumes that mapped operands have the layout of those that are not mapped.
@@ -273,7 +277,7 @@ def _stacked(operands: tuple[Names, ...], given: tuple[str, int | None]) -> kern
     return kernels.Kernel((given[0], *target), body)
 
 
-def _all_spread(
+def _repeat_all(
     function: str,
     arrays: Sequence[jax.Array],
     operands: Sequence[Names],
@@ -282,10 +286,10 @@ def _all_spread(
 ) -> list[jax.Array]:
     anonymous = checks.anonymous_shape(function, operands, list(map(jnp.shape, arrays)))
     pairs = zip(arrays, operands, strict=True)
-    return [_spread(array, names, target, sizes, anonymous) for array, names in pairs]
+    return [_repeat_missing(array, names, target, sizes, anonymous) for array, names in pairs]
 
 
-def _spread(
+def _repeat_missing(
     array: jax.Array,
     names: Names,
     target: Names,
@@ -304,14 +308,11 @@ def _spread(
     return jnp.broadcast_to(array, whole)
 
 
-def _same_layout(
-    arrays: Sequence[jax.Array], names: Names, joined: str | None = None
-) -> list[jax.Array]:
-    """Convert arrays to a common dtype and, with Explicit axes, to one layout that does not split the joined axis."""
+def _agree_on_layout(arrays: Sequence[jax.Array], names: Names) -> list[jax.Array]:
+    """Convert arrays to a common dtype and, with Explicit axes, to one layout."""
     dtype = jnp.result_type(*arrays)
     labels = [plans.labels(names, a.ndim) for a in arrays]
-    kept = [label for label in labels[0] if label != joined]
-    arrays, _ = explicit.agree(kept, labels, arrays, others_whole=True)
+    arrays, _ = explicit.agree(labels[0], labels, arrays, others_whole=True)
     return [a.astype(dtype) for a in arrays]
 
 
@@ -335,8 +336,8 @@ def delete(x: "NamedArray", index: Places, axis: AxisSelector) -> "NamedArray":
         >>> axn.delete(axn.named([1, 2, 3, 4], "x"), [0, -1], "x").tolist()
         [2, 3]
     """
-    size = _size_along("delete", x, axis)
-    kept = np.delete(np.arange(size), _positions("delete", index, axis, size, size))
+    size = _measure_axis("delete", x, axis)
+    kept = np.delete(np.arange(size), _read_positions("delete", index, axis, size, size))
     return _take_in_order("delete", x, axis, 0, 0, kept)
 
 
@@ -362,21 +363,23 @@ def insert(x: "NamedArray", index: Places, values: Operand, axis: AxisSelector) 
         >>> axn.insert(axn.named([1, 2, 3], "x"), [0, 2], 9, "x").tolist()
         [9, 1, 2, 9, 3]
     """
-    size = _size_along("insert", x, axis)
-    at = _positions("insert", index, axis, size, size + 1)
+    size = _measure_axis("insert", x, axis)
+    at = _read_positions("insert", index, axis, size, size + 1)
     if len(at) == 1 and isinstance(values, Core) and selector(axis)[0] in values.names:
-        at = np.repeat(at, _size_along("insert", values, selector(axis)[0]))
+        at = np.repeat(at, _measure_axis("insert", values, selector(axis)[0]))
     # An element that is inserted at a position sorts just before the present one.
     order = np.argsort(np.concatenate([2 * np.arange(size), 2 * at - 1]), kind="stable")
     return _take_in_order("insert", x, axis, values, len(at), order)
 
 
-def _size_along(function: str, x: Core, axis: AxisSelector) -> int:
+def _measure_axis(function: str, x: Core, axis: AxisSelector) -> int:
     at = position_of(function, x, axis)
     return x.array.shape[at]
 
 
-def _positions(function: str, index: Places, axis: AxisSelector, size: int, end: int) -> Positions:
+def _read_positions(
+    function: str, index: Places, axis: AxisSelector, size: int, end: int
+) -> Positions:
     """Normalise positions, all of which must be before `end`."""
     if isinstance(index, slice):
         return np.arange(size)[index]
@@ -418,7 +421,7 @@ def _take_in_order(
 _FEW_RUNS = 8  # each is a separate slice, which adds to the time to compile
 
 
-def _runs(order: object, size: int) -> list[tuple[int, int]]:
+def _find_runs(order: object, size: int) -> list[tuple[int, int]]:
     """Split an order of elements into runs of consecutive positions that do not cross `size`.
 
     There are none if the order is empty, is not known, or has too many runs.
@@ -437,7 +440,7 @@ def _make_reorder(function: str, names: Names, axis: str, own: Names, count: int
     (at,) = plans.positions(names, (axis,))
     plans.require(names, own)
 
-    def joined(
+    def join_all(
         array: jax.Array, values: ArrayLike, order: Positions, runs: Sequence[tuple[int, int]]
     ) -> jax.Array:
         size, sources = array.shape[at], [array]
@@ -471,7 +474,7 @@ def _make_reorder(function: str, names: Names, axis: str, own: Names, count: int
                 held = f"array has: {describe(names, array.shape)}"
                 raise AxisSizeError(message(function, problem, held))
 
-        call = partial(joined, runs=_runs(order, array.shape[at]))
+        call = partial(join_all, runs=_find_runs(order, array.shape[at]))
         return auto.moved(call, [array, values, order])
 
     return kernels.Kernel(names, body)

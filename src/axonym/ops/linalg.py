@@ -393,12 +393,12 @@ def lstsq(
         >>> x.round(3).tolist()
         [2.0]
     """
-    operands = _with_bound([a, b], rcond)
+    operands = _append_bound([a, b], rcond)
     out = ("CE", "E", "", "K")
     return over(jnp.linalg.lstsq, operands, row, column, out, new_axis=new_axis, each=True)
 
 
-def _with_bound(operands: list[Operand], bound: Operand | None) -> list[Operand]:
+def _append_bound(operands: list[Operand], bound: Operand | None) -> list[Operand]:
     """Append a bound for singular values that count as zero; without one, JAX chooses it."""
     return operands if bound is None else [*operands, bound]
 
@@ -496,7 +496,7 @@ def matrix_rank(
         >>> axn.linalg.matrix_rank(axn.named([[1., 2.], [2., 4.]], ("row", "column")), "row", "column").item()
         1
     """
-    operands = _with_bound([a], tol)
+    operands = _append_bound([a], tol)
     return over(jnp.linalg.matrix_rank, operands, row, column, "", hermitian=hermitian)
 
 
@@ -530,7 +530,7 @@ def norm(
         raise checks.unnamed("norm", x)
     pairs = selection(x.names if axis is None else axis, "norm")
     if len(pairs) == 1:
-        return reduction.reduction(_norm, x, selectors(pairs), ord=_number("norm", ord))
+        return reduction.reduction(_norm, x, selectors(pairs), ord=_check_order("norm", ord))
     if len(pairs) != 2:
         problem = f"ord needs one axis or a pair (row, column), got {len(pairs)} axes"
         several = "matrix_norm several for row and for column"
@@ -569,7 +569,7 @@ def pinv(
         >>> axn.linalg.pinv(axn.named([[2.], [0.]], ("row", "column")), "row", "column").tolist()
         [[0.5, 0.0]]
     """
-    operands = _with_bound([a], rtol)
+    operands = _append_bound([a], rtol)
     return over(jnp.linalg.pinv, operands, row, column, "CR", in_place=True, hermitian=hermitian)
 
 
@@ -802,7 +802,7 @@ def vector_norm(
         >>> axn.linalg.vector_norm(axn.named([3., -4.], "x"), ord=1).item()
         7.0
     """
-    return reduction.reduction(_vector_norm, x, axis, ord=_number("vector_norm", ord))
+    return reduction.reduction(_vector_norm, x, axis, ord=_check_order("vector_norm", ord))
 
 
 def _vector_norm(array: jax.Array, axis: tuple[int, ...], ord: Any = 2) -> jax.Array:
@@ -819,7 +819,7 @@ def _vector_norm(array: jax.Array, axis: tuple[int, ...], ord: Any = 2) -> jax.A
     return jnp.where(is_zero, 0, jnp.where(is_zero, 1, powers) ** (1 / ord))
 
 
-def _number(function: str, ord: object) -> float:
+def _check_order(function: str, ord: object) -> float:
     if isinstance(ord, np.number):
         number: float = ord.item()
         return number

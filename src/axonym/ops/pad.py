@@ -78,7 +78,7 @@ def pad(
         raise ArgumentError(message("pad", f"unknown mode {mode!r}", f"modes: {', '.join(_MODES)}"))
 
     given = selection(tuple(pad_width), "pad")
-    widths = tuple(_both(axis, width) for axis, width in pad_width.items())
+    widths = tuple(_read_width(axis, width) for axis, width in pad_width.items())
     options: dict[str, object] = {}
     if mode in ("maximum", "mean", "median", "minimum"):
         options["stat_length"] = stat_length
@@ -91,19 +91,19 @@ def pad(
         options["end_values"] = end_values
 
     fixed = kernels.static(pad, options)
-    kernel = checks.planned("pad", (x,), _padded, names, given, widths, mode, fixed)
-    value = _scalar("pad", constant_values)
+    kernel = checks.planned("pad", (x,), _make_padding, names, given, widths, mode, fixed)
+    value = _check_scalar("pad", constant_values)
     return wrap(x, kernel.call(array, value), names)
 
 
-def _both(axis: AxisSelector, width: tuple[int, int] | int) -> tuple[int, int]:
+def _read_width(axis: AxisSelector, width: tuple[int, int] | int) -> tuple[int, int]:
     before = after = width
     if isinstance(width, tuple | list) and len(width) == 2:
         before, after = width
     return static_count("pad", before, axis), static_count("pad", after, axis)
 
 
-def _scalar(function: str, value: Operand) -> Any:
+def _check_scalar(function: str, value: Operand) -> Any:
     """Return the array of an operand without axes, checked."""
     scalar = payload(function, value)
     if jnp.ndim(scalar):
@@ -115,7 +115,7 @@ def _scalar(function: str, value: Operand) -> Any:
 
 
 @up_to_renaming("names", "given")
-def _padded(
+def _make_padding(
     names: Names,
     given: Pairs,
     widths: tuple[tuple[int, int], ...],
@@ -134,13 +134,13 @@ def _padded(
                 problem = f"axis {name!r} is empty, and mode {mode!r} extends existing elements"
                 raise AxisSizeError(message("pad", problem, f"array has: {describe(names, shape)}"))
 
-        def padded(array: jax.Array, value: jax.Array) -> jax.Array:
+        def pad_array(array: jax.Array, value: jax.Array) -> jax.Array:
             array = separate_padding(array)
             if mode == "constant":
                 return jnp.pad(array, every, constant_values=value)
             return jnp.pad(array, every, mode, **kernels.keywords_of(options))
 
-        return auto.moved(padded, [array, value])
+        return auto.moved(pad_array, [array, value])
 
     return kernels.Kernel(names, body)
 
@@ -181,5 +181,5 @@ def _pad_left(array: jax.Array, value: jax.Array, *, new_axis: Axis) -> jax.Arra
     widths = [*[(0, 0, 0)] * (array.ndim - 1), (extra, 0, 0)]
     if not value.ndim:
         return lax.pad(array, value, widths)
-    padded = lax.pad(array, jnp.zeros((), array.dtype), widths)
-    return jnp.where(jnp.arange(new_axis.size) < extra, value[..., None], padded)
+    zeros_first = lax.pad(array, jnp.zeros((), array.dtype), widths)
+    return jnp.where(jnp.arange(new_axis.size) < extra, value[..., None], zeros_first)

@@ -108,7 +108,7 @@ def polyder(p: "NamedArray", m: int = 1, *, axis: AxisSelector | None = None) ->
         >>> axn.polyder(axn.named([1, 2, 3], "degree")).tolist()
         [2.0, 2.0]
     """
-    return _apply(_polyder, p, axis, m=_number("polyder", "m", m))
+    return _apply(_polyder, p, axis, m=_check_count("polyder", "m", m))
 
 
 def _polyder(p: jax.Array, *, m: int) -> jax.Array:
@@ -201,11 +201,11 @@ def polyfit(
         >>> axn.rint(axn.polyfit(x, 3 * x + 1, 1)).tolist()
         [3.0, 1.0]
     """
-    deg = _number("polyfit", "deg", deg)
+    deg = _check_count("polyfit", "deg", deg)
     first = next((operand for operand in (x, y) if isinstance(operand, Core)), None)
     if first is None:
         raise checks.unnamed("polyfit", x)
-    chosen = _coefficient_axis("polyfit", first, axis)
+    chosen = _choose_coefficients("polyfit", first, axis)
     name = selector(chosen, "polyfit")[0]
     extra = plans.without(own_names(y), (name, *own_names(x), *own_names(w)))
 
@@ -280,10 +280,10 @@ def polyint(
         [1.0, 2.0, 5.0]
     """
     if k is None:
-        return _apply(_polyint, p, axis, m=_number("polyint", "m", m))
+        return _apply(_polyint, p, axis, m=_check_count("polyint", "m", m))
     if not isinstance(p, Core):
         raise checks.unnamed("polyint", p)
-    chosen = _coefficient_axis("polyint", p, axis)
+    chosen = _choose_coefficients("polyint", p, axis)
     name = selector(chosen, "polyint")[0]
 
     constants: AxisSelection = ()
@@ -295,12 +295,12 @@ def polyint(
             lines = f"the polynomial has: {facts(p)}", f"k has: {facts(k)}"
             raise AxisError(message("polyint", problem, *lines))
         if own:
-            k, constants = _apart(k, own[0], p.names)
+            k, constants = _rename_apart(k, own[0], p.names)
     elif jnp.ndim(k):
-        constants = _fresh("constants", p.names)
+        constants = _vary_name("constants", p.names)
 
     core = [chosen, constants]
-    times = _number("polyint", "m", m)
+    times = _check_count("polyint", "m", m)
     return batched(_polyint, [p, k], core, (name,), each=True, in_place=True, m=times)
 
 
@@ -374,9 +374,9 @@ def polyval(p: Operand, x: Operand, *, axis: AxisSelector | None = None) -> "Nam
     """
     taken = own_names(x)
     if isinstance(p, Core):
-        p, core = _apart(p, _coefficient_axis("polyval", p, axis), taken)
+        p, core = _rename_apart(p, _choose_coefficients("polyval", p, axis), taken)
     else:
-        core = _fresh("degree", taken)
+        core = _vary_name("degree", taken)
     return batched(_polyval, [p, x], [core, ()], ())
 
 
@@ -415,11 +415,11 @@ def roots(
     if not isinstance(p, Core):
         raise checks.unnamed("roots", p)
     hint = "strip_zeros=False gives each polynomial one root less than it has coefficients"
-    at = position_of("roots", p, _coefficient_axis("roots", p, axis))
+    at = position_of("roots", p, _choose_coefficients("roots", p, axis))
     if p.array.ndim != 1:
         problem = "strip_zeros needs a single polynomial"
         raise AxisError(message("roots", problem, f"array has: {facts(p)}", hint=hint))
-    _concrete("roots", p, hint)
+    _require_concrete("roots", p, hint)
     return wrap(p, jnp.roots(auto.whole(p.array, (at,))), p.names)
 
 
@@ -453,8 +453,8 @@ def trim_zeros(
     one_of("trim_zeros", "trim", trim, ("fb", "f", "b"))
     if not isinstance(f, Core):
         raise checks.unnamed("trim_zeros", f)
-    at = position_of("trim_zeros", f, _coefficient_axis("trim_zeros", f, axis))
-    _concrete("trim_zeros", f, "use a slice, whose size is static")
+    at = position_of("trim_zeros", f, _choose_coefficients("trim_zeros", f, axis))
+    _require_concrete("trim_zeros", f, "use a slice, whose size is static")
     array = auto.whole(f.array, (at,))
     others = tuple(i for i in range(-array.ndim, 0) if i != at)
     (kept,) = np.nonzero(np.asarray(jnp.any(array != 0, axis=others)))
@@ -506,7 +506,7 @@ def _vander(x: jax.Array, *, size: int | None, increasing: bool) -> jax.Array:
     return jnp.vander(x.reshape(-1), size, increasing).reshape(*x.shape, size)
 
 
-def _number(function: str, argument: str, value: object) -> int:
+def _check_count(function: str, argument: str, value: object) -> int:
     """Check a number of repetitions, or a degree."""
     if not isinstance(value, int | np.integer):
         problem = f"{argument} must be an int, not {type_text(value)}"
@@ -516,14 +516,14 @@ def _number(function: str, argument: str, value: object) -> int:
     return int(value)
 
 
-def _concrete(function: str, x: Core, hint: str) -> None:
+def _require_concrete(function: str, x: Core, hint: str) -> None:
     if isinstance(x.array, Tracer):
         values = "values, which are not known under jit, grad or vmap"
         problem = f"the size of the result depends on {values}"
         raise OperandError(message(function, problem, f"array has: {facts(x)}", hint=hint))
 
 
-def _coefficient_axis(function: str, x: Core, axis: AxisSelector | None) -> AxisSelector:
+def _choose_coefficients(function: str, x: Core, axis: AxisSelector | None) -> AxisSelector:
     """Return the axis that was given, or the only one."""
     if axis is not None:
         return axis
@@ -536,19 +536,19 @@ def _coefficient_axis(function: str, x: Core, axis: AxisSelector | None) -> Axis
     return x.names[0]
 
 
-def _fresh(name: str, taken: Sequence[str]) -> str:
+def _vary_name(name: str, taken: Sequence[str]) -> str:
     """Vary a name until no other axis has it."""
     while name in taken:
         name += "'"
     return name
 
 
-def _apart(x: Core, axis: AxisSelector, taken: Sequence[str]) -> tuple[Core, AxisSelector]:
+def _rename_apart(x: Core, axis: AxisSelector, taken: Sequence[str]) -> tuple[Core, AxisSelector]:
     """Rename an axis if others have its name, so that it counts as a different one."""
     name, size = selector(axis)
     if name not in taken or name not in x.names:
         return x, axis
-    fresh = _fresh(name, (*taken, *x.names))
+    fresh = _vary_name(name, (*taken, *x.names))
     (own,) = selectors(((fresh, size),))
     return renamed(x, plans.rename(x.names, ((name, fresh),))), own
 
@@ -560,7 +560,7 @@ def _apply(
     function = checks.title(fn)
     if not isinstance(p, Core):
         raise checks.unnamed(function, p)
-    chosen = _coefficient_axis(function, p, axis)
+    chosen = _choose_coefficients(function, p, axis)
     name = selector(chosen, function)[0]
     return batched(fn, [p], [chosen], (name,), each=True, in_place=True, **options)
 
@@ -578,21 +578,21 @@ def _line_up_two(
 ) -> tuple[list[Operand], list[AxisSelection], tuple[str]]:
     """Return two operands, their coefficient axes, which get different names, and that of the result."""
     function = checks.title(fn)
-    first, second = _pair(function, axis)
+    first, second = _read_pair(function, axis)
     if isinstance(p1, Core):
-        first = _coefficient_axis(function, p1, first)
+        first = _choose_coefficients(function, p1, first)
         out = selector(first, function)[0]
         if isinstance(p2, Core):
-            p2, second = _apart(p2, _coefficient_axis(function, p2, second), p1.names)
+            p2, second = _rename_apart(p2, _choose_coefficients(function, p2, second), p1.names)
         else:
             second = None
     elif isinstance(p2, Core):
-        first, second = None, _coefficient_axis(function, p2, second)
+        first, second = None, _choose_coefficients(function, p2, second)
         out = selector(second, function)[0]
     else:
         raise checks.unnamed(function, p1)
 
-    plain = _fresh("degree", (*own_names(p1), *own_names(p2)))
+    plain = _vary_name("degree", (*own_names(p1), *own_names(p2)))
     core: list[AxisSelection] = []
     for operand, own in ((p1, first), (p2, second)):
         # A plain scalar is a constant: it has no coefficient axis.
@@ -603,7 +603,7 @@ def _line_up_two(
     return [p1, p2], core, (out,)
 
 
-def _pair(function: str, axis: Coefficients | None) -> Sequence[AxisSelector | None]:
+def _read_pair(function: str, axis: Coefficients | None) -> Sequence[AxisSelector | None]:
     """Return the coefficient axis that was given for each of two operands."""
     if axis is None or isinstance(axis, str | Axis):
         return (axis, axis)

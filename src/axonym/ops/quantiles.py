@@ -108,7 +108,7 @@ def nanpercentile(
         >>> axn.nanpercentile(axn.named([3.0, jnp.nan, 1.0], "i"), 50).item()
         2.0
     """
-    return _ranked(_nanpercentile, x, q, axis, method, weights)
+    return _apply_ranking(_nanpercentile, x, q, axis, method, weights)
 
 
 def _nanpercentile(q: jax.Array, x: jax.Array, *weights: jax.Array, method: str) -> jax.Array:
@@ -143,7 +143,7 @@ def nanquantile(
         >>> axn.nanquantile(axn.named([3.0, jnp.nan, 1.0], "i"), 0.5).item()
         2.0
     """
-    return _ranked(_nanquantile, x, q, axis, method, weights)
+    return _apply_ranking(_nanquantile, x, q, axis, method, weights)
 
 
 def _nanquantile(q: jax.Array, x: jax.Array, *weights: jax.Array, method: str) -> jax.Array:
@@ -178,7 +178,7 @@ def percentile(
         >>> axn.percentile(axn.named([1.0, 2.0, 3.0], "i"), 50).item()
         2.0
     """
-    return _ranked(_percentile, x, q, axis, method, weights)
+    return _apply_ranking(_percentile, x, q, axis, method, weights)
 
 
 def _percentile(q: jax.Array, x: jax.Array, *weights: jax.Array, method: str) -> jax.Array:
@@ -219,7 +219,7 @@ def quantile(
          [2. 7.]
          [4. 9.]]
     """
-    return _ranked(_quantile, x, q, axis, method, weights)
+    return _apply_ranking(_quantile, x, q, axis, method, weights)
 
 
 def _quantile(q: jax.Array, x: jax.Array, *weights: jax.Array, method: str) -> jax.Array:
@@ -268,7 +268,7 @@ def _check_names(names: Names, chosen: Names, quantiles: Names, weights: Names) 
             raise AxisClashError(f"axis {name!r} is in both q and the array", hint)
 
 
-def _ranked(
+def _apply_ranking(
     fn: checks.Function,
     x: "NamedArray",
     q: Operand,

@@ -128,12 +128,12 @@ def tile(x: "NamedArray", reps: Mapping[AxisKey, int]) -> "NamedArray":
         raise OperandError(message("tile", problem, f"array has: {facts(x)}", hint=hint))
     given = selection(tuple(reps), "tile")
     counts = tuple(static_count("tile", count, axis) for axis, count in reps.items())
-    kernel = checks.planned("tile", (x,), _tiled, names, given, counts)
+    kernel = checks.planned("tile", (x,), _make_tiling, names, given, counts)
     return wrap(x, kernel.call(array), kernel.names)
 
 
 @up_to_renaming("names", "given")
-def _tiled(names: Names, given: Pairs, counts: tuple[int, ...]) -> kernels.Kernel:
+def _make_tiling(names: Names, given: Pairs, counts: tuple[int, ...]) -> kernels.Kernel:
     table = dict(zip(names_in(given), counts, strict=True))
     new = plans.without(tuple(table), names)
     target = (*new, *names)

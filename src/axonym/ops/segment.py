@@ -151,7 +151,9 @@ def segment_max(
         >>> axn.segment_max(x, ids, axn.Axis("graph", 2)).tolist()
         [4.0, 2.0]
     """
-    return _segments(_segment_max, x, ids, Segment, axis, indices_are_sorted, unique_indices, mode)
+    return _reduce_segments(
+        _segment_max, x, ids, Segment, axis, indices_are_sorted, unique_indices, mode
+    )
 
 
 def segment_mean(
@@ -183,7 +185,9 @@ def segment_mean(
         >>> axn.segment_mean(x, ids, axn.Axis("graph", 2)).tolist()
         [2.5, 2.0]
     """
-    return _segments(_segment_mean, x, ids, Segment, axis, indices_are_sorted, unique_indices, mode)
+    return _reduce_segments(
+        _segment_mean, x, ids, Segment, axis, indices_are_sorted, unique_indices, mode
+    )
 
 
 def segment_min(
@@ -215,7 +219,9 @@ def segment_min(
         >>> axn.segment_min(x, ids, axn.Axis("graph", 2)).tolist()
         [1.0, 2.0]
     """
-    return _segments(_segment_min, x, ids, Segment, axis, indices_are_sorted, unique_indices, mode)
+    return _reduce_segments(
+        _segment_min, x, ids, Segment, axis, indices_are_sorted, unique_indices, mode
+    )
 
 
 def segment_prod(
@@ -247,7 +253,9 @@ def segment_prod(
         >>> axn.segment_prod(x, ids, axn.Axis("graph", 2)).tolist()
         [4.0, 2.0]
     """
-    return _segments(_segment_prod, x, ids, Segment, axis, indices_are_sorted, unique_indices, mode)
+    return _reduce_segments(
+        _segment_prod, x, ids, Segment, axis, indices_are_sorted, unique_indices, mode
+    )
 
 
 def segment_sum(
@@ -283,10 +291,12 @@ def segment_sum(
         >>> axn.segment_sum(x, ids, axn.Axis("graph", 2)).tolist()
         [5.0, 2.0]
     """
-    return _segments(_segment_sum, x, ids, Segment, axis, indices_are_sorted, unique_indices, mode)
+    return _reduce_segments(
+        _segment_sum, x, ids, Segment, axis, indices_are_sorted, unique_indices, mode
+    )
 
 
-def _segments(
+def _reduce_segments(
     fn: checks.Function,
     x: Operand,
     ids: Operand,
@@ -304,7 +314,7 @@ def _segments(
         axis = every
     over = selectors(selection(axis, function))
     integers(function, "ids", ids)
-    rows = _rows(x, ids, over)
+    rows = _find_rows(x, ids, over)
     return batched(
         fn,
         (x, ids),
@@ -319,7 +329,7 @@ def _segments(
     )
 
 
-def _rows(x: object, ids: object, over: Sequence[AxisSelector]) -> tuple[str, ...]:
+def _find_rows(x: object, ids: object, over: Sequence[AxisSelector]) -> tuple[str, ...]:
     """Return the axes of rows that share an id: those after the reduced one, which JAX moves together if not mapped.
 
     On a mesh with Explicit axes there are none, as core axes are gathered.
@@ -335,7 +345,7 @@ def _rows(x: object, ids: object, over: Sequence[AxisSelector]) -> tuple[str, ..
     return plans.without(after, ids.names)
 
 
-def _segmented(
+def _reduce_rows(
     reduction: Callable[..., jax.Array], x: jax.Array, ids: jax.Array, **options: Any
 ) -> jax.Array:
     """Reduce by a function of `jax.ops` over the flattened axes of the ids; rows stay."""
@@ -350,19 +360,19 @@ def _segmented(
     return reduction(x, ids, **options)
 
 
-def _extreme(
+def _find_extreme(
     reduction: Callable[..., jax.Array], x: jax.Array, ids: jax.Array, **options: Any
 ) -> jax.Array:
     """Find the maximum or minimum of each segment; NaN is one, on all devices."""
-    found = _segmented(reduction, x, ids, **options)
+    found = _reduce_rows(reduction, x, ids, **options)
     if not may_lose_nan(x, range(ids.ndim)):
         return found
-    marks = _segmented(jax.ops.segment_max, jnp.isnan(x).astype(jnp.int8), ids, **options)
+    marks = _reduce_rows(jax.ops.segment_max, jnp.isnan(x).astype(jnp.int8), ids, **options)
     return jnp.where(marks > 0, jnp.nan, found)
 
 
 def _segment_max(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
-    return _extreme(jax.ops.segment_max, x, ids, **options)
+    return _find_extreme(jax.ops.segment_max, x, ids, **options)
 
 
 def _segment_mean(x: jax.Array, ids: jax.Array, **options: object) -> jax.Array:
@@ -376,15 +386,15 @@ def _segment_mean(x: jax.Array, ids: jax.Array, **options: object) -> jax.Array:
 
 
 def _segment_min(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
-    return _extreme(jax.ops.segment_min, x, ids, **options)
+    return _find_extreme(jax.ops.segment_min, x, ids, **options)
 
 
 def _segment_prod(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
-    return _segmented(jax.ops.segment_prod, x, ids, **options)
+    return _reduce_rows(jax.ops.segment_prod, x, ids, **options)
 
 
 def _segment_sum(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
-    return _segmented(jax.ops.segment_sum, x, ids, **options)
+    return _reduce_rows(jax.ops.segment_sum, x, ids, **options)
 
 
 def _ragged_dot(

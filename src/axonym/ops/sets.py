@@ -88,7 +88,7 @@ def intersect1d(
         >>> axn.intersect1d(axn.named([3, 1, 2], "i"), [2, 3], axn.Axis("value", 2)).tolist()
         [2, 3]
     """
-    results: tuple[NamedArray, NamedArray, NamedArray] = _apply_to_two(
+    results: tuple[NamedArray, NamedArray, NamedArray] = _apply_to_sets(
         _intersect1d, x, y, Common, fill_value, 3
     )
     if return_indices:
@@ -124,7 +124,7 @@ def isin(
     if method not in _METHODS:
         problem = f"the method must be one of {', '.join(_METHODS)}, not {method!r}"
         raise ArgumentError(message("isin", problem))
-    others, names = _all_axes(test_elements)
+    others, names = _name_axes(test_elements)
     operands, core = (element, others), ((), names)
     return batched(_isin, operands, core, (), dims=len(names), invert=invert, method=method)
 
@@ -151,7 +151,7 @@ def setdiff1d(
         >>> axn.setdiff1d(axn.named([3, 1, 2], "i"), [2], axn.Axis("value", 2)).tolist()
         [1, 3]
     """
-    result: NamedArray = _apply_to_two(_setdiff1d, x, y, Rest, fill_value)
+    result: NamedArray = _apply_to_sets(_setdiff1d, x, y, Rest, fill_value)
     return result
 
 
@@ -177,7 +177,7 @@ def setxor1d(
         >>> axn.setxor1d(axn.named([3, 1], "i"), [3, 2], axn.Axis("value", 2)).tolist()
         [1, 2]
     """
-    result: NamedArray = _apply_to_two(_setxor1d, x, y, Either, fill_value)
+    result: NamedArray = _apply_to_sets(_setxor1d, x, y, Either, fill_value)
     return result
 
 
@@ -203,7 +203,7 @@ def union1d(
         >>> axn.union1d(axn.named([3, 1], "i"), [3, 2], axn.Axis("value", 3)).tolist()
         [1, 2, 3]
     """
-    result: NamedArray = _apply_to_two(_union1d, x, y, Union, fill_value)
+    result: NamedArray = _apply_to_sets(_union1d, x, y, Union, fill_value)
     return result
 
 
@@ -444,7 +444,7 @@ def unique_values(
     return unique(array, Unique, axis=axis, fill_value=fill_value, equal_nan=False)
 
 
-def _apply_to_two(
+def _apply_to_sets(
     fn: checks.Function,
     x: Values,
     y: Values,
@@ -454,7 +454,7 @@ def _apply_to_two(
 ) -> Any:
     """Apply a function of two flattened arrays; `results` is the length of the tuple that it returns, if any."""
     size = sized(size, checks.title(fn))
-    (first, over_first), (second, over_second) = _all_axes(x), _all_axes(y)
+    (first, over_first), (second, over_second) = _name_axes(x), _name_axes(y)
     operands, core = [first, second], [over_first, over_second]
     if fill_value is not None:
         operands.append(fill_value)
@@ -465,7 +465,7 @@ def _apply_to_two(
     return batched(fn, operands, core, out, each=True, whole=True, size=size.size)
 
 
-def _all_axes(operand: Values) -> tuple[Operand, Names]:
+def _name_axes(operand: Values) -> tuple[Operand, Names]:
     """Name all axes of an operand; those of a plain array get names that no result has."""
     if isinstance(operand, Core):
         return operand, operand.names

@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 
-def _node(function: str, x: object) -> tuple[tuple[jax.Array], Names]:
+def _check_node(function: str, x: object) -> tuple[tuple[jax.Array], Names]:
     """Return the array and the names of an operand, checked."""
     if not isinstance(x, Core):
         raise checks.unnamed(function, x)
@@ -79,7 +79,7 @@ def rename(x: "NamedArray", renames: Mapping[AxisKey, AxisSelector]) -> "NamedAr
         >>> axn.ones(axn.make_axes(query=2, key=3)).rename({"query": "key", "key": "query"}).shape
         {'key': 2, 'query': 3}
     """
-    (array,), old_names = _node("rename", x)
+    (array,), old_names = _check_node("rename", x)
     if not isinstance(renames, Mapping):
         problem = f"expected a dict of old names to new ones, got {type_text(renames)}"
         raise OperandError(message("rename", problem, hint='write x.rename({"old": "new"})'))
@@ -115,7 +115,7 @@ def tag(x: "NamedArray", *axes: AxisSelector) -> "NamedArray":
         >>> x.tag("batch").shape
         {'batch': 2, 'embed': 3}
     """
-    (array,), names = _node("tag", x)
+    (array,), names = _check_node("tag", x)
     shape = shape_of("tag", array, names)
     given = selection(axes, "tag")
     fresh = names_in(given)
@@ -150,8 +150,8 @@ def untag(x: "NamedArray", *axes: AxisSelector) -> "NamedArray":
         NamedArray(float32[batch=2])
         [3. 3.]
     """
-    _node("untag", x)
-    moved = _ordered("untag", x, (*axes, ...))
+    _check_node("untag", x)
+    moved = _reorder("untag", x, (*axes, ...))
     return renamed(moved, moved.node[1][len(axes) :])
 
 
@@ -199,10 +199,10 @@ def rearrange(
         raise OperandError(message("rearrange", problem, hint='write the order as "a b -> b a"'))
     if isinstance(order, str | Axis):
         order = (order,)
-    return _ordered("rearrange", x, order)
+    return _reorder("rearrange", x, order)
 
 
-def _ordered(
+def _reorder(
     function: str, x: "NamedArray", order: Sequence[AxisSelector | EllipsisType]
 ) -> "NamedArray":
     """Store the axes in an order in which `...` stands for those not mentioned."""
@@ -217,7 +217,7 @@ def _ordered(
             entries.append(pair[0])
             sizes.append(pair)
 
-    kernel = checks.planned(function, (x,), _rearranged, names, tuple(entries), function)
+    kernel = checks.planned(function, (x,), _make_rearrangement, names, tuple(entries), function)
     if sizes:
         checks.check_given(function, tuple(sizes), names, shape_of(function, array, names))
     if kernel.names == names:
@@ -227,7 +227,7 @@ def _ordered(
 
 
 @up_to_renaming("names", "order")
-def _rearranged(
+def _make_rearrangement(
     names: Names, order: tuple[str | EllipsisType, ...], function: str
 ) -> kernels.Kernel:
     target = plans.complete(names, order)
@@ -256,7 +256,7 @@ def broadcast_axis(x: "NamedArray", axes: AxisSpec) -> "NamedArray":
         >>> axn.named([1, 2], "embed").broadcast_axis(axn.Axis("batch", 3)).shape
         {'batch': 3, 'embed': 2}
     """
-    _node("broadcast_axis", x)
+    _check_node("broadcast_axis", x)
     given = spec(axes, "broadcast_axis")
     new = [axis for axis in given if axis.name not in x.names]
     return _broadcast_to("broadcast_axis", x, (*new, *axes_of("broadcast_axis", x)), given)
@@ -280,7 +280,7 @@ def broadcast_to(x: "NamedArray", axes: AxisSpec) -> "NamedArray":
         >>> axn.named([1, 2], "embed").broadcast_to(axn.make_axes(embed=2, batch=3)).shape
         {'embed': 2, 'batch': 3}
     """
-    _node("broadcast_to", x)
+    _check_node("broadcast_to", x)
     given = spec(axes, "broadcast_to")
     return _broadcast_to("broadcast_to", x, given, given)
 
@@ -300,12 +300,12 @@ def _broadcast_to(
     checks.check_given(function, own, names, shape)
     if target == names:
         return x
-    kernel = _broadcast(names, target, sizes)
+    kernel = _make_broadcast(names, target, sizes)
     return wrap(x, kernel.call(array), target)
 
 
 @up_to_renaming("names", "target")
-def _broadcast(names: Names, target: Names, sizes: tuple[int, ...]) -> kernels.Kernel:
+def _make_broadcast(names: Names, target: Names, sizes: tuple[int, ...]) -> kernels.Kernel:
     order = plans.shared(target, names)
 
     def body(array: jax.Array) -> jax.Array:
@@ -313,13 +313,13 @@ def _broadcast(names: Names, target: Names, sizes: tuple[int, ...]) -> kernels.K
         shape = (*array.shape[:anonymous], *sizes)
         at = (*range(anonymous), *(anonymous + target.index(name) for name in order))
         array = kernels.lined_up(array, names, order)
-        sharding = _spread(array, order, target, sizes)
+        sharding = _shard_new_axes(array, order, target, sizes)
         return lax.broadcast_in_dim(array, shape, at, out_sharding=sharding)
 
     return kernels.Kernel(target, body)
 
 
-def _spread(
+def _shard_new_axes(
     array: jax.Array, names: Names, target: Names, sizes: tuple[int, ...]
 ) -> NamedSharding | None:
     """Lay new axes out by the mapping, on Explicit mesh axes that the array does not use; None if none is left."""
@@ -408,13 +408,13 @@ def squeeze(x: "NamedArray", axis: AxisSelection) -> "NamedArray":
         >>> axn.ones(axn.make_axes(batch=1, embed=3)).squeeze("batch").shape
         {'embed': 3}
     """
-    (array,), names = _node("squeeze", x)
-    kernel = checks.planned("squeeze", (x,), _squeezed, names, selection(axis, "squeeze"))
+    (array,), names = _check_node("squeeze", x)
+    kernel = checks.planned("squeeze", (x,), _make_squeeze, names, selection(axis, "squeeze"))
     return wrap(x, kernel.call(array), kernel.names)
 
 
 @up_to_renaming("names", "given")
-def _squeezed(names: Names, given: Pairs) -> kernels.Kernel:
+def _make_squeeze(names: Names, given: Pairs) -> kernels.Kernel:
     gone = names_in(given)
     at = plans.positions(names, gone)
 
@@ -452,15 +452,15 @@ def flatten_axes(x: "NamedArray", old_axes: AxisSelection, new_axis: AxisSelecto
         >>> axn.ones(axn.make_axes(heads=2, batch=3, head_size=4)).flatten_axes(("heads", "head_size"), "embed").shape
         {'embed': 8, 'batch': 3}
     """
-    (array,), names = _node("flatten_axes", x)
+    (array,), names = _check_node("flatten_axes", x)
     given = selection(old_axes, "flatten_axes")
     new = selector(new_axis, "flatten_axes")
-    kernel = checks.planned("flatten_axes", (x,), _flattened, names, given, new)
+    kernel = checks.planned("flatten_axes", (x,), _make_flatten, names, given, new)
     return wrap(x, kernel.call(array), kernel.names)
 
 
 @up_to_renaming("names", "given", "new")
-def _flattened(names: Names, given: Pairs, new: tuple[str, int | None]) -> kernels.Kernel:
+def _make_flatten(names: Names, given: Pairs, new: tuple[str, int | None]) -> kernels.Kernel:
     old = names_in(given)
     if not old:
         raise AxisError("no axes to merge", "broadcast_axis adds an axis of size 1")
@@ -506,7 +506,7 @@ def flatten(x: "NamedArray", new_axis: AxisSelector) -> "NamedArray":
         >>> axn.ones(axn.make_axes(row=2, column=3)).flatten("pixel").shape
         {'pixel': 6}
     """
-    (_,), names = _node("flatten", x)
+    (_,), names = _check_node("flatten", x)
     if not names:
         new = selector(new_axis, "flatten")
         checks.require_size("flatten", new, 1, "no axes merge to size 1")
@@ -534,15 +534,15 @@ def unflatten_axis(x: "NamedArray", axis: AxisSelector, new_axes: AxisSpec) -> "
         >>> axn.ones(axn.Axis("embed", 6)).unflatten_axis("embed", axn.make_axes(heads=2, head_size=3)).shape
         {'heads': 2, 'head_size': 3}
     """
-    (array,), names = _node("unflatten_axis", x)
+    (array,), names = _check_node("unflatten_axis", x)
     given = selector(axis, "unflatten_axis")
     new = spec(new_axes, "unflatten_axis")
-    kernel = checks.planned("unflatten_axis", (x,), _unflattened, names, given, new)
+    kernel = checks.planned("unflatten_axis", (x,), _make_unflatten, names, given, new)
     return wrap(x, kernel.call(array), kernel.names)
 
 
 @up_to_renaming("names", "given", "new")
-def _unflattened(
+def _make_unflatten(
     names: Names, given: tuple[str, int | None], new: tuple[Axis, ...]
 ) -> kernels.Kernel:
     plans.require(names, (given[0],))

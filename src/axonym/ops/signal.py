@@ -140,7 +140,7 @@ def diff(
         raise ArgumentError(message("diff", f"the order must not be negative, got {n}"))
     if prepend is None and append is None:
         return along.along_with(jnp.diff, x, axis, n=n)
-    return _with_ends(_diff, x, axis, {"prepend": prepend, "append": append}, n=n)
+    return _apply_with_ends(_diff, x, axis, {"prepend": prepend, "append": append}, n=n)
 
 
 def ediff1d(
@@ -165,7 +165,7 @@ def ediff1d(
         >>> axn.ediff1d(axn.named([1, 4, 9], "time"), "time", to_begin=0).tolist()
         [0, 3, 5]
     """
-    return _with_ends(_ediff1d, x, axis, {"to_begin": to_begin, "to_end": to_end})
+    return _apply_with_ends(_ediff1d, x, axis, {"to_begin": to_begin, "to_end": to_end})
 
 
 @overload
@@ -264,10 +264,10 @@ def interp(
         [ 5.  12.5]
     """
     name, size = selector(axis, "interp")
-    xp, first = _with_own_axis(xp, name, "xp and fp", name)
-    fp, second = _with_own_axis(fp, name, "xp and fp", name)
+    xp, first = _rename_axis(xp, name, "xp and fp", name)
+    fp, second = _rename_axis(fp, name, "xp and fp", name)
     operands = [x, xp, fp]
-    cores: list[AxisSelection] = [(), _sized(first, size), _sized(second, size)]
+    cores: list[AxisSelection] = [(), _give_size(first, size), _give_size(second, size)]
 
     given: list[str] = []
     fixed: dict[str, Any] = {}
@@ -346,13 +346,13 @@ def unwrap(
     return batched(_unwrap, operands, cores, (selector(axis, "unwrap")[0],), in_place=True)
 
 
-def _sized(core: AxisSelection, size: int | None) -> AxisSelection:
+def _give_size(core: AxisSelection, size: int | None) -> AxisSelection:
     if isinstance(core, str) and size is not None:
         return Axis(core, size)
     return core
 
 
-def _with_own_axis(
+def _rename_axis(
     operand: Operand, name: str, label: str, otherwise: AxisSelection
 ) -> tuple[Operand, AxisSelection]:
     """Rename the axis of an operand in which its size may differ from that in the first one.
@@ -380,7 +380,7 @@ HasAxis: TypeAlias = tuple[bool | None, bool | None]
 """Whether what comes before and after an array has its axis; None if nothing comes there."""
 
 
-def _with_ends(
+def _apply_with_ends(
     fn: checks.Function,
     x: "NamedArray",
     axis: AxisSelector,
@@ -396,7 +396,7 @@ def _with_ends(
         if end is None:
             has_axis.append(None)
             continue
-        own, core = _with_own_axis(end, name, label, ())
+        own, core = _rename_axis(end, name, label, ())
         operands.append(own)
         cores.append(core)
         has_axis.append(bool(core))
@@ -409,16 +409,16 @@ def _join_ends(array: jax.Array, ends: Sequence[jax.Array], has_axis: HasAxis) -
     before, after = has_axis
     pieces = [array]
     if before is not None:
-        pieces.insert(0, _as_elements(next(rest), before))
+        pieces.insert(0, _give_axis(next(rest), before))
     if after is not None:
-        pieces.append(_as_elements(next(rest), after))
+        pieces.append(_give_axis(next(rest), after))
 
     batch = jnp.broadcast_shapes(*(piece.shape[:-1] for piece in pieces))
     whole = [jnp.broadcast_to(piece, (*batch, piece.shape[-1])) for piece in pieces]
     return jnp.concatenate(whole, axis=-1)
 
 
-def _as_elements(end: jax.Array, has_axis: bool) -> jax.Array:
+def _give_axis(end: jax.Array, has_axis: bool) -> jax.Array:
     if has_axis:
         return end
     return end[..., None]
@@ -467,7 +467,7 @@ def _gradient(
     part = partial(lax.slice_in_dim, axis=axis)
     if places:
         between = part(array, 1, None) - part(array, 0, -1)
-        steps = of_one_rank(between, jnp.diff(_signed(places[0])))[1]
+        steps = of_one_rank(between, jnp.diff(_make_signed(places[0])))[1]
         between = between / steps
         before, behind = steps[..., :-1], steps[..., 1:]
         weighted = part(between, 0, -1) * behind + part(between, 1, None) * before
@@ -483,7 +483,7 @@ def _gradient(
     return lax.concatenate([first, inner, last], axis % array.ndim)
 
 
-def _signed(x: jax.Array) -> jax.Array:
+def _make_signed(x: jax.Array) -> jax.Array:
     """Convert integers to a type that can hold their differences."""
     if not jnp.issubdtype(x.dtype, jnp.integer):
         return x
@@ -521,7 +521,7 @@ def _slide(
         hint = "modes: full, same, valid"
         raise ArgumentError(message(function, f"unknown mode {mode!r}", hint=hint))
     name, _ = selector(axis, function)
-    v, core = _with_own_axis(v, name, "v", name)
+    v, core = _rename_axis(v, name, "v", name)
     return batched(
         fn,
         [x, v],
@@ -537,16 +537,16 @@ def _slide(
 
 
 def _convolve(x: jax.Array, v: jax.Array, **options: Any) -> jax.Array:
-    _not_empty("convolve", x, v)
-    return slide_replicated(partial(_slid, jnp.convolve, **options), x, v)
+    _require_elements("convolve", x, v)
+    return slide_replicated(partial(_slide_any_size, jnp.convolve, **options), x, v)
 
 
 def _correlate(x: jax.Array, v: jax.Array, **options: Any) -> jax.Array:
-    _not_empty("correlate", x, v)
-    return slide_replicated(partial(_slid, jnp.correlate, **options), x, v)
+    _require_elements("correlate", x, v)
+    return slide_replicated(partial(_slide_any_size, jnp.correlate, **options), x, v)
 
 
-def _slid(
+def _slide_any_size(
     fn: Callable[..., jax.Array],
     x: jax.Array,
     v: jax.Array,
@@ -579,7 +579,7 @@ def _slid(
     return lax.slice_in_dim(full, start, start + long)
 
 
-def _not_empty(function: str, x: jax.Array, v: jax.Array) -> None:
+def _require_elements(function: str, x: jax.Array, v: jax.Array) -> None:
     if not (x.size and v.size):
         problem = f"a signal is empty: the sizes are {x.size} and {v.size}"
         raise AxisSizeError(message(function, problem))

@@ -126,14 +126,14 @@ def _check_chosen(function: str, x: object, axis: AxisSelection | None) -> None:
 
 
 def _softmax(array: jax.Array, axis: Positions, where: jax.Array | None = None) -> jax.Array:
-    softened: jax.Array = _softened(
+    softened: jax.Array = _compute_softmax(
         array, axis, where
     )  # by position: JAX's own checks miscount a static keyword
     return softened
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _softened(array: jax.Array, axis: Positions, where: jax.Array | None) -> jax.Array:
+def _compute_softmax(array: jax.Array, axis: Positions, where: jax.Array | None) -> jax.Array:
     if where is not None or not jnp.issubdtype(array.dtype, jnp.floating):
         return jax.nn.softmax(array, axis, where)
     highest = lax.stop_gradient(primitives.largest(array, axis))
@@ -141,30 +141,30 @@ def _softened(array: jax.Array, axis: Positions, where: jax.Array | None) -> jax
     return primitives.divide(exponentials, primitives.total(exponentials, axis))
 
 
-@_softened.defjvp
+@_compute_softmax.defjvp
 def _softmax_jvp(axis: Positions, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
     """Save only the result for the backward pass, which attention needs anyway, and not the exponentials."""
     array, where = primals
-    result = _softened(array, axis, where)
+    result = _compute_softmax(array, axis, where)
     if where is None:
-        return result, _softmax_change(result, tangents[0], axis)
-    change = jax.checkpoint(_masked_change, prevent_cse=False, static_argnums=2)
+        return result, _change_softmax(result, tangents[0], axis)
+    change = jax.checkpoint(_change_masked, prevent_cse=False, static_argnums=2)
     return result, change(result, tangents[0], axis)
 
 
-def _softmax_change(result: jax.Array, tangent: jax.Array, axis: Positions) -> jax.Array:
+def _change_softmax(result: jax.Array, tangent: jax.Array, axis: Positions) -> jax.Array:
     weighted = primitives.multiply(result, tangent)
     shared = primitives.total(weighted, axis)
     return primitives.subtract(weighted, primitives.multiply(result, shared))
 
 
-def _masked_change(result: jax.Array, tangent: jax.Array, axis: Positions) -> jax.Array:
+def _change_masked(result: jax.Array, tangent: jax.Array, axis: Positions) -> jax.Array:
     """Treat zeros as constants: times a tangent that is not finite, they would give NaN.
 
     The mask follows from the result, so that it is not saved.
     """
     hidden = result == 0
-    change = _softmax_change(result, jnp.where(hidden, 0, tangent), axis)
+    change = _change_softmax(result, jnp.where(hidden, 0, tangent), axis)
     return jnp.where(hidden, 0, change)
 
 
@@ -193,7 +193,7 @@ def _standardize_over(
         wide = array.astype(jnp.float32)
 
     centered = wide - jnp.mean(wide, axis, keepdims=True, where=where)
-    variance = jnp.mean(_squares(centered), axis, keepdims=True, where=where)
+    variance = jnp.mean(_square_absolute(centered), axis, keepdims=True, where=where)
     # Not in float16, where a variance above 65504 overflows, as does the slope of the root near zero.
     result: jax.Array = centered * lax.rsqrt(variance + epsilon)
     if is_narrow:
@@ -201,7 +201,7 @@ def _standardize_over(
     return result
 
 
-def _squares(array: jax.Array) -> jax.Array:
+def _square_absolute(array: jax.Array) -> jax.Array:
     """Square absolute values without taking them: that of a complex number has no slope at zero."""
     if jnp.iscomplexobj(array):
         return jnp.real(array * jnp.conj(array))

@@ -44,12 +44,12 @@ __all__ = [
 
 def betainc(a: Operand, b: Operand, x: Operand) -> "NamedArray":
     """Return the regularised incomplete beta function of `a` and `b` at `x`, by name."""
-    return _local(special.betainc, a, b, x)
+    return _apply_locally(special.betainc, a, b, x)
 
 
 def betaln(x: Operand, y: Operand) -> "NamedArray":
     """Return the logarithm of the absolute value of the beta function of each pair of elements, by name."""
-    return _local(special.betaln, x, y)
+    return _apply_locally(special.betaln, x, y)
 
 
 def digamma(x: "NamedArray") -> "NamedArray":
@@ -79,22 +79,22 @@ def erfinv(x: "NamedArray") -> "NamedArray":
 
 def gamma(x: "NamedArray") -> "NamedArray":
     """Return the gamma function of each element."""
-    return _local(special.gamma, x)
+    return _apply_locally(special.gamma, x)
 
 
 def gammainc(a: Operand, x: Operand) -> "NamedArray":
     """Return the regularised lower incomplete gamma function of order `a` at `x`, by name."""
-    return _local(special.gammainc, a, x)
+    return _apply_locally(special.gammainc, a, x)
 
 
 def gammaincc(a: Operand, x: Operand) -> "NamedArray":
     """Return the regularised upper incomplete gamma function, one minus `gammainc`, by name."""
-    return _local(special.gammaincc, a, x)
+    return _apply_locally(special.gammaincc, a, x)
 
 
 def gammaln(x: "NamedArray") -> "NamedArray":
     """Return the logarithm of the absolute value of the gamma function of each element."""
-    return _local(special.gammaln, x)
+    return _apply_locally(special.gammaln, x)
 
 
 def i0e(x: "NamedArray") -> "NamedArray":
@@ -134,7 +134,7 @@ def ndtr(x: "NamedArray") -> "NamedArray":
 
 def ndtri(x: "NamedArray") -> "NamedArray":
     """Return the inverse of `ndtr`, a quantile of the standard normal distribution, for each element."""
-    return _local(special.ndtri, x)
+    return _apply_locally(special.ndtri, x)
 
 
 def polygamma(n: Operand, x: Operand) -> "NamedArray":
@@ -162,7 +162,7 @@ def zeta(x: Operand, q: Operand) -> "NamedArray":
     return pointwise.binary(special.zeta, x, q)
 
 
-def _local(fn: checks.Function, *operands: Operand) -> "NamedArray":
+def _apply_locally(fn: checks.Function, *operands: Operand) -> "NamedArray":
     """Apply a function that some releases of JAX do not support on Explicit axes; the compiler decides in it."""
     return batched.batched(fn, operands, [()] * len(operands), ())
 

@@ -394,7 +394,7 @@ def updated_slice(
 
     operands = (x, *start.values(), update)
     own = tuple(map(own_names, start.values()))
-    kernel = checks.planned(function, operands, _updated, names, given, own, updated)
+    kernel = checks.planned(function, operands, _make_update, names, given, own, updated)
     lengths = dict(zip(reversed(updated), reversed(jnp.shape(value)), strict=False))
     for (name, _), begin in zip(given, starts, strict=True):
         check_start(function, x, name, begin, lengths.get(name, 1))
@@ -402,7 +402,9 @@ def updated_slice(
 
 
 @up_to_renaming("names", "given", "own", "updated")
-def _updated(names: Names, given: Pairs, own: tuple[Names, ...], updated: Names) -> kernels.Kernel:
+def _make_update(
+    names: Names, given: Pairs, own: tuple[Names, ...], updated: Names
+) -> kernels.Kernel:
     function, moved = "updated_slice", names_in(given)
     of_starts = tuple(itertools.chain.from_iterable(own))
     plans.require(names, moved)
@@ -419,16 +421,16 @@ def _updated(names: Names, given: Pairs, own: tuple[Names, ...], updated: Names)
         checks.check_given(function, given, names, shape)
         checks.check_sizes(function, (names, *own), (array, *starts))
         check_dtype(function, "set", array, update)
-        piece: Labels = _labels_of(update, updated, len(shape) - len(names))
+        piece: Labels = _label_update(update, updated, len(shape) - len(names))
         for name, one, value in zip(moved, own, starts, strict=True):
             is_integer = jnp.issubdtype(jnp.result_type(value), jnp.integer)
             if jnp.ndim(value) > len(one) or not is_integer:
                 wanted = "one integer, or a NamedArray of integers"
                 raise OperandError(message(function, f"the start along {name!r} must be {wanted}"))
-        lengths = _lengths(names, shape, moved, updated, jnp.shape(update))
+        lengths = _measure_piece(names, shape, moved, updated, jnp.shape(update))
         labels: Labels = plans.labels(names, len(shape))
 
-        def put(array: jax.Array, update: ArrayLike, *starts: jax.Array) -> jax.Array:
+        def write_piece(array: jax.Array, update: ArrayLike, *starts: jax.Array) -> jax.Array:
             update = kernels.lined_up(jnp.asarray(update, array.dtype), piece, labels)
             update = keep_gradient_apart(jnp.broadcast_to(update, lengths))
             if not batch:
@@ -440,7 +442,7 @@ def _updated(names: Names, given: Pairs, own: tuple[Names, ...], updated: Names)
 
         array = on_mesh(array)
         arrays: list[Any] = [array, update, *starts]
-        written: jax.Array = auto.local(put, arrays, list(explicit.read_layout(array)))
+        written: jax.Array = auto.local(write_piece, arrays, list(explicit.read_layout(array)))
         return written
 
     return kernels.Kernel(names, body)
@@ -450,7 +452,7 @@ Labels: TypeAlias = tuple[Any, ...]
 """A name or a negative number for each dimension."""
 
 
-def _labels_of(update: ArrayLike, names: Names, most: int) -> Labels:
+def _label_update(update: ArrayLike, names: Names, most: int) -> Labels:
     """Label the dimensions of an update, of which at most some are anonymous."""
     shape = checks.own_shape("updated_slice", update, names)
     if len(shape) - len(names) > most:
@@ -460,7 +462,7 @@ def _labels_of(update: ArrayLike, names: Names, most: int) -> Labels:
     return plans.labels(names, len(shape))
 
 
-def _lengths(
+def _measure_piece(
     names: Names, shape: tuple[int, ...], moved: Names, updated: Names, update: tuple[int, ...]
 ) -> tuple[int, ...]:
     """Return the size of the piece in each dimension of the array."""

@@ -57,7 +57,7 @@ def argwhere(
         >>> axn.argwhere(x, "axis", size=axn.Axis("found", 2)).tolist()
         [[0, 1], [1, 0]]
     """
-    names = _names_to_search("argwhere", array)
+    names = _require_names("argwhere", array)
     name, given = selector(coordinate, "argwhere")
     there = "there are {} coordinates"
     checks.require_size("argwhere", (name, given), len(names), there, array)
@@ -144,7 +144,7 @@ def compress(
     """
     size = sized(size, "compress")
     if axis is None:
-        over: AxisSelection = _names_to_search("compress", x)
+        over: AxisSelection = _require_names("compress", x)
     else:
         over = hashable(axis, "compress")
     operands, core, out = (x, condition, fill_value), (over, over, ()), (size.name,)
@@ -169,7 +169,7 @@ def flatnonzero(array: "NamedArray", *, size: Axis, fill_value: Operand = 0) -> 
         >>> axn.flatnonzero(axn.named([0, 7, 8], "i"), size=axn.Axis("found", 2)).tolist()
         [1, 2]
     """
-    names, size = _names_to_search("flatnonzero", array), sized(size, "flatnonzero")
+    names, size = _require_names("flatnonzero", array), sized(size, "flatnonzero")
     operands, core, out = (array, fill_value), (names, ()), (size.name,)
     return batched(_flatnonzero, operands, core, out, each=True, size=size.size)
 
@@ -197,7 +197,7 @@ def nonzero(
         NamedArray(int32[found=3])
         [7 8 9]
     """
-    return _nonzero_of("nonzero", _nonzero, array, size, fill_value)
+    return _find_nonzero("nonzero", _nonzero, array, size, fill_value)
 
 
 def piecewise(
@@ -317,14 +317,14 @@ def where(
         indices = 'where(condition, fill_value=0, new_axis=Axis("found", 10))'
         hint = f"write where(condition, x, y), or {indices}"
         raise OperandError(message("where", problem, hint=hint))
-    return _nonzero_of("where", _where, condition, new_axis, fill_value)
+    return _find_nonzero("where", _where, condition, new_axis, fill_value)
 
 
-def _nonzero_of(
+def _find_nonzero(
     function: str, fn: checks.Function, array: object, size: Axis, fill_value: Operand
 ) -> "tuple[NamedArray, ...]":
     """Find elements with a function that returns an index array for each axis."""
-    names, size = _names_to_search(function, array), sized(size, function)
+    names, size = _require_names(function, array), sized(size, function)
     integers(function, "the fill value", fill_value)
     result: tuple[NamedArray, ...] = batched(
         fn,
@@ -337,7 +337,7 @@ def _nonzero_of(
     return result
 
 
-def _names_to_search(function: str, array: Any) -> tuple[str, ...]:
+def _require_names(function: str, array: Any) -> tuple[str, ...]:
     """Return the names of an array that has at least one axis."""
     names = names_of(function, array)
     if not names:
