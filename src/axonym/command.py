@@ -17,7 +17,7 @@ import jax
 from .costs.cost import cost
 from .costs.lock import assert_layout
 from .costs.plan import plan
-from .costs.targets import TARGETS
+from .costs.shared.targets import TARGETS
 from .errors import AxonymError, ShardingError
 from .kinds import Tree, type_text
 from .layout.assignment import Mappings, ResourceMapping

@@ -162,7 +162,7 @@ NAMES: dict[str, dict[str, str]] = {
         "axonym.costs.lock": "assert_layout",
         "axonym.costs.planned": "Plan",
         "axonym.costs.report": "Cost",
-        "axonym.costs.targets": "Link TARGETS Target",
+        "axonym.costs.shared.targets": "Link TARGETS Target",
         "axonym.partitioning.blocks": "limit_reshards",
         "axonym.partitioning.fsdp": "fsdp_mapping",
         "axonym.report.check": "check",

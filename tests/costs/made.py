@@ -5,7 +5,7 @@ import dataclasses
 from jax.sharding import PartitionSpec
 
 from axonym.costs.report import Collective, Cost, Kept, Memory
-from axonym.costs.roofline import work_of
+from axonym.costs.shared.roofline import work_of
 from axonym.partitioning import Link, Target
 from axonym.report.show import ArrayLayout
 

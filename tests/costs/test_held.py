@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from axonym.costs.compilers import CPU
 from axonym.costs.held import donated_bytes, peak_of, residuals, results_bytes
-from axonym.costs.source import place_of
+from axonym.costs.shared.places import place_of
 from axonym.costs.walk import Walk
 from tests.costs.equations_made import SIZES, array, program
 

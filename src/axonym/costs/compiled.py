@@ -16,14 +16,14 @@ from ..partitioning.jit import NamedJit
 from ..partitioning.shard import set_mesh
 from ..report.show import ArrayLayout
 from ..report.target import unwrapped
-from .arguments import arguments_of, by_kind, names_known, rows_of
 from .attribute import Attribution
 from .devices import is_of, mesh_of_devices
 from .hidden import assumed, seconds_of_operations
 from .program import Program, instructions, trip_count
 from .report import OUTSIDE, Cost, Memory
-from .roofline import counted_by_place, work_of
-from .targets import Target
+from .shared.arguments import arguments_of, by_kind, names_known, rows_of
+from .shared.roofline import counted_by_place, work_of
+from .shared.targets import Target
 from .work import amounts
 
 # How many elements share a byte of an array.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 from ..errors import ArgumentError, OperandError, message
 from ..kinds import Tree, type_text
 from ..layout.assignment import Mappings, MeshLike, ResourceMapping
-from .targets import Target
+from .shared.targets import Target
 
 if TYPE_CHECKING:
     from .report import Cost

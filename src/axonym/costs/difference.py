@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from ..report.table import Cell, Printed, Table, byte_text
-from .units import time_text
+from .shared.units import time_text
 
 __all__ = ["Change", "Difference"]
 

@@ -8,7 +8,7 @@ from ..layout import modes
 from ..layout.assignment import Entry
 from ..layout.partition import entries_from_spec, only, without
 from .compilers import Compiler
-from .sliding import Sliding, meetings
+from .shared.convolutions import Sliding, meetings
 
 # JAX publishes no types of these.
 Program: TypeAlias = Any

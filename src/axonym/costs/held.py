@@ -6,7 +6,7 @@ from typing import NamedTuple
 from .equations import Equation, Program, Variable, bodies, is_literal, needed, source_of, unstacked
 from .fused import Fusion, is_run
 from .report import Phase
-from .source import Place
+from .shared.places import Place
 from .walk import Walk
 
 

@@ -7,9 +7,9 @@ from typing import NamedTuple, TypeAlias
 
 from .program import KINDS, Instruction, Program, Transfer, called_by
 from .report import OUTSIDE, Collective, Work
-from .ring import Pairs
-from .source import Place
-from .targets import Target
+from .shared.places import Place
+from .shared.ring import Pairs
+from .shared.targets import Target
 from .work import amount_of
 
 # A computation, and an instruction in it.

@@ -9,7 +9,7 @@ import jax
 
 from ..errors import OperandError, message
 from .difference import Change, Difference
-from .units import mesh_text
+from .shared.units import mesh_text
 
 if TYPE_CHECKING:
     from .report import Cost

@@ -9,7 +9,7 @@ from ..layout.partition import only, without
 from .compilers import ACCELERATOR, Compiler
 from .equations import Value, block, ways
 from .propagate import Sum
-from .ring import Pairs
+from .shared.ring import Pairs
 
 
 class Move(NamedTuple):

@@ -10,7 +10,7 @@ from ..errors import ArgumentError, AxonymError, OperandError, message, suggesti
 from ..kinds import Tree, type_text
 from ..layout.assignment import Mappings, MeshLike, ResourceMapping, normalized
 from .meshes import INNER, finer, meshes_of
-from .targets import Target
+from .shared.targets import Target
 
 if TYPE_CHECKING:
     from .choice import Choice

@@ -7,7 +7,7 @@ from ..kinds import Tree
 from ..layout.assignment import AxisMapping, Mappings
 from ..report.table import Cell, Printed, Table, byte_text
 from .report import Cost
-from .units import mesh_text, time_text
+from .shared.units import mesh_text, time_text
 
 __all__ = ["Candidate", "Plan"]
 

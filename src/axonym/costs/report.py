@@ -10,9 +10,9 @@ from ..report.table import Cell, Printed, Table, byte_text
 from .bars import Bar, Bars
 from .difference import Difference
 from .locked import difference, locked, save
-from .ring import wire_bytes
-from .targets import Target
-from .units import count_text, mesh_text, time_text
+from .shared.ring import wire_bytes
+from .shared.targets import Target
+from .shared.units import count_text, mesh_text, time_text
 
 __all__ = ["Collective", "Cost", "Kept", "Memory", "Time", "Work"]
 

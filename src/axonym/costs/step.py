@@ -12,7 +12,7 @@ from ..layout.assignment import Mappings, MeshLike
 from ..partitioning.blocks import pipelined
 from .cost import cost
 from .report import Cost
-from .targets import Target
+from .shared.targets import Target
 
 
 @dataclasses.dataclass(frozen=True)

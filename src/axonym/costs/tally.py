@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Literal, TextIO
 
 from .progress import Progress
-from .units import time_text
+from .shared.units import time_text
 
 # Of the bar, in letters.
 WIDTH = 24

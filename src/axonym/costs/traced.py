@@ -17,7 +17,6 @@ from ..partitioning.jit import NamedJit
 from ..partitioning.shard import set_mesh
 from ..report.show import ArrayLayout
 from ..report.target import unwrapped
-from .arguments import Arguments, arguments_of, by_kind, names_known, rows_of
 from .attribute import Named
 from .compilers import compiler_of
 from .equations import block, short
@@ -26,10 +25,11 @@ from .hidden import assumed
 from .moves import group
 from .reasons import names_of_dimensions, reasons
 from .report import OUTSIDE, Collective, Cost, Kept, Memory
-from .ring import Pairs, seconds_of, sends_one_way
-from .roofline import counted_by_place, work_of
-from .source import Place, place_of
-from .targets import Target
+from .shared.arguments import Arguments, arguments_of, by_kind, names_known, rows_of
+from .shared.places import Place, place_of
+from .shared.ring import Pairs, seconds_of, sends_one_way
+from .shared.roofline import counted_by_place, work_of
+from .shared.targets import Target
 from .walk import Walk
 
 

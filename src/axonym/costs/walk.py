@@ -32,8 +32,8 @@ from .moves import Move, Sent, moves, ordered
 from .narrow import width_read
 from .numbering import Numbering
 from .propagate import Sum, natural
-from .roofline import Amount
 from .rows import Part, added, added_where_kept, looked_up
+from .shared.roofline import Amount
 from .tiles import fills_tiles
 from .turns import Turns
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from .origin import origin_of
 from .program import Array, Computation, Instruction, Program, arrays_of, bytes_of, instructions
-from .roofline import Amount
-from .sliding import Sliding, meetings
+from .shared.convolutions import Sliding, meetings
+from .shared.roofline import Amount
 
 _CONTRACTING = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)')
 _WINDOW = re.compile(r"\bwindow=\{([^}]*)\}")

@@ -10,7 +10,7 @@ else:
     from ..costs.lock import assert_layout as assert_layout
     from ..costs.planned import Plan as Plan
     from ..costs.report import Cost as Cost
-    from ..costs.targets import (
+    from ..costs.shared.targets import (
         TARGETS as TARGETS,
         Link as Link,
         Target as Target,

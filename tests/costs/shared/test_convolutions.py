@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from axonym.costs.sliding import Sliding, meetings
+from axonym.costs.shared.convolutions import Sliding, meetings
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from axonym.costs.ring import latency_of, seconds_of, sends_one_way, wire_bytes
+from axonym.costs.shared.ring import latency_of, seconds_of, sends_one_way, wire_bytes
 from axonym.partitioning import TARGETS, Link, Target
 
 TARGET = Target("t", {"float32": 1e12}, 2**30, 1e11, Link(1e9, 1e-6)).linked(data=Link(1e8, 1e-3))

@@ -1,6 +1,6 @@
 """What takes longest in a layer."""
 
-from axonym.costs.roofline import work_of
+from axonym.costs.shared.roofline import work_of
 from tests.costs.made import GATHER, SUM, TARGET, made
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import axonym as axn
-from axonym.costs.arguments import arguments_of, by_kind, names_known, rows_of
+from axonym.costs.shared.arguments import arguments_of, by_kind, names_known, rows_of
 from axonym.layout.records import Ledger
 from tests.costs.programs import MAPPINGS, abstract, step
 

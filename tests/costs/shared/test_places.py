@@ -2,7 +2,7 @@
 
 import pytest
 
-from axonym.costs.source import layer_of_path, place_of, sources_of
+from axonym.costs.shared.places import layer_of_path, place_of, sources_of
 
 LOOP = "jit(step)/while/body/closed_call"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from axonym.costs.units import count_text, mesh_text, time_text
+from axonym.costs.shared.units import count_text, mesh_text, time_text
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-from ..errors import ArgumentError, OperandError, message
+from ...errors import ArgumentError, OperandError, message
 
 __all__ = ["TARGETS", "Link", "Target"]
 

@@ -10,19 +10,19 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, NamedSharding
 
-from ..array import is_named_array
-from ..core import payload_of
-from ..kinds import Payload, Tree
-from ..layout import assignment, context
-from ..layout.assignment import AxisMapping, Entry, Mappings, MeshLike, ResourceMapping
-from ..layout.records import Ledger
-from ..partitioning.arguments import by_parameter, identifiers, labels
-from ..partitioning.jit import NamedJit, remapped
-from ..partitioning.shard import is_optimiser_state, lay_out_tree, no_mapping, several_of
-from ..report.show import ArrayLayout, show
-from ..report.target import abstract_array, is_array, unwrapped
-from ..transform.leaves import refilled
-from .attribute import Named
+from ...array import is_named_array
+from ...core import payload_of
+from ...kinds import Payload, Tree
+from ...layout import assignment, context
+from ...layout.assignment import AxisMapping, Entry, Mappings, MeshLike, ResourceMapping
+from ...layout.records import Ledger
+from ...partitioning.arguments import by_parameter, identifiers, labels
+from ...partitioning.jit import NamedJit, remapped
+from ...partitioning.shard import is_optimiser_state, lay_out_tree, no_mapping, several_of
+from ...report.show import ArrayLayout, show
+from ...report.target import abstract_array, is_array, unwrapped
+from ...transform.leaves import refilled
+from ..attribute import Named
 
 _INDEX = re.compile(r"\[['\"]?([^\]'\"]*)['\"]?\]")
 
