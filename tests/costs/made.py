@@ -4,8 +4,9 @@ import dataclasses
 
 from jax.sharding import PartitionSpec
 
-from axonym.costs.report import Collective, Cost, Kept, Memory
+from axonym.costs.report import Cost
 from axonym.costs.shared.roofline import work_of
+from axonym.costs.shared.rows import Collective, Kept, Memory
 from axonym.partitioning import Link, Target
 from axonym.report.show import ArrayLayout
 

@@ -7,9 +7,9 @@ import pytest
 import axonym as axn
 from axonym.costs.hidden import assumed, meanwhile, scheduled, seconds_of_operations, windows
 from axonym.costs.program import Program
-from axonym.costs.report import Collective
 from axonym.costs.shared.places import place_of
 from axonym.costs.shared.roofline import work_of
+from axonym.costs.shared.rows import Collective
 from axonym.partitioning import TARGETS, Link, Target
 from tests.costs.made import GATHER, SUM, TARGET, made
 from tests.costs.programs import MAPPINGS, MESH, abstract, step

@@ -8,7 +8,7 @@ import pytest
 
 import axonym as axn
 from axonym.costs.planned import Candidate
-from axonym.costs.report import Memory
+from axonym.costs.shared.rows import Memory
 from axonym.costs.verify import Verifier, near_by_bytes
 from axonym.errors import ArgumentError, OperandError
 from axonym.partitioning import TARGETS

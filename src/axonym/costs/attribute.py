@@ -13,9 +13,9 @@ from ..report.show import ArrayLayout
 from .hidden import meanwhile, scheduled, windows
 from .origin import Origin, narrowed_later, origin_of
 from .program import Array, Program, Transfer, instructions, mesh_axes_of
-from .report import Collective
 from .shared.places import Place, depth_of, is_within, layer_of_path, place_of, sources_of
 from .shared.ring import latency_of, plain_axes, seconds_of, sends_one_way
+from .shared.rows import Collective
 from .shared.targets import Target
 from .work import contracted
 

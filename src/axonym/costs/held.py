@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from .equations import Equation, Program, Variable, bodies, is_literal, needed, source_of, unstacked
 from .fused import Fusion, is_run
-from .report import Phase
 from .shared.places import Place
+from .shared.rows import Phase
 from .walk import Walk
 
 

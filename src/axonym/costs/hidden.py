@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from .program import KINDS, Instruction, Program, Transfer, called_by
-from .report import OUTSIDE, Collective, Work
 from .shared.places import Place
 from .shared.ring import Pairs
+from .shared.rows import OUTSIDE, Collective, Work
 from .shared.targets import Target
 from .work import amount_of
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ..report import Phase
+from .rows import Phase
 
 # What JAX calls the inside of its own functions.
 _OF_JAX = {

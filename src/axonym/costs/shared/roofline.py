@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
-from ..report import Collective, Phase, Work
 from .places import Place
+from .rows import Collective, Phase, Work
 from .targets import Target
 
 # For each layer and phase: operations, seconds of these at the peak, bytes that are read and written.
