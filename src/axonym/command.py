@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import jax
 
 from .costs.cost import cost
-from .costs.lock import assert_layout
 from .costs.plan import plan
+from .costs.report.lock import assert_layout
 from .costs.shared.targets import TARGETS
 from .errors import AxonymError, ShardingError
 from .kinds import Tree, type_text

@@ -20,7 +20,7 @@ from .attribute import Attribution
 from .devices import is_of, mesh_of_devices
 from .hidden import assumed, seconds_of_operations
 from .program import Program, instructions, trip_count
-from .report import Cost
+from .report.cost import Cost
 from .shared.arguments import arguments_of, by_kind, names_known, rows_of
 from .shared.roofline import counted_by_place, work_of
 from .shared.rows import OUTSIDE, Memory

@@ -9,7 +9,7 @@ from ..layout.assignment import Mappings, MeshLike, ResourceMapping
 from .shared.targets import Target
 
 if TYPE_CHECKING:
-    from .report import Cost
+    from .report.cost import Cost
 
 __all__ = ["cost"]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .choice import Choice
     from .planned import Candidate, Plan
     from .progress import Progress
-    from .report import Cost
+    from .report.cost import Cost
     from .search import Axes, Budget, Search
     from .step import Step
     from .tally import Tally

@@ -11,7 +11,7 @@ from ..kinds import Tree
 from ..layout.assignment import Mappings, MeshLike
 from ..partitioning.blocks import pipelined
 from .cost import cost
-from .report import Cost
+from .report.cost import Cost
 from .shared.targets import Target
 
 

@@ -24,7 +24,7 @@ from .held import Residual, donated_bytes, peak_of, residuals, results_bytes
 from .hidden import assumed
 from .moves import group
 from .reasons import names_of_dimensions, reasons
-from .report import Cost
+from .report.cost import Cost
 from .shared.arguments import Arguments, arguments_of, by_kind, names_known, rows_of
 from .shared.places import Place, place_of
 from .shared.ring import Pairs, seconds_of, sends_one_way

@@ -1,7 +1,6 @@
 """The rows of a report: collectives, work, memory and time.
 
-Both readers make them from a program, and `axonym.costs.report` sums and prints them. They know neither programs nor
-mappings.
+Both readers make them from a program, and the report sums and prints them. They know neither programs nor mappings.
 """
 
 import dataclasses

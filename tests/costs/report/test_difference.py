@@ -1,6 +1,6 @@
 """What differs between two programs."""
 
-from axonym.costs.difference import Change
+from axonym.costs.report.difference import Change
 
 
 def test_a_change_says_by_how_much():

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import jax
 
-from ..errors import ShardingError, message
+from ...errors import ShardingError, message
 
 if TYPE_CHECKING:
+    from .cost import Cost
     from .difference import Change
-    from .report import Cost
 
 __all__ = ["assert_layout"]
 
@@ -35,7 +35,7 @@ def assert_layout(report: "Cost", path: str | Path, *, tolerance: float = 0.05) 
         >>> axn.partitioning.assert_layout(report, "tests/layout.json", tolerance=0.02)  # doctest: +SKIP
     """
     # Here, so that importing the package does not wait for it.
-    from .locked import difference, locked, read, save
+    from .file import difference, locked, read, save
 
     hint = f"to accept what is there now, run again with {UPDATE}=1"
     if os.environ.get(UPDATE, "") not in ("", "0"):

@@ -3,8 +3,8 @@
 import dataclasses
 from collections.abc import Iterator
 
-from ..report.table import Cell, Printed, Table, byte_text
-from .shared.units import time_text
+from ...report.table import Cell, Printed, Table, byte_text
+from ..shared.units import time_text
 
 __all__ = ["Change", "Difference"]
 

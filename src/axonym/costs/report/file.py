@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import jax
 
-from ..errors import OperandError, message
+from ...errors import OperandError, message
+from ..shared.units import mesh_text
 from .difference import Change, Difference
-from .shared.units import mesh_text
 
 if TYPE_CHECKING:
-    from .report import Cost
+    from .cost import Cost
 
 VERSION = 1
 Locked: TypeAlias = dict[str, dict[str, str | int]]

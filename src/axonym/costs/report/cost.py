@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from ..report.show import ArrayLayout
-from ..report.table import Cell, Printed, Table, byte_text
+from ...report.show import ArrayLayout
+from ...report.table import Cell, Printed, Table, byte_text
+from ..shared.rows import OUTSIDE, Collective, Memory, Time, Work
+from ..shared.targets import Target
+from ..shared.units import count_text, mesh_text, time_text
 from .bars import Bar, Bars
 from .difference import Difference
-from .locked import difference, locked, save
-from .shared.rows import OUTSIDE, Collective, Memory, Time, Work
-from .shared.targets import Target
-from .shared.units import count_text, mesh_text, time_text
+from .file import difference, locked, save
 
 __all__ = ["Cost"]
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from axonym.costs.locked import difference, locked, read
+from axonym.costs.report.file import difference, locked, read
 from axonym.errors import OperandError
 from tests.costs.made import GATHER, SUM, WEIGHT, made
 
