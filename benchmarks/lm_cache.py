@@ -38,7 +38,7 @@ from measure import table
 import axonym as axn
 import axonym.nn as nn
 from axonym import Axis, NamedArray
-from axonym.costs.program import KINDS, Instruction, Program, arrays_of, called_by
+from axonym.costs.compiled.program import KINDS, Instruction, Program, arrays_of, called_by
 
 LARGE = dataclasses.replace(
     SIZES, vocab=32000, layers=8, embed=2048, mlp=5632, heads=16, kv_heads=8, head_dim=128, positions=8192

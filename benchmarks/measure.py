@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from axonym.costs.program import Program, text_of
+from axonym.costs.compiled.program import Program, text_of
 from axonym.costs.shared.ring import wire_bytes as ring_bytes
 
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "collective-permute", "all-to-all")

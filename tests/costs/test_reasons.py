@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import pytest
 
-from axonym.costs.attribute import Named
+from axonym.costs.compiled.attribution import Named
 from axonym.costs.moves import Move
 from axonym.costs.reasons import names_of_dimensions, reasons
 from axonym.report.show import ArrayLayout

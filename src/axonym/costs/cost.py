@@ -61,8 +61,8 @@ def cost(
     """
     # Here, so that who asks for no cost does not wait for it.
     from ..report.target import abstract_mesh
-    from .compiled import compiled_cost
-    from .devices import known_target
+    from .compiled.devices import known_target
+    from .compiled.reader import compiled_cost
     from .traced import traced_cost
 
     if depth not in ("compiled", "traced"):

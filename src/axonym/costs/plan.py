@@ -94,7 +94,7 @@ def plan(
         AxisMapping(entries=(('batch', ('data',)),))
     """
     # Here, so that who asks for no plan does not wait for it.
-    from .devices import known_target
+    from .compiled.devices import known_target
     from .planned import Plan
     from .search import Budget, Lessons, Search
     from .step import Step, piped_axes
@@ -152,7 +152,7 @@ def plan(
 def _verifier(mesh: object, target: Target | str, limit: int, wanted: int) -> "Verifier":
     """Find out whether programs for the target can be compiled here."""
     from ..report.target import abstract_mesh
-    from .devices import known_target, obstacle
+    from .compiled.devices import known_target, obstacle
     from .verify import Verifier
 
     why = "verify=0"

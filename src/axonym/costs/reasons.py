@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 
 from ..layout.assignment import Entry
-from .attribute import Named
+from .compiled.attribution import Named
 from .moves import Move
 
 

@@ -17,11 +17,11 @@ from ..partitioning.jit import NamedJit
 from ..partitioning.shard import set_mesh
 from ..report.show import ArrayLayout
 from ..report.target import unwrapped
-from .attribute import Named
+from .compiled.attribution import Named
+from .compiled.schedule import assumed
 from .compilers import compiler_of
 from .equations import block, short
 from .held import Residual, donated_bytes, peak_of, residuals, results_bytes
-from .hidden import assumed
 from .moves import group
 from .reasons import names_of_dimensions, reasons
 from .report.cost import Cost

@@ -22,7 +22,7 @@ from ...partitioning.shard import is_optimiser_state, lay_out_tree, no_mapping, 
 from ...report.show import ArrayLayout, show
 from ...report.target import abstract_array, is_array, unwrapped
 from ...transform.leaves import refilled
-from ..attribute import Named
+from ..compiled.attribution import Named
 
 _INDEX = re.compile(r"\[['\"]?([^\]'\"]*)['\"]?\]")
 

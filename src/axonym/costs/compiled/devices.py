@@ -10,8 +10,8 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import AbstractMesh, Mesh
 
-from ..errors import OperandError, message, suggestion
-from .shared.targets import TARGETS, Target
+from ...errors import OperandError, message, suggestion
+from ..shared.targets import TARGETS, Target
 
 # For numbers of chips, how they are connected in slices that exist.
 _FLAT = {4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}

@@ -6,25 +6,25 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh
 
-from ..current.features import Feature, using
-from ..errors import OperandError, message
-from ..kinds import Tree
-from ..layout.assignment import Mappings, ResourceMapping
-from ..layout.context import MAPPING
-from ..layout.records import LEDGER, Ledger
-from ..partitioning.jit import NamedJit
-from ..partitioning.shard import set_mesh
-from ..report.show import ArrayLayout
-from ..report.target import unwrapped
-from .attribute import Attribution
+from ...current.features import Feature, using
+from ...errors import OperandError, message
+from ...kinds import Tree
+from ...layout.assignment import Mappings, ResourceMapping
+from ...layout.context import MAPPING
+from ...layout.records import LEDGER, Ledger
+from ...partitioning.jit import NamedJit
+from ...partitioning.shard import set_mesh
+from ...report.show import ArrayLayout
+from ...report.target import unwrapped
+from ..report.cost import Cost
+from ..shared.arguments import arguments_of, by_kind, names_known, rows_of
+from ..shared.roofline import counted_by_place, work_of
+from ..shared.rows import OUTSIDE, Memory
+from ..shared.targets import Target
+from .attribution import Attribution
 from .devices import is_of, mesh_of_devices
-from .hidden import assumed, seconds_of_operations
 from .program import Program, instructions, trip_count
-from .report.cost import Cost
-from .shared.arguments import arguments_of, by_kind, names_known, rows_of
-from .shared.roofline import counted_by_place, work_of
-from .shared.rows import OUTSIDE, Memory
-from .shared.targets import Target
+from .schedule import assumed, seconds_of_operations
 from .work import amounts
 
 # How many elements share a byte of an array.

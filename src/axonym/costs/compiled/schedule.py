@@ -5,11 +5,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+from ..shared.places import Place
+from ..shared.ring import Pairs
+from ..shared.rows import OUTSIDE, Collective, Work
+from ..shared.targets import Target
 from .program import KINDS, Instruction, Program, Transfer, called_by
-from .shared.places import Place
-from .shared.ring import Pairs
-from .shared.rows import OUTSIDE, Collective, Work
-from .shared.targets import Target
 from .work import amount_of
 
 # A computation, and an instruction in it.

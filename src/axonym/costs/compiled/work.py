@@ -4,10 +4,10 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from ..shared.convolutions import Sliding, meetings
+from ..shared.roofline import Amount
 from .origin import origin_of
 from .program import Array, Computation, Instruction, Program, arrays_of, bytes_of, instructions
-from .shared.convolutions import Sliding, meetings
-from .shared.roofline import Amount
 
 _CONTRACTING = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)')
 _WINDOW = re.compile(r"\bwindow=\{([^}]*)\}")

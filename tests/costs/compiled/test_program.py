@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from axonym.costs.program import Array, Program, arrays_of, groups_of, mesh_axes_of
+from axonym.costs.compiled.program import Array, Program, arrays_of, groups_of, mesh_axes_of
 
 MESH = (("data", 4), ("model", 2))
 PLACES = np.arange(8).reshape(4, 2)

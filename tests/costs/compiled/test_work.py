@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from axonym.costs.program import Program
-from axonym.costs.work import amounts, flops_of
+from axonym.costs.compiled.program import Program
+from axonym.costs.compiled.work import amounts, flops_of
 
 
 def flops(fn, *args):

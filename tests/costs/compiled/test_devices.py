@@ -4,7 +4,7 @@ import jax
 import pytest
 from jax.sharding import AbstractMesh, AxisType
 
-from axonym.costs.devices import described_devices, mesh_of_devices, obstacle
+from axonym.costs.compiled.devices import described_devices, mesh_of_devices, obstacle
 from axonym.errors import OperandError
 from axonym.partitioning import TARGETS
 

@@ -1,8 +1,8 @@
 """Where operands come from."""
 
-from axonym.costs.origin import narrowed_later, origin_of
-from axonym.costs.program import Program
-from tests.costs.test_program import TEXT
+from axonym.costs.compiled.origin import narrowed_later, origin_of
+from axonym.costs.compiled.program import Program
+from tests.costs.compiled.test_program import TEXT
 
 # Halves that the compiler for CPU widens: one it gathers, one it sums, and one that the function converts.
 WIDENED = """HloModule jit_f, num_partitions=2

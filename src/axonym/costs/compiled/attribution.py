@@ -5,18 +5,18 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
-from ..layout import assignment
-from ..layout.assignment import Entry
-from ..names.plans import Names
-from ..partitioning.arguments import identifiers
-from ..report.show import ArrayLayout
-from .hidden import meanwhile, scheduled, windows
+from ...layout import assignment
+from ...layout.assignment import Entry
+from ...names.plans import Names
+from ...partitioning.arguments import identifiers
+from ...report.show import ArrayLayout
+from ..shared.places import Place, depth_of, is_within, layer_of_path, place_of, sources_of
+from ..shared.ring import latency_of, plain_axes, seconds_of, sends_one_way
+from ..shared.rows import Collective
+from ..shared.targets import Target
 from .origin import Origin, narrowed_later, origin_of
 from .program import Array, Program, Transfer, instructions, mesh_axes_of
-from .shared.places import Place, depth_of, is_within, layer_of_path, place_of, sources_of
-from .shared.ring import latency_of, plain_axes, seconds_of, sends_one_way
-from .shared.rows import Collective
-from .shared.targets import Target
+from .schedule import meanwhile, scheduled, windows
 from .work import contracted
 
 # What is summed over, and what is moved.

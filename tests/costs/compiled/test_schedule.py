@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 import axonym as axn
-from axonym.costs.hidden import assumed, meanwhile, scheduled, seconds_of_operations, windows
-from axonym.costs.program import Program
+from axonym.costs.compiled.program import Program
+from axonym.costs.compiled.schedule import assumed, meanwhile, scheduled, seconds_of_operations, windows
 from axonym.costs.shared.places import place_of
 from axonym.costs.shared.roofline import work_of
 from axonym.costs.shared.rows import Collective

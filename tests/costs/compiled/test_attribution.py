@@ -3,8 +3,8 @@
 import pytest
 from jax.sharding import PartitionSpec
 
-from axonym.costs.attribute import Attribution, Named
-from axonym.costs.program import Program
+from axonym.costs.compiled.attribution import Attribution, Named
+from axonym.costs.compiled.program import Program
 from axonym.partitioning import TARGETS
 from axonym.report.show import ArrayLayout
 
