@@ -63,7 +63,7 @@ def cost(
     from ..report.target import abstract_mesh
     from .compiled.devices import known_target
     from .compiled.reader import compiled_cost
-    from .traced import traced_cost
+    from .traced.reader import traced_cost
 
     if depth not in ("compiled", "traced"):
         problem = f"there is no depth {depth!r}"

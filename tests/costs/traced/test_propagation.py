@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from axonym.costs.equations import settled
-from axonym.costs.propagate import Sum, natural
+from axonym.costs.traced.equations import settled
+from axonym.costs.traced.propagation import Sum, natural
 from tests.costs.equations_made import array, equation
 
 X = array((8, 6), "data", "model")

@@ -4,12 +4,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ..layout.assignment import Entry
-from ..layout.partition import only, without
+from ...layout.assignment import Entry
+from ...layout.partition import only, without
+from ..shared.ring import Pairs
 from .compilers import ACCELERATOR, Compiler
 from .equations import Value, block, ways
-from .propagate import Sum
-from .shared.ring import Pairs
+from .propagation import Sum
 
 
 class Move(NamedTuple):

@@ -6,31 +6,31 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh
 
-from ..current.features import Feature, using
-from ..errors import ShardingError, message
-from ..kinds import Tree
-from ..layout import modes
-from ..layout.assignment import Mappings, ResourceMapping
-from ..layout.context import MAPPING
-from ..layout.records import LEDGER, Ledger
-from ..partitioning.jit import NamedJit
-from ..partitioning.shard import set_mesh
-from ..report.show import ArrayLayout
-from ..report.target import unwrapped
-from .compiled.attribution import Named
-from .compiled.schedule import assumed
+from ...current.features import Feature, using
+from ...errors import ShardingError, message
+from ...kinds import Tree
+from ...layout import modes
+from ...layout.assignment import Mappings, ResourceMapping
+from ...layout.context import MAPPING
+from ...layout.records import LEDGER, Ledger
+from ...partitioning.jit import NamedJit
+from ...partitioning.shard import set_mesh
+from ...report.show import ArrayLayout
+from ...report.target import unwrapped
+from ..compiled.attribution import Named
+from ..compiled.schedule import assumed
+from ..report.cost import Cost
+from ..shared.arguments import Arguments, arguments_of, by_kind, names_known, rows_of
+from ..shared.places import Place, place_of
+from ..shared.ring import Pairs, seconds_of, sends_one_way
+from ..shared.roofline import counted_by_place, work_of
+from ..shared.rows import OUTSIDE, Collective, Kept, Memory
+from ..shared.targets import Target
 from .compilers import compiler_of
 from .equations import block, short
-from .held import Residual, donated_bytes, peak_of, residuals, results_bytes
+from .memory import Residual, donated_bytes, peak_of, residuals, results_bytes
 from .moves import group
 from .reasons import names_of_dimensions, reasons
-from .report.cost import Cost
-from .shared.arguments import Arguments, arguments_of, by_kind, names_known, rows_of
-from .shared.places import Place, place_of
-from .shared.ring import Pairs, seconds_of, sends_one_way
-from .shared.roofline import counted_by_place, work_of
-from .shared.rows import OUTSIDE, Collective, Kept, Memory
-from .shared.targets import Target
 from .walk import Walk
 
 

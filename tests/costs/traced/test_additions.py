@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from axonym.costs.compilers import ACCELERATOR, CPU
-from axonym.costs.walk import Walk
+from axonym.costs.traced.compilers import ACCELERATOR, CPU
+from axonym.costs.traced.walk import Walk
 from tests.costs.equations_made import SIZES, array, program
 
 X, W = array((8, 16), None, "data"), array((16, 4), "data")

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from ..shared.places import Place
+from ..shared.rows import Phase
 from .equations import Equation, Program, Variable, bodies, is_literal, needed, source_of, unstacked
-from .fused import Fusion, is_run
-from .shared.places import Place
-from .shared.rows import Phase
+from .fusions import Fusion, is_run
 from .walk import Walk
 
 

@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 from jax.sharding import PartitionSpec
 
-from ..layout.assignment import Entry
-from ..layout.partition import entries_from_spec, without
+from ...layout.assignment import Entry
+from ...layout.partition import entries_from_spec, without
+from ..shared.roofline import Amount
 from .additions import Additions
 from .compilers import Compiler
 from .equations import (
@@ -27,15 +28,14 @@ from .equations import (
     unstacked,
     used_inside,
 )
-from .fused import Fusion, is_chain
+from .fusions import Fusion, is_chain
+from .lookups import Part, added, added_where_kept, looked_up
+from .loops import Turns
 from .moves import Move, Sent, moves, ordered
-from .narrow import width_read
 from .numbering import Numbering
-from .propagate import Sum, natural
-from .rows import Part, added, added_where_kept, looked_up
-from .shared.roofline import Amount
+from .propagation import Sum, natural
+from .rounding import width_read
 from .tiles import fills_tiles
-from .turns import Turns
 
 # Collectives that a `shard_map` has, and the kinds that reports call them.
 _COLLECTIVES = {

@@ -2,10 +2,10 @@
 
 import pytest
 
-from axonym.costs.compilers import CPU
-from axonym.costs.equations import Value
-from axonym.costs.moves import group, moves
-from axonym.costs.propagate import Sum
+from axonym.costs.traced.compilers import CPU
+from axonym.costs.traced.equations import Value
+from axonym.costs.traced.moves import group, moves
+from axonym.costs.traced.propagation import Sum
 from tests.costs.equations_made import SIZES
 
 D, M = ("data",), ("model",)

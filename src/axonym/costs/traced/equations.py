@@ -4,11 +4,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from ..layout import modes
-from ..layout.assignment import Entry
-from ..layout.partition import entries_from_spec, only, without
+from ...layout import modes
+from ...layout.assignment import Entry
+from ...layout.partition import entries_from_spec, only, without
+from ..shared.convolutions import Sliding, meetings
 from .compilers import Compiler
-from .shared.convolutions import Sliding, meetings
 
 # JAX publishes no types of these.
 Program: TypeAlias = Any

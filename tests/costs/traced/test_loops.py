@@ -3,8 +3,8 @@
 import jax
 import pytest
 
-from axonym.costs.compilers import CPU
-from axonym.costs.walk import Walk
+from axonym.costs.traced.compilers import CPU
+from axonym.costs.traced.walk import Walk
 from tests.costs.equations_made import SIZES, array, program
 
 X, W = array((16, 16)), array((16, 16), "data")

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import pytest
 
 import axonym as axn
-from axonym.costs.compilers import compiler_of
+from axonym.costs.traced.compilers import compiler_of
 
 Batch, Embed, Mlp = axn.make_axes(batch=8, embed=16, mlp=32)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from axonym.costs.tiles import fills_tiles, tiled
+from axonym.costs.traced.tiles import fills_tiles, tiled
 
 # Parts of weights: their dimensions, rows and columns of their tiles, the dimension that is cut, and whether the
 # program has a reduce-scatter.

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from axonym.costs.fused import Fusion, is_chain, is_kernel, is_run
+from axonym.costs.traced.fusions import Fusion, is_chain, is_kernel, is_run
 from tests.costs.equations_made import array, equation, program
 
 

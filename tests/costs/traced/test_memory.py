@@ -3,10 +3,10 @@
 import jax
 import jax.numpy as jnp
 
-from axonym.costs.compilers import CPU
-from axonym.costs.held import donated_bytes, peak_of, residuals, results_bytes
 from axonym.costs.shared.places import place_of
-from axonym.costs.walk import Walk
+from axonym.costs.traced.compilers import CPU
+from axonym.costs.traced.memory import donated_bytes, peak_of, residuals, results_bytes
+from axonym.costs.traced.walk import Walk
 from tests.costs.equations_made import SIZES, array, program
 
 X = array((8, 8), "data")

@@ -3,8 +3,8 @@
 import functools
 from collections.abc import Callable, Mapping, Sequence
 
-from ..layout.assignment import Entry
-from .compiled.attribution import Named
+from ...layout.assignment import Entry
+from ..compiled.attribution import Named
 from .moves import Move
 
 

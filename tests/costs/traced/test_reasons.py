@@ -6,8 +6,8 @@ import jax
 import pytest
 
 from axonym.costs.compiled.attribution import Named
-from axonym.costs.moves import Move
-from axonym.costs.reasons import names_of_dimensions, reasons
+from axonym.costs.traced.moves import Move
+from axonym.costs.traced.reasons import names_of_dimensions, reasons
 from axonym.report.show import ArrayLayout
 
 D, M = ("data",), ("model",)

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from axonym.costs.equations import readers_of
-from axonym.costs.narrow import width_read
+from axonym.costs.traced.equations import readers_of
+from axonym.costs.traced.rounding import width_read
 from tests.costs.equations_made import array, program
 
 

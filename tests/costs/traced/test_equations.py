@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from axonym.costs.compilers import CPU, TPU
-from axonym.costs.equations import bodies, flops_of, nbytes_of, needed, settled, unstacked
+from axonym.costs.traced.compilers import CPU, TPU
+from axonym.costs.traced.equations import bodies, flops_of, nbytes_of, needed, settled, unstacked
 from tests.costs.equations_made import SIZES, TYPED, array, equation, program
 
 

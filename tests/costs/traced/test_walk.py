@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractMesh, AxisType
 
-from axonym.costs.compilers import ACCELERATOR, CPU, TPU
-from axonym.costs.walk import Walk
+from axonym.costs.traced.compilers import ACCELERATOR, CPU, TPU
+from axonym.costs.traced.walk import Walk
 from tests.costs.equations_made import SIZES, TYPED, array, program
 
 

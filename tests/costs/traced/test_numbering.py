@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from axonym.costs.compilers import CPU
-from axonym.costs.numbering import Numbering
-from axonym.costs.walk import Walk
+from axonym.costs.traced.compilers import CPU
+from axonym.costs.traced.numbering import Numbering
+from axonym.costs.traced.walk import Walk
 from tests.costs.equations_made import SIZES, TYPED, array, program
 
 
