@@ -159,9 +159,9 @@ NAMES: dict[str, dict[str, str]] = {
         "axonym.nn.transformer": "TransformerBlock",
     },
     "axonym.partitioning": {
-        "axonym.costs.planned": "Plan",
         "axonym.costs.report.cost": "Cost",
         "axonym.costs.report.lock": "assert_layout",
+        "axonym.costs.search.result": "Plan",
         "axonym.costs.shared.targets": "Link TARGETS Target",
         "axonym.partitioning.blocks": "limit_reshards",
         "axonym.partitioning.fsdp": "fsdp_mapping",

@@ -9,18 +9,18 @@ from ..axis import AxisSelector
 from ..errors import ArgumentError, AxonymError, OperandError, message, suggestion
 from ..kinds import Tree, type_text
 from ..layout.assignment import Mappings, MeshLike, ResourceMapping, normalized
-from .meshes import INNER, finer, meshes_of
+from .search.meshes import INNER, finer, meshes_of
 from .shared.targets import Target
 
 if TYPE_CHECKING:
-    from .choice import Choice
-    from .planned import Candidate, Plan
-    from .progress import Progress
     from .report.cost import Cost
-    from .search import Axes, Budget, Search
-    from .step import Step
-    from .tally import Tally
-    from .verify import Verifier
+    from .search.choice import Choice
+    from .search.progress import Progress
+    from .search.result import Candidate, Plan
+    from .search.search import Axes, Budget, Search
+    from .search.step import Step
+    from .search.tally import Tally
+    from .search.verifier import Verifier
 
 __all__ = ["plan"]
 
@@ -95,11 +95,11 @@ def plan(
     """
     # Here, so that who asks for no plan does not wait for it.
     from .compiled.devices import known_target
-    from .planned import Plan
-    from .search import Budget, Lessons, Search
-    from .step import Step, piped_axes
-    from .tally import Tally
-    from .verify import PRICE, near_by_bytes
+    from .search.result import Plan
+    from .search.search import Budget, Lessons, Search
+    from .search.step import Step, piped_axes
+    from .search.tally import Tally
+    from .search.verifier import PRICE, near_by_bytes
 
     if not callable(fn):
         raise OperandError(message("plan", f"it takes a function or a module, not {type_text(fn)}"))
@@ -153,7 +153,7 @@ def _verifier(mesh: object, target: Target | str, limit: int, wanted: int) -> "V
     """Find out whether programs for the target can be compiled here."""
     from ..report.target import abstract_mesh
     from .compiled.devices import known_target, obstacle
-    from .verify import Verifier
+    from .search.verifier import Verifier
 
     why = "verify=0"
     if wanted:
@@ -246,9 +246,9 @@ class _Counting:
             ShardingError: if what is fixed does not fit.
             OperandError: if there are no axes of a pipeline.
         """
-        from .choice import Choice
-        from .search import MICROBATCHES, Axes
-        from .step import state_patterns
+        from .search.choice import Choice
+        from .search.search import MICROBATCHES, Axes
+        from .search.step import state_patterns
 
         pinned = fixed
         if not isinstance(pinned, Mappings):
@@ -280,7 +280,7 @@ class _Counting:
 
     def score(self, choice: "Choice") -> tuple[float, ...] | None:
         """Count a choice; None, if it is not legal."""
-        from .planned import Candidate
+        from .search.result import Candidate
 
         mappings = choice.mappings(self._parameters, self._states)
         chosen = self._step.chosen(choice.given)
@@ -319,7 +319,7 @@ def _check_piped(
 
 def _rank(one: "Candidate") -> tuple[float, ...]:
     """Return what decides; of mappings that cost the same, the shortest one is the best."""
-    from .verify import rank
+    from .search.verifier import rank
 
     entries = [*one.mappings.parameters.values(), *one.mappings.compute.values()]
     return *rank(one.cost), sum(map(len, entries)), len(one.mappings.overrides)

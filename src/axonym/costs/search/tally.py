@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import Literal, TextIO
 
+from ..shared.units import time_text
 from .progress import Progress
-from .shared.units import time_text
 
 # Of the bar, in letters.
 WIDTH = 24

@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from axonym.costs.choice import Choice
-from axonym.costs.search import Axes, Budget, Lessons, Search
+from axonym.costs.search.choice import Choice
+from axonym.costs.search.search import Axes, Budget, Lessons, Search
 
 SIZES = {"embed": frozenset({16}), "mlp": frozenset({6, 12})}
 ARRAYS = {("embed", "mlp"): 100, ("embed",): 1}

@@ -3,8 +3,8 @@
 import io
 import math
 
-from axonym.costs.progress import Progress
-from axonym.costs.tally import Bar, Tally
+from axonym.costs.search.progress import Progress
+from axonym.costs.search.tally import Bar, Tally
 
 
 class Terminal(io.StringIO):

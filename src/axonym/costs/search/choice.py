@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-from ..layout.assignment import Entry, Mappings
+from ...layout.assignment import Entry, Mappings
 
 Role: TypeAlias = Literal["stored", "computed", "both"]
 Entries: TypeAlias = tuple[tuple[str, Entry], ...]

@@ -7,9 +7,9 @@ import jax
 import pytest
 
 import axonym as axn
-from axonym.costs.planned import Candidate
+from axonym.costs.search.result import Candidate
+from axonym.costs.search.verifier import Verifier, near_by_bytes
 from axonym.costs.shared.rows import Memory
-from axonym.costs.verify import Verifier, near_by_bytes
 from axonym.errors import ArgumentError, OperandError
 from axonym.partitioning import TARGETS
 from tests.costs.made import GATHER, LOST, MEMORY, SUM, made

@@ -3,7 +3,7 @@
 import dataclasses
 
 import axonym as axn
-from axonym.costs.planned import Candidate, Plan
+from axonym.costs.search.result import Candidate, Plan
 from tests.costs.made import GATHER, LOST, MEMORY, SUM, TARGET, made
 
 MESH = (("data", 4),)

@@ -3,11 +3,11 @@
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..kinds import Tree
-from ..layout.assignment import AxisMapping, Mappings
-from ..report.table import Cell, Printed, Table, byte_text
-from .report.cost import Cost
-from .shared.units import mesh_text, time_text
+from ...kinds import Tree
+from ...layout.assignment import AxisMapping, Mappings
+from ...report.table import Cell, Printed, Table, byte_text
+from ..report.cost import Cost
+from ..shared.units import mesh_text, time_text
 
 __all__ = ["Candidate", "Plan"]
 

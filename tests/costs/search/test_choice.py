@@ -1,7 +1,7 @@
 """What a search for mappings may change, one thing at a time."""
 
 import axonym as axn
-from axonym.costs.choice import Choice, Give, Keep, Move, Pipeline
+from axonym.costs.search.choice import Choice, Give, Keep, Move, Pipeline
 
 BEST = Choice((("embed", ("data",)),), (("batch", ("data",)), ("mlp", ("model",))))
 

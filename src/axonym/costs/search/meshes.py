@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Set
 
-from ..errors import ArgumentError, message
-from ..report.target import abstract_mesh
+from ...errors import ArgumentError, message
+from ...report.target import abstract_mesh
 
 # The mesh axis that a part of another one becomes.
 INNER = "inner"

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import jax
 
-from ..errors import ArgumentError, AxonymError, message
-from .planned import Candidate
-from .report.cost import Cost
+from ...errors import ArgumentError, AxonymError, message
+from ..report.cost import Cost
+from .result import Candidate
 
 # A round number: on two busy cores, to compile for a v5e took 6 times as long as to trace (4 small layers), and 49 to
 # 149 times (GPT-2 124M).

@@ -1,6 +1,6 @@
 """The meshes of so many devices."""
 
-from axonym.costs.meshes import finer, meshes_of
+from axonym.costs.search.meshes import finer, meshes_of
 
 
 def sizes(meshes):

@@ -3,7 +3,7 @@
 import pytest
 
 import axonym as axn
-from axonym.costs.step import Step, piped_axes, state_patterns
+from axonym.costs.search.step import Step, piped_axes, state_patterns
 from axonym.errors import OperandError
 from axonym.partitioning.options import MICROBATCHES
 from tests.costs.programs import MESH, Layers, abstract, step
