@@ -3,8 +3,9 @@
 import pytest
 from jax.sharding import PartitionSpec
 
-from axonym.costs.compiled.attribution import Attribution, Named
+from axonym.costs.compiled.attribution import Attribution
 from axonym.costs.compiled.program import Program
+from axonym.costs.shared.names import NameTable
 from axonym.partitioning import TARGETS
 from axonym.report.show import ArrayLayout
 
@@ -40,7 +41,7 @@ ARGUMENTS = {
 
 def attributed(text, computed=COMPUTED, of_parameters=frozenset()):
     sizes = {name: frozenset(several) for name, several in SIZES.items()}
-    named = Named(MESH, computed, STORED, sizes, ARGUMENTS, of_parameters)
+    named = NameTable(MESH, computed, STORED, sizes, ARGUMENTS, of_parameters)
     (found,) = Attribution(Program(text), named, TARGETS["v5e"]).collectives()
     return found
 

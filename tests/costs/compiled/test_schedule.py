@@ -6,13 +6,11 @@ import pytest
 
 import axonym as axn
 from axonym.costs.compiled.program import Program
-from axonym.costs.compiled.schedule import assumed, meanwhile, scheduled, seconds_of_operations, windows
+from axonym.costs.compiled.schedule import meanwhile, seconds_of_operations, windows
 from axonym.costs.shared.places import place_of
-from axonym.costs.shared.roofline import work_of
 from axonym.costs.shared.rows import Collective
 from axonym.partitioning import TARGETS, Link, Target
-from tests.costs.made import GATHER, SUM, TARGET, made
-from tests.costs.programs import MAPPINGS, MESH, abstract, step
+from tests.costs.made import SUM, made
 
 # A million operations and a million bytes take a second; a product of 100 x 100 x 100 takes two.
 SLOW = Target("slow", {"float32": 1e6}, memory=2**30, memory_bandwidth=1e6, link=Link(1e6))
@@ -135,40 +133,6 @@ def test_permutes_that_are_under_way_at_once(is_split):
     assert found["main", "a"] == found["main", "b"] == {frozenset(UP), frozenset(DOWN)}
     alone = {frozenset(UP)} if is_split else {frozenset(UP), frozenset(DOWN)}
     assert found["main", "c"] == alone
-
-
-def test_no_more_is_hidden_than_is_sent():
-    _, found = read(PAIRED)
-    rows = [dataclasses.replace(GATHER, count=2, seconds=seconds) for seconds in (1.0, 3.0)]
-    # Together, one run takes 2 s: less than the window. Ten times as much is not hidden by it.
-    assert [one.hidden for one in scheduled(rows, found["main", "g"])] == [1.0, 3.0]
-    longer = [dataclasses.replace(one, seconds=10 * one.seconds) for one in rows]
-    shares = [one.hidden / one.seconds for one in scheduled(longer, found["main", "g"])]
-    assert shares == pytest.approx([3 / 20, 3 / 20], rel=1e-2)
-    assert scheduled(rows, None) == rows
-
-
-def test_a_layer_hides_what_it_sends_where_that_is_assumed():
-    # The layer computes for a second forward, and reads for five backward.
-    counted = {("blocks.up", "forward"): (1e12, 1e-5, 1e3), ("blocks.up", "backward"): (1.0, 1e-6, 1e5)}
-    rows = assumed((GATHER, SUM), work_of(counted, (GATHER, SUM), TARGET))
-    assert [(one.hidden, one.hidden_by) for one in rows] == [
-        (pytest.approx(1e-5), ("computing",)),
-        (pytest.approx(4e-5), ("memory",)),
-    ]
-    assert rows[0].exposed == pytest.approx(GATHER.seconds - 1e-5)
-    assert rows[1].exposed == pytest.approx(0)
-
-
-def test_the_traced_time_is_what_is_computed_and_what_nothing_hides():
-    traced = axn.cost(axn.named_jit(step, MAPPINGS), MAPPINGS, MESH, *abstract(), target="v5e", depth="traced")
-    time = traced.time
-    exposed = sum(one.exposed for one in traced.communication)
-    computed = sum(max(one.computing, one.moving) for one in traced.work)
-    assert time.scheduled == pytest.approx(time.seconds)
-    assert time.scheduled == pytest.approx(computed + exposed)
-    assert not traced.is_scheduled
-    assert time.seconds < time.serial
 
 
 def test_programs_for_cpu_hide_nothing_and_those_for_another_target_tell_nothing():

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import axonym as axn
-from axonym.costs.shared.arguments import arguments_of, by_kind, names_known, rows_of
-from axonym.layout.records import Ledger
+from axonym.costs.shared.arguments import arguments_of, by_kind, rows_of
 from tests.costs.programs import MAPPINGS, abstract, step
 
 X = axn.ones(axn.make_axes(batch=8, embed=16))
@@ -47,36 +46,6 @@ def test_nothing_needs_to_exist(auto_mesh):
     leaves = jax.tree.leaves((given.args, given.kwargs))
     assert {type(leaf) for leaf in leaves} == {jax.ShapeDtypeStruct}
     assert {leaf.sharding.mesh for leaf in leaves} == {auto_mesh}
-
-
-def test_names_of_arguments_and_of_what_is_laid_out_inside(auto_mesh):
-    given = arguments_of(step, MAPPINGS, auto_mesh, abstract(), {})
-    ledger = Ledger()
-    ledger.sizes = {"heads": {4}, "embed.out": {12}}
-    ledger.seen[axn.Mappings({"heads": "model"}).compute] = {"heads"}
-    named = names_known(given.mappings, ledger, rows_of(given), (), auto_mesh.abstract_mesh)
-    assert named.stored == {"embed": ("data",), "mlp": ("model",)}
-    assert named.computed == {"batch": ("data",), "mlp": ("model",), "heads": ("model",)}
-    assert named.sizes["embed"] == {16, 12}
-    assert named.sizes["heads"] == {4}
-    assert named.ways(("data", "model")) == 8
-
-
-def test_names_that_a_pipeline_makes_are_no_reason(auto_mesh):
-    given = arguments_of(step, MAPPINGS, auto_mesh, abstract(), {})
-    ledger = Ledger()
-    inside = {"layers": "model", "layers.stage": "model", "layers.ways": "data"}
-    ledger.seen[axn.Mappings(inside).compute] = set(inside)
-    named = names_known(given.mappings, ledger, rows_of(given), (), auto_mesh.abstract_mesh)
-    assert named.computed == {"batch": ("data",), "mlp": ("model",), "layers": ("model",)}
-
-
-def test_axes_that_parameters_have(auto_mesh):
-    given = arguments_of(step, MAPPINGS, auto_mesh, abstract(), {})
-    rows = rows_of(given)
-    parameters = by_kind(given, rows)["parameters"]
-    named = names_known(given.mappings, Ledger(), rows, parameters, auto_mesh.abstract_mesh)
-    assert named.of_parameters == {"layers", "embed", "mlp"}
 
 
 @pytest.mark.parametrize("mapping", [MAPPINGS, None])

@@ -5,13 +5,13 @@ import dataclasses
 import jax
 import pytest
 
-from axonym.costs.compiled.attribution import Named
+from axonym.costs.shared.names import NameTable
 from axonym.costs.traced.moves import Move
 from axonym.costs.traced.reasons import names_of_dimensions, reasons
 from axonym.report.show import ArrayLayout
 
 D, M = ("data",), ("model",)
-NAMED = Named(
+NAMED = NameTable(
     (("data", 4), ("model", 2)),
     {"batch": D, "mlp": M, "heads": M},
     {"embed": D, "mlp": M, "heads": M},

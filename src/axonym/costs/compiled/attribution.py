@@ -1,85 +1,25 @@
 """Which named axis makes a collective necessary, and in which layer."""
 
 import dataclasses
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
-from ...layout import assignment
-from ...layout.assignment import Entry
-from ...names.plans import Names
 from ...partitioning.arguments import identifiers
 from ...report.show import ArrayLayout
-from ..shared.places import Place, depth_of, is_within, layer_of_path, place_of, sources_of
-from ..shared.ring import latency_of, plain_axes, seconds_of, sends_one_way
+from ..shared.events import Sending
+from ..shared.names import NameTable, narrow, occurs
+from ..shared.overlap import apply_window
+from ..shared.places import Place, Places, depth_of, layer_of_path, sources_of
+from ..shared.ring import plain_axes, sends_one_way
 from ..shared.rows import Collective
 from ..shared.targets import Target
 from .origin import Origin, narrowed_later, origin_of
 from .program import Array, Program, Transfer, instructions, mesh_axes_of
-from .schedule import meanwhile, scheduled, windows
+from .schedule import meanwhile, windows
 from .work import contracted
 
 # What is summed over, and what is moved.
 _SUMS = ("all-reduce", "reduce-scatter")
-
-
-@dataclasses.dataclass(frozen=True)
-class Named:
-    """What names are known of a program.
-
-    Attributes:
-        mesh: the axes of the mesh with their sizes.
-        computed: which mesh axes the axes of activations and data lie on.
-        stored: which those of parameters lie on.
-        sizes: the sizes of each axis, some of which have another size elsewhere.
-        arguments: the arguments, by the name of the parameter of the program.
-        of_parameters: the axes that parameters have.
-    """
-
-    mesh: tuple[tuple[str, int], ...]
-    computed: Mapping[str, Entry]
-    stored: Mapping[str, Entry]
-    sizes: Mapping[str, frozenset[int]]
-    arguments: Mapping[str, ArrayLayout]
-    of_parameters: frozenset[str] = frozenset()
-
-    def ways(self, entry: Entry) -> int:
-        """Return into how many parts mesh axes split an axis."""
-        sizes = dict(self.mesh)
-        return math.prod(sizes.get(axis, 1) for axis in entry)
-
-    def on(self, entries: Mapping[str, Entry], mesh_axes: Sequence[str]) -> list[str]:
-        """List the names that lie on some of these mesh axes."""
-        return [name for name, entry in entries.items() if set(entry) & set(mesh_axes)]
-
-    @cached_property
-    def _words(self) -> frozenset[str]:
-        """The parts of the paths of arguments."""
-        found: set[str] = set()
-        for argument in self.arguments.values():
-            found.update(argument.path.split("."))
-        return frozenset(found)
-
-    def in_arguments(self, layer: str) -> list[str]:
-        """Return the parts of a layer, without the class of a module that nobody holds by a name."""
-        parts = layer.split(".")
-        while parts and parts[0] not in self._words:
-            parts.pop(0)
-        return parts
-
-    def is_of_layer(self, name: str, layer: str) -> bool:
-        """Return whether a parameter of a layer has an axis."""
-        parts = self.in_arguments(layer)
-        if not parts:
-            return False
-        for argument in self.arguments.values():
-            if _occurs(name, argument.names) and is_within(parts, argument.path.split(".")):
-                return True
-        return False
-
-    def may_be_of_layer(self, name: str, layer: str) -> bool:
-        """Return whether a layer may sum over an axis: not over one that parameters of other layers alone have."""
-        return name not in self.of_parameters or self.is_of_layer(name, layer)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,15 +54,11 @@ class Attribution:
         target: the device that times are for.
     """
 
-    def __init__(self, program: Program, named: Named, target: Target) -> None:
+    def __init__(self, program: Program, named: NameTable, target: Target) -> None:
         self._program = program
         self._named = named
         self._target = target
-
-    @cached_property
-    def has_gradient(self) -> bool:
-        """Whether some operation is one of a gradient."""
-        return any("transpose(" in op.source for _, op in instructions(self._program))
+        self.places = Places(op.source for _, op in instructions(program))
 
     @cached_property
     def layers(self) -> tuple[str, ...]:
@@ -130,7 +66,7 @@ class Attribution:
         found: dict[str, None] = {}
         for _, op in instructions(self._program):
             if op.source:
-                found[self.place_of(op.source).layer] = None
+                found[self.places.find(op.source).layer] = None
         found.pop("", None)
         return tuple(found)
 
@@ -142,23 +78,9 @@ class Attribution:
             found[".".join(self._named.in_arguments(layer))] = layer
         return found
 
-    def place_of(self, source: str) -> Place:
-        """Return the layer and the phase of an operation; of several that are merged, what they share."""
-        layers: list[list[str]] = []
-        place = Place("", "other")
-        for one in sources_of(source):
-            place = place_of(one, has_gradient=self.has_gradient)
-            layers.append(place.layer.split("."))
-        shared: list[str] = []
-        for parts in zip(*layers, strict=False):
-            if len(set(parts)) > 1:
-                break
-            shared.append(parts[0])
-        return Place(".".join(shared), place.phase)
-
     def collectives(self) -> tuple[Collective, ...]:
         """Return the collectives of the program, those of several arrays one by one, and what hides them."""
-        hiding = windows(self._program, self.place_of, self._target)
+        hiding = windows(self._program, self.places.find, self._target)
         transfers = list(map(_as_one, self._program.transfers()))
         permutes = meanwhile(self._program, transfers)
         found: list[Collective] = []
@@ -172,32 +94,28 @@ class Attribution:
             rows: list[Collective] = []
             for i in range(len(transfer.operands)):
                 rows.append(self._collective(transfer, mesh_axes, i, is_one_way))
-            found += scheduled(rows, hiding.get(key))
+            found += apply_window(rows, hiding.get(key))
         return tuple(found)
 
     def _collective(
         self, transfer: Transfer, mesh_axes: tuple[str, ...], i: int, is_one_way: bool
     ) -> Collective:
         part = self._part(transfer, mesh_axes, i)
-        array, kind, group = self._sent(transfer, part, i), transfer.kind, transfer.group
-        target = self._target
-        each = seconds_of(kind, array.nbytes, group, mesh_axes, target, is_one_way=is_one_way)
-        # Arrays that are sent together wait together.
-        together = len(transfer.operands) - 1
-        each -= latency_of(kind, group, mesh_axes, target) * together / (together + 1)
-        return Collective(
-            kind,
+        array = self._sent(transfer, part, i)
+        event = Sending(
+            transfer.kind,
             mesh_axes,
             self.axes_of(part),
-            part.place.layer,
-            part.place.phase,
+            part.place,
             transfer.count,
-            group,
+            transfer.group,
             array.nbytes,
             array.shape,
             array.dtype,
-            each * transfer.count,
+            is_one_way,
+            len(transfer.operands),
         )
+        return event.estimate(self._target)
 
     def _part(self, transfer: Transfer, mesh_axes: tuple[str, ...], i: int) -> _Part:
         op = transfer.instruction
@@ -209,7 +127,7 @@ class Attribution:
             argument = self._named.arguments.get(*identifiers([origin.op.source]))
         source = self._source(op.source, origin.source, len(transfer.operands), i)
         source = source or self._program.source_around(transfer.computation)
-        place = self.place_of(source)
+        place = self.places.find(source)
         if argument is not None:
             layer = layer_of_path(argument.path, self._held_layers)
             # The longer path tells more.
@@ -256,10 +174,7 @@ class Attribution:
         named = self._named
         computed = named.on(named.computed, part.mesh_axes)
         stored = named.on(named.stored, part.mesh_axes)
-        candidates = list(dict.fromkeys((*computed, *stored)))
-        for is_preferred in self._preferences(part, computed, stored):
-            if len(candidates) > 1:
-                candidates = list(filter(is_preferred, candidates)) or candidates
+        candidates = narrow((*computed, *stored), self._preferences(part, computed, stored))
         if len(candidates) == 1 or self._share(candidates, part.mesh_axes):
             return tuple(candidates)
         return ()
@@ -286,12 +201,12 @@ class Attribution:
         found: list[Callable[[str], bool]] = []
         if part.argument is not None:
             names = part.argument.names
-            found.append(lambda name: _occurs(name, names))
+            found.append(lambda name: occurs(name, names))
         if part.kind == "collective-permute":
             # From one stage of a pipeline to the next.
             found.append(lambda name: f"{name}.stage" in self._named.sizes)
         if part.kind in _SUMS:
-            is_update = part.place.phase == "other" and self.has_gradient
+            is_update = part.place.phase == "other" and self.places.has_gradient
             first = stored if is_update else computed
             summed = self._summed(part)
             found.append(lambda name: name in first)
@@ -368,11 +283,6 @@ def _as_one(transfer: Transfer) -> Transfer:
     first = transfer.operands[0]
     whole = Array(first.dtype, first.bits, (count, *first.shape))
     return dataclasses.replace(transfer, operands=(whole,), results=(whole,))
-
-
-def _occurs(name: str, names: Names) -> bool:
-    """Return whether an array has an axis, or one that derives from it."""
-    return any(name in assignment.bases_of(own) for own in names)
 
 
 def _divides(blocks: set[int], size: int) -> bool:

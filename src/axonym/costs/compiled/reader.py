@@ -6,25 +6,22 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh
 
-from ...current.features import Feature, using
 from ...errors import OperandError, message
 from ...kinds import Tree
 from ...layout.assignment import Mappings, ResourceMapping
-from ...layout.context import MAPPING
-from ...layout.records import LEDGER, Ledger
-from ...partitioning.jit import NamedJit
-from ...partitioning.shard import set_mesh
+from ...layout.records import Ledger
 from ...report.show import ArrayLayout
 from ...report.target import unwrapped
 from ..report.cost import Cost
-from ..shared.arguments import arguments_of, by_kind, names_known, rows_of
+from ..shared.arguments import arguments_of
+from ..shared.overlap import assume_overlap
 from ..shared.roofline import counted_by_place, work_of
 from ..shared.rows import OUTSIDE, Memory
 from ..shared.targets import Target
 from .attribution import Attribution
 from .devices import is_of, mesh_of_devices
 from .program import Program, instructions, trip_count
-from .schedule import assumed, seconds_of_operations
+from .schedule import seconds_of_operations
 from .work import amounts
 
 # How many elements share a byte of an array.
@@ -45,33 +42,23 @@ def compiled_cost(
     call = unwrapped(fn, args, kwargs)
     given = arguments_of(fn, mapping, devices, args, kwargs)
     ledger = Ledger()
-    # Functions that were traced before are traced again, and tell which axes they lay out.
-    ledger.is_alone = True
-    ledger.sizes = {}
-    changes: dict[Feature[Any], object] = {LEDGER: ledger}
-    if not isinstance(given.fn, NamedJit):
-        changes[MAPPING] = given.mappings.compute
-    with set_mesh(devices), using(changes):
-        lowered = given.fn.lower(*given.args, **given.kwargs)
-        made = compiled(lowered, target)
-
-    rows = rows_of(given)
-    kinds = by_kind(given, rows)
-    named = names_known(given.mappings, ledger, rows, kinds["parameters"], abstract)
+    with given.enter(devices, ledger):
+        made = compiled(given.fn.lower(*given.args, **given.kwargs), target)
+    kinds, named = given.describe(ledger, abstract)
     # The length of a loop that nobody knows is taken to be one.
     program = Program(made.as_text() or "", unknown_trip_count=1)
     attribution = Attribution(program, named, target)
     communication = attribution.collectives()
-    counted = counted_by_place(amounts(program), attribution.place_of, target)
+    counted = counted_by_place(amounts(program), attribution.places.find, target)
     work = work_of(counted, communication, target)
     device = devices.devices.flat[0]
     operations: float | None = None
     if is_of(device, target):
         operations = seconds_of_operations(program, target)
     else:  # whose schedule says nothing about the target
-        communication = assumed(communication, work)
+        communication = assume_overlap(communication, work)
     return Cost(
-        given.titled(call.name),
+        given.write_title(call.name),
         "compiled",
         str(device.device_kind),
         target,
@@ -113,7 +100,7 @@ def _notes(program: Program, attribution: Attribution) -> tuple[str, ...]:
         if op.opcode != "while":
             continue
         if trip_count(op, computation, program.computations) is None:
-            places[op.name] = attribution.place_of(op.source).layer or OUTSIDE
+            places[op.name] = attribution.places.find(op.source).layer or OUTSIDE
     if not places:
         return ()
     where = ", ".join(dict.fromkeys(places.values()))

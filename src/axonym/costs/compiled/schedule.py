@@ -1,13 +1,13 @@
 """What hides a collective: what a device computes while it sends, by the schedule of a program or by an assumption."""
 
-import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
+from ..shared.overlap import Window
 from ..shared.places import Place
 from ..shared.ring import Pairs
-from ..shared.rows import OUTSIDE, Collective, Work
+from ..shared.rows import OUTSIDE
 from ..shared.targets import Target
 from .program import KINDS, Instruction, Program, Transfer, called_by
 from .work import amount_of
@@ -18,56 +18,12 @@ Key: TypeAlias = tuple[str, str]
 _RUNNING = ("call", "conditional", "while")
 
 
-class Window(NamedTuple):
-    """What a device computes between the start and the end of a collective.
-
-    Attributes:
-        seconds: of one run.
-        layers: those that it works for, the longest first.
-    """
-
-    seconds: float
-    layers: tuple[str, ...]
-
-
 class _Span(NamedTuple):
     """A part of a computation, by the places of its first and its last instruction, during which something is sent."""
 
     computation: str
     first: int
     last: int
-
-
-def assumed(communication: Iterable[Collective], work: Iterable[Work]) -> tuple[Collective, ...]:
-    """Say what hides collectives if within each layer, computing, reading and sending overlap."""
-    layers = {(one.layer, one.phase): one for one in work}
-    found: list[Collective] = []
-    for one in communication:
-        own = layers[one.layer, one.phase]
-        longest = max(own.computing, own.moving)
-        share, by = 0.0, "computing"
-        if own.sending:
-            share = min(1.0, longest / own.sending)
-        if own.moving > own.computing:
-            by = "memory"
-        found.append(_hidden(one, share, (by,)))
-    return tuple(found)
-
-
-def scheduled(rows: Sequence[Collective], window: Window | None) -> list[Collective]:
-    """Say what hides the arrays of one collective in the schedule of a program; nothing, if there is no window."""
-    each = 0.0
-    for one in rows:
-        each += one.seconds / max(one.count, 1)
-    if window is None or not each:
-        return list(rows)
-    return [_hidden(one, min(1.0, window.seconds / each), window.layers) for one in rows]
-
-
-def _hidden(one: Collective, share: float, by: tuple[str, ...]) -> Collective:
-    if not share or not one.seconds:
-        return one
-    return dataclasses.replace(one, hidden=share * one.seconds, hidden_by=by)
 
 
 def windows(

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..shared.convolutions import Sliding, meetings
-from ..shared.roofline import Amount
+from ..shared.events import Amount
 from .origin import origin_of
 from .program import Array, Computation, Instruction, Program, arrays_of, bytes_of, instructions
 

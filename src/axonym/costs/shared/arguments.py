@@ -3,7 +3,8 @@
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import jax
@@ -12,17 +13,19 @@ from jax.sharding import AbstractMesh, NamedSharding
 
 from ...array import is_named_array
 from ...core import payload_of
+from ...current.features import Feature, using
 from ...kinds import Payload, Tree
-from ...layout import assignment, context
-from ...layout.assignment import AxisMapping, Entry, Mappings, MeshLike, ResourceMapping
-from ...layout.records import Ledger
+from ...layout import context
+from ...layout.assignment import AxisMapping, Mappings, MeshLike, ResourceMapping
+from ...layout.context import MAPPING
+from ...layout.records import LEDGER, Ledger
 from ...partitioning.arguments import by_parameter, identifiers, labels
 from ...partitioning.jit import NamedJit, remapped
-from ...partitioning.shard import is_optimiser_state, lay_out_tree, no_mapping, several_of
+from ...partitioning.shard import is_optimiser_state, lay_out_tree, no_mapping, set_mesh, several_of
 from ...report.show import ArrayLayout, show
 from ...report.target import abstract_array, is_array, unwrapped
 from ...transform.leaves import refilled
-from ..compiled.attribution import Named
+from .names import NameTable, collect_names
 
 _INDEX = re.compile(r"\[['\"]?([^\]'\"]*)['\"]?\]")
 
@@ -42,12 +45,30 @@ class Arguments(NamedTuple):
     kwargs: dict[str, Tree]
     mappings: Mappings
 
-    def titled(self, name: str) -> str:
-        """Return the title of a report."""
-        told: object = self.mappings
-        if self.mappings.parameters == self.mappings.compute:
-            told = self.mappings.compute
-        return f"{name}, mapping {told}"
+    def write_title(self, name: str) -> str:
+        """Return the title of the report of a function with this name."""
+        mappings = self.mappings
+        is_one = mappings.parameters == mappings.compute
+        return f"{name}, mapping {mappings.compute if is_one else mappings}"
+
+    @contextmanager
+    def enter(self, mesh: MeshLike, ledger: Ledger) -> Generator[None]:
+        """Make a mesh, the mapping and a ledger current, while a reader traces or compiles the function."""
+        # JAX forgets what it traced before under another ledger, so that all axes are noted anew.
+        ledger.is_alone, ledger.sizes = True, {}
+        features: dict[Feature[Any], object] = {LEDGER: ledger}
+        if not isinstance(self.fn, NamedJit):
+            features[MAPPING] = self.mappings.compute
+        with set_mesh(mesh), using(features):
+            yield
+
+    def describe(
+        self, ledger: Ledger, mesh: AbstractMesh
+    ) -> tuple[dict[str, tuple[ArrayLayout, ...]], NameTable]:
+        """Return the rows of the arguments by kind, and what names say about the program that a ledger saw."""
+        rows = rows_of(self)
+        kinds = by_kind(self, rows)
+        return kinds, collect_names(self.mappings, ledger, rows, kinds["parameters"], mesh)
 
 
 def arguments_of(
@@ -197,50 +218,3 @@ def _is_floating(row: ArrayLayout) -> bool:
     except TypeError:
         # A key of random numbers.
         return False
-
-
-def names_known(
-    mappings: Mappings,
-    ledger: Ledger,
-    rows: Mapping[str, ArrayLayout],
-    parameters: Sequence[ArrayLayout],
-    mesh: AbstractMesh,
-) -> Named:
-    """Gather what names say: on which mesh axes axes lie, their sizes, and which ones parameters have."""
-    stored: dict[str, Entry] = {}
-    keeping = [mappings.parameters]
-    for _, extra in mappings.overrides:
-        keeping.append(extra)
-    for mapping in keeping:
-        for name, entry in mapping.entries:
-            stored.setdefault(name, entry)
-    computed: dict[str, Entry] = {}
-    for mapping in (mappings.compute, *ledger.seen):
-        if mapping in keeping:
-            continue
-        for name, entry in mapping.entries:
-            # Inside of a pipeline, axes lie on fewer mesh axes.
-            computed[name] = max(computed.get(name, ()), entry, key=len)
-    for name in list(computed):
-        # A pipeline calls so the stages, and the parts of a microbatch, which are parts of what it cuts.
-        base, _, role = name.rpartition(".")
-        if role == "stage" and base in computed:
-            del computed[name]
-            computed.pop(f"{base}.ways", None)
-    if not computed:
-        computed = stored
-
-    sizes: dict[str, set[int]] = {}
-    for name, several in (ledger.sizes or {}).items():
-        for base in assignment.bases_of(name):
-            sizes.setdefault(base, set()).update(several)
-    for row in rows.values():
-        for name, size in zip(row.names, row.shape[len(row.shape) - len(row.names) :], strict=True):
-            for base in assignment.bases_of(name):
-                sizes.setdefault(base, set()).add(size)
-    known = {name: frozenset(several) for name, several in sizes.items()}
-    held: set[str] = set()
-    for row in parameters:
-        for name in row.names:
-            held.update(assignment.bases_of(name))
-    return Named(tuple(mesh.shape.items()), computed, stored, known, rows, frozenset(held))

@@ -1,7 +1,8 @@
 """Where an operation comes from: the layer and the phase that the names of operations in programs tell."""
 
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from .rows import Phase
@@ -40,6 +41,33 @@ class Place(NamedTuple):
 
     layer: str
     phase: Phase
+
+
+class Places:
+    """The layers and phases of the operations of one program.
+
+    Args:
+        sources: the names of its operations.
+
+    Attributes:
+        has_gradient: whether some operation is one of a gradient.
+    """
+
+    def __init__(self, sources: Iterable[str]) -> None:
+        self.has_gradient = any("transpose(" in source for source in sources)
+        # Loops and layers repeat names, and a name takes long to read.
+        self._known: dict[str, Place] = {}
+
+    def find(self, source: str) -> Place:
+        """Return the layer and the phase of an operation; of several that are merged, the layer that they share."""
+        found = self._known.get(source)
+        if found is None:
+            several = [place_of(one, has_gradient=self.has_gradient) for one in sources_of(source)]
+            levels = zip(*(place.layer.split(".") for place in several), strict=False)
+            common = itertools.takewhile(lambda parts: len(set(parts)) == 1, levels)
+            layer = ".".join(parts[0] for parts in common)
+            found = self._known[source] = Place(layer, several[-1].phase)
+        return found
 
 
 def place_of(source: str, *, has_gradient: bool) -> Place:

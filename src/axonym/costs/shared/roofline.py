@@ -1,30 +1,15 @@
 """How long a device computes, reads and sends in each layer, from what was counted there."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
+from .events import Amount
 from .places import Place
 from .rows import Collective, Phase, Work
 from .targets import Target
 
 # For each layer and phase: operations, seconds of these at the peak, bytes that are read and written.
 Counted: TypeAlias = Mapping[tuple[str, Phase], tuple[float, float, float]]
-
-
-class Amount(NamedTuple):
-    """What all runs of one operation compute, read and write.
-
-    Attributes:
-        source: the operation of the function that it belongs to.
-        flops: operations; a multiplication and an addition count as two.
-        dtype: that of the operands.
-        nbytes: bytes that are read and written.
-    """
-
-    source: str
-    flops: float
-    dtype: str
-    nbytes: float
 
 
 def counted_by_place(

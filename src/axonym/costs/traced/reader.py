@@ -6,23 +6,20 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh
 
-from ...current.features import Feature, using
 from ...errors import ShardingError, message
 from ...kinds import Tree
 from ...layout import modes
 from ...layout.assignment import Mappings, ResourceMapping
-from ...layout.context import MAPPING
-from ...layout.records import LEDGER, Ledger
-from ...partitioning.jit import NamedJit
-from ...partitioning.shard import set_mesh
+from ...layout.records import Ledger
 from ...report.show import ArrayLayout
 from ...report.target import unwrapped
-from ..compiled.attribution import Named
-from ..compiled.schedule import assumed
 from ..report.cost import Cost
-from ..shared.arguments import Arguments, arguments_of, by_kind, names_known, rows_of
-from ..shared.places import Place, place_of
-from ..shared.ring import Pairs, seconds_of, sends_one_way
+from ..shared.arguments import Arguments, arguments_of
+from ..shared.events import Sending
+from ..shared.names import NameTable
+from ..shared.overlap import assume_overlap
+from ..shared.places import Place, Places
+from ..shared.ring import Pairs, sends_one_way
 from ..shared.roofline import counted_by_place, work_of
 from ..shared.rows import OUTSIDE, Collective, Kept, Memory
 from ..shared.targets import Target
@@ -48,8 +45,6 @@ def traced_cost(
     auto = modes.make_mesh(dict(abstract.shape), "Auto")
     given = arguments_of(fn, mapping, explicit, args, kwargs)
     ledger = Ledger()
-    ledger.is_alone = True
-    ledger.sizes = {}
     try:
         traced = _trace(given, explicit, ledger)
     except Exception as error:
@@ -58,9 +53,7 @@ def traced_cost(
         _trace(given, auto, Ledger())
         raise _needs_auto(call.name, error) from error
 
-    rows = rows_of(given)
-    kinds = by_kind(given, rows)
-    named = names_known(given.mappings, ledger, rows, kinds["parameters"], abstract)
+    kinds, named = given.describe(ledger, abstract)
     is_auto = not abstract.explicit_axes
     sizes = dict(abstract.shape)
     walk = Walk(sizes, compiler=compiler_of(target.platform), is_auto=is_auto)
@@ -68,21 +61,19 @@ def traced_cost(
     inputs = list(map(walk.value, program.invars))
     name = f"jit({call.name})"
     walk.run(program, inputs, name)
-    places = Places(walk)
+    places = Places(one.source for one in (*walk.done, *walk.sent))
     communication = _communication(walk, places, named, target)
-    counted = counted_by_place(walk.done, places.of, target)
+    counted = counted_by_place(walk.done, places.find, target)
     work = work_of(counted, communication, target)
-    kept: list[Kept] = []
-    for one in residuals(program, places.of, name):
-        kept.append(_kept(one, walk, named))
+    kept = [_kept(one, walk, named) for one in residuals(program, places.find, name)]
     return Cost(
-        given.titled(call.name),
+        given.write_title(call.name),
         "traced",
         "",
         target,
         tuple(abstract.shape.items()),
         kinds,
-        assumed(communication, work),
+        assume_overlap(communication, work),
         _memory(traced, walk, kinds, kept),
         work,
         ledger.waiting,
@@ -106,32 +97,21 @@ def _memory(
         results_bytes(program.outvars, walk),
         donated_bytes(program.invars, donated, program.outvars, walk),
         peak_of(program, walk, is_whole=True),
-        tuple(sorted(filter(_is_large, kept), key=lambda one: -one.nbytes)),
+        tuple(sorted((one for one in kept if one.nbytes), key=lambda one: -one.nbytes)),
     )
 
 
-def _is_large(one: Kept) -> bool:
-    return one.nbytes > 0
-
-
-def _notes(walk: Walk, places: "Places") -> tuple[str, ...]:
+def _notes(walk: Walk, places: Places) -> tuple[str, ...]:
     """Say what the numbers leave out."""
     found: dict[str, dict[str, None]] = {}
     for text, source in walk.unknown:
-        found.setdefault(text, {})[places.of(source).layer or OUTSIDE] = None
+        found.setdefault(text, {})[places.find(source).layer or OUTSIDE] = None
     return tuple(f"{text}: {', '.join(layers)}" for text, layers in found.items())
 
 
 def _trace(given: Arguments, mesh: AbstractMesh, ledger: Ledger) -> Any:
-    changes: dict[Feature[Any], object] = {LEDGER: ledger}
-    if not isinstance(given.fn, NamedJit):
-        changes[MAPPING] = given.mappings.compute
-    with (
-        # Clears the current mesh, whatever its size.
-        jax.sharding.use_abstract_mesh(AbstractMesh((), ())),
-        set_mesh(mesh),
-        using(changes),
-    ):
+    # A mesh of the caller would be current beside this one, so the empty mesh clears it first.
+    with jax.sharding.use_abstract_mesh(AbstractMesh((), ())), given.enter(mesh, ledger):
         return given.fn.trace(*given.args, **given.kwargs)
 
 
@@ -144,39 +124,17 @@ def _needs_auto(name: str, error: Exception) -> ShardingError:
     return ShardingError(message("cost", problem, f"{type(error).__name__}: {first}", hint=hint))
 
 
-class Places:
-    """The layers and phases of operations.
-
-    Args:
-        walk: what was found.
-    """
-
-    def __init__(self, walk: Walk) -> None:
-        sources = [one.source for one in walk.done]
-        sources += [one.source for one in walk.sent]
-        self._has_gradient = any("transpose(" in source for source in sources)
-
-    @property
-    def has_gradient(self) -> bool:
-        """Whether some operation is one of a gradient."""
-        return self._has_gradient
-
-    def of(self, source: str) -> Place:
-        """Return the layer and the phase of an operation."""
-        return place_of(source, has_gradient=self._has_gradient)
-
-
 def _communication(
-    walk: Walk, places: Places, named: Named, target: Target
+    walk: Walk, places: Places, named: NameTable, target: Target
 ) -> tuple[Collective, ...]:
     # Each layer is taken to send both ways at once. What is no permute has no pairs.
     permutes: dict[tuple[Place, int], set[Pairs]] = {}
     for one in walk.sent:
-        permutes.setdefault((places.of(one.source), one.runs), set()).add(one.pairs)
+        permutes.setdefault((places.find(one.source), one.runs), set()).add(one.pairs)
     found: list[Collective] = []
     for one in walk.sent:
         move = one.move
-        place = places.of(one.source)
+        place = places.find(one.source)
         devices = group(move, dict(named.mesh))
         beside = permutes[place, one.runs]
         is_one_way = sends_one_way(one.pairs, devices, beside)
@@ -184,27 +142,17 @@ def _communication(
         if one.is_windowed:
             # Two ways around, a part at a time, with one part more each way than a ring needs.
             kind, nbytes, runs = "collective-permute", nbytes // devices, runs * (devices + 1)
-        seconds = seconds_of(kind, nbytes, devices, move.mesh_axes, target, is_one_way=is_one_way)
         is_update = place.phase == "other" and places.has_gradient
-        found.append(
-            Collective(
-                kind,
-                move.mesh_axes,
-                reasons(move, named, place.layer, is_update=is_update),
-                place.layer,
-                place.phase,
-                runs,
-                devices,
-                nbytes,
-                move.shape,
-                short(one.dtype),
-                seconds * runs,
-            )
+        axes = reasons(move, named, place.layer, is_update=is_update)
+        dtype = short(one.dtype)
+        event = Sending(
+            kind, move.mesh_axes, axes, place, runs, devices, nbytes, move.shape, dtype, is_one_way
         )
+        found.append(event.estimate(target))
     return tuple(found)
 
 
-def _kept(one: Residual, walk: Walk, named: Named) -> Kept:
+def _kept(one: Residual, walk: Walk, named: NameTable) -> Kept:
     value = walk.value(one.variable)
     entries: Sequence[tuple[str, ...]] = value.entries
     shape = value.shape

@@ -4,11 +4,11 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 
 from ...layout.assignment import Entry
-from ..compiled.attribution import Named
+from ..shared.names import NameTable, narrow
 from .moves import Move
 
 
-def reasons(move: Move, named: Named, layer: str, *, is_update: bool) -> tuple[str, ...]:
+def reasons(move: Move, named: NameTable, layer: str, *, is_update: bool) -> tuple[str, ...]:
     """Return the named axis that makes a collective necessary, or several that do; none if that is not known.
 
     Args:
@@ -30,11 +30,10 @@ def reasons(move: Move, named: Named, layer: str, *, is_update: bool) -> tuple[s
 
 
 def _reason(
-    move: Move, mesh_axes: Sequence[str], named: Named, layer: str, *, is_update: bool
+    move: Move, mesh_axes: Sequence[str], named: NameTable, layer: str, *, is_update: bool
 ) -> str | None:
     computed = named.on(named.computed, mesh_axes)
     stored = named.on(named.stored, mesh_axes)
-    candidates = list(dict.fromkeys((*computed, *stored)))
     is_sum = move.kind in ("all-reduce", "reduce-scatter")
     first = stored
     if is_sum and not is_update:
@@ -48,12 +47,8 @@ def _reason(
     if is_sum:
         may_be = functools.partial(named.may_be_of_layer, layer=layer)
         preferences = (preferences[2], *preferences, may_be)
-    for is_preferred in preferences:
-        if len(candidates) > 1:
-            candidates = list(filter(is_preferred, candidates)) or candidates
-    if len(candidates) == 1:
-        return candidates[0]
-    return None
+    candidates = narrow((*computed, *stored), preferences)
+    return candidates[0] if len(candidates) == 1 else None
 
 
 def _has(sizes: Sequence[int], own: "frozenset[int] | tuple[()]") -> bool:
@@ -69,7 +64,7 @@ def _divides(sizes: Sequence[int], own: "frozenset[int] | tuple[()]") -> bool:
 
 
 def names_of_dimensions(
-    shape: Sequence[int], entries: Sequence[Entry], named: Named
+    shape: Sequence[int], entries: Sequence[Entry], named: NameTable
 ) -> tuple[str, ...]:
     """Return the names that dimensions may have, by their sizes and mesh axes; those of several are joined by `|`.
 
@@ -84,7 +79,7 @@ def names_of_dimensions(
     return tuple(found)
 
 
-def _names_of(size: int, entry: Entry, named: Named) -> list[str]:
+def _names_of(size: int, entry: Entry, named: NameTable) -> list[str]:
     fitting = [name for name, sizes in named.sizes.items() if size in sizes]
     laid_out: Mapping[str, Entry] = named.computed
     same = [name for name in fitting if laid_out.get(name, ()) == tuple(entry)]

@@ -7,7 +7,7 @@ from jax.sharding import PartitionSpec
 
 from ...layout.assignment import Entry
 from ...layout.partition import entries_from_spec, without
-from ..shared.roofline import Amount
+from ..shared.events import Amount
 from .additions import Additions
 from .compilers import Compiler
 from .equations import (
