@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
+from .. import Mappings, ResourceMapping
+from ..engine import MeshLike, Tree, type_text
 from ..errors import ArgumentError, OperandError, message
-from ..kinds import Tree, type_text
-from ..layout.assignment import Mappings, MeshLike, ResourceMapping
 from .shared.targets import Target
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def cost(
         all-reduce ('model',) mlp 8192 bytes
     """
     # Here, so that who asks for no cost does not wait for it.
-    from ..report.target import abstract_mesh
+    from ..report import abstract_mesh
     from .compiled.devices import known_target
     from .compiled.reader import compiled_cost
     from .traced.reader import traced_cost

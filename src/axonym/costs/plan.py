@@ -5,10 +5,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..axis import AxisSelector
+from .. import AxisSelector, Mappings, ResourceMapping
+from ..engine import MeshLike, Tree, normalized, type_text
 from ..errors import ArgumentError, AxonymError, OperandError, message, suggestion
-from ..kinds import Tree, type_text
-from ..layout.assignment import Mappings, MeshLike, ResourceMapping, normalized
 from .search.meshes import INNER, finer, meshes_of
 from .shared.targets import Target
 
@@ -151,7 +150,7 @@ def plan(
 
 def _verifier(mesh: object, target: Target | str, limit: int, wanted: int) -> "Verifier":
     """Find out whether programs for the target can be compiled here."""
-    from ..report.target import abstract_mesh
+    from ..report import abstract_mesh
     from .compiled.devices import known_target, obstacle
     from .search.verifier import Verifier
 

@@ -4,8 +4,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
-from ...partitioning.arguments import identifiers
-from ...report.show import ArrayLayout
+from ...report import ArrayLayout, identifiers
 from ..shared.events import Sending
 from ..shared.names import NameTable, narrow, occurs
 from ..shared.overlap import apply_window

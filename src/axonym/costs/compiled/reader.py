@@ -6,12 +6,10 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh
 
+from ... import Mappings, ResourceMapping
+from ...engine import Ledger, Tree
 from ...errors import OperandError, message
-from ...kinds import Tree
-from ...layout.assignment import Mappings, ResourceMapping
-from ...layout.records import Ledger
-from ...report.show import ArrayLayout
-from ...report.target import unwrapped
+from ...report import ArrayLayout, unwrapped
 from ..report.cost import Cost
 from ..shared.arguments import arguments_of
 from ..shared.overlap import assume_overlap

@@ -5,7 +5,7 @@ import html
 from collections.abc import Mapping
 from pathlib import Path
 
-from ...report.picture import ALONE, FONT, LETTER
+from ...report import ALONE, FONT, LETTER
 
 __all__ = ["Bar", "Bars"]
 

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from ...report.show import ArrayLayout
-from ...report.table import Cell, Printed, Table, byte_text
+from ...report import ArrayLayout, Cell, Printed, Table, byte_text
 from ..shared.rows import OUTSIDE, Collective, Memory, Time, Work
 from ..shared.targets import Target
 from ..shared.units import count_text, mesh_text, time_text

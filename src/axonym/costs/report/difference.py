@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 
-from ...report.table import Cell, Printed, Table, byte_text
+from ...report import Cell, Printed, Table, byte_text
 from ..shared.units import time_text
 
 __all__ = ["Change", "Difference"]

@@ -4,7 +4,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-from ...layout.assignment import Entry, Mappings
+from ... import Mappings
+from ...engine import Entry
 
 Role: TypeAlias = Literal["stored", "computed", "both"]
 Entries: TypeAlias = tuple[tuple[str, Entry], ...]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Set
 
 from ...errors import ArgumentError, message
-from ...report.target import abstract_mesh
+from ...report import abstract_mesh
 
 # The mesh axis that a part of another one becomes.
 INNER = "inner"

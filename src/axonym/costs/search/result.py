@@ -3,9 +3,9 @@
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
-from ...kinds import Tree
-from ...layout.assignment import AxisMapping, Mappings
-from ...report.table import Cell, Printed, Table, byte_text
+from ... import Mappings
+from ...engine import AxisMapping, Tree
+from ...report import Cell, Printed, Table, byte_text
 from ..report.cost import Cost
 from ..shared.units import mesh_text, time_text
 

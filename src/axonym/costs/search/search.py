@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import TypeAlias
 
-from ...layout.assignment import Entry
+from ...engine import Entry
 from .choice import Change, Choice, Give, Keep, Move, Pipeline, Role
 
 # Bytes that do not fit, seconds, bytes sent, bytes at the peak: the first that differ decide.

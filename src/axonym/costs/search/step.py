@@ -5,11 +5,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
-from ...axis import AxisSelector, axis_name
+from ... import AxisSelector, Mappings, axis_name, pipelined
+from ...engine import MeshLike, Tree
 from ...errors import AxonymError, OperandError, message
-from ...kinds import Tree
-from ...layout.assignment import Mappings, MeshLike
-from ...partitioning.blocks import pipelined
 from ..cost import cost
 from ..report.cost import Cost
 from ..shared.targets import Target

@@ -4,27 +4,41 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, NamedSharding
 
-from ...array import is_named_array
-from ...core import payload_of
-from ...current.features import Feature, using
-from ...kinds import Payload, Tree
-from ...layout import context
-from ...layout.assignment import AxisMapping, Mappings, MeshLike, ResourceMapping
-from ...layout.context import MAPPING
-from ...layout.records import LEDGER, Ledger
-from ...partitioning.arguments import by_parameter, identifiers, labels
-from ...partitioning.jit import NamedJit, remapped
-from ...partitioning.shard import is_optimiser_state, lay_out_tree, no_mapping, set_mesh, several_of
-from ...report.show import ArrayLayout, show
-from ...report.target import abstract_array, is_array, unwrapped
-from ...transform.leaves import refilled
+from ... import Mappings, NamedJit, ResourceMapping, is_named_array, set_mesh
+from ...engine import (
+    LEDGER,
+    MAPPING,
+    AxisMapping,
+    Ledger,
+    MeshLike,
+    Payload,
+    Tree,
+    payload_of,
+    resolve_mapping,
+)
+from ...partitioning import show
+from ...report import (
+    ArrayLayout,
+    abstract_array,
+    by_parameter,
+    identifiers,
+    is_array,
+    is_optimiser_state,
+    labels,
+    lay_out_tree,
+    no_mapping,
+    refilled,
+    remapped,
+    several_of,
+    unwrapped,
+)
 from .names import NameTable, collect_names
 
 _INDEX = re.compile(r"\[['\"]?([^\]'\"]*)['\"]?\]")
@@ -56,10 +70,10 @@ class Arguments(NamedTuple):
         """Make a mesh, the mapping and a ledger current, while a reader traces or compiles the function."""
         # JAX forgets what it traced before under another ledger, so that all axes are noted anew.
         ledger.is_alone, ledger.sizes = True, {}
-        features: dict[Feature[Any], object] = {LEDGER: ledger}
-        if not isinstance(self.fn, NamedJit):
-            features[MAPPING] = self.mappings.compute
-        with set_mesh(mesh), using(features):
+        # A `NamedJit` enters its own mappings.
+        is_named = isinstance(self.fn, NamedJit)
+        mapping = nullcontext() if is_named else MAPPING.using(self.mappings.compute)
+        with set_mesh(mesh), LEDGER.using(ledger), mapping:
             yield
 
     def describe(
@@ -135,7 +149,7 @@ def _mappings(
         return own
     if mapping is None and isinstance(own, AxisMapping):
         return Mappings(own)
-    resolved = context.resolve_mapping(mapping)
+    resolved = resolve_mapping(mapping)
     if resolved is None:
         raise no_mapping("cost")
     return Mappings(resolved)

@@ -7,11 +7,9 @@ from functools import cached_property
 
 from jax.sharding import AbstractMesh
 
-from ...layout import assignment
-from ...layout.assignment import Entry, Mappings
-from ...layout.records import Ledger
-from ...names.plans import Names
-from ...report.show import ArrayLayout
+from ... import Mappings
+from ...engine import Entry, Ledger, Names, bases_of
+from ...report import ArrayLayout
 from .places import is_within
 
 
@@ -107,17 +105,17 @@ def collect_names(
 
     sizes: dict[str, set[int]] = {}
     for name, several in (ledger.sizes or {}).items():
-        for base in assignment.bases_of(name):
+        for base in bases_of(name):
             sizes.setdefault(base, set()).update(several)
     for row in rows.values():
         for name, size in zip(row.names, row.shape[len(row.shape) - len(row.names) :], strict=True):
-            for base in assignment.bases_of(name):
+            for base in bases_of(name):
                 sizes.setdefault(base, set()).add(size)
     known = {name: frozenset(several) for name, several in sizes.items()}
     held: set[str] = set()
     for row in parameters:
         for name in row.names:
-            held.update(assignment.bases_of(name))
+            held.update(bases_of(name))
     return NameTable(tuple(mesh.shape.items()), computed, stored, known, rows, frozenset(held))
 
 
@@ -132,4 +130,4 @@ def narrow(candidates: Iterable[str], preferences: Iterable[Callable[[str], bool
 
 def occurs(name: str, names: Names) -> bool:
     """Return whether an array has an axis, or one that derives from it."""
-    return any(name in assignment.bases_of(own) for own in names)
+    return any(name in bases_of(own) for own in names)

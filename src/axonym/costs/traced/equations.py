@@ -4,9 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from ...layout import modes
-from ...layout.assignment import Entry
-from ...layout.partition import entries_from_spec, only, without
+from ...engine import Entry, entries_from_spec, find_auto_axes, only, without
 from ..shared.convolutions import Sliding, meetings
 from .compilers import Compiler
 
@@ -101,7 +99,7 @@ def settled(variable: Variable, guess: Sequence[Entry] = ()) -> Value:
     free: list[str] | None = None
     partial: Entry = ()
     if sharding is not None and not sharding.mesh.empty:
-        free = list(only(sharding.mesh.axis_names, modes.find_auto_axes(sharding.mesh)))
+        free = list(only(sharding.mesh.axis_names, find_auto_axes(sharding.mesh)))
         typed = entries_from_spec(sharding.spec)
         typed += [()] * (len(shape) - len(typed))
         partial = tuple(getattr(sharding.spec, "unreduced", ()))

@@ -4,8 +4,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ...layout.assignment import Entry
-from ...layout.partition import only, without
+from ...engine import Entry, only, without
 from .equations import Equation, Value, Variable, block, settled
 from .moves import Move, ordered
 

@@ -4,8 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ...layout.assignment import Entry
-from ...layout.partition import only, without
+from ...engine import Entry, only, without
 from ..shared.ring import Pairs
 from .compilers import ACCELERATOR, Compiler
 from .equations import Value, block, ways

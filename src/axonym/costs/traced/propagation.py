@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from ...layout.assignment import Entry
-from ...layout.partition import without
+from ...engine import Entry, without
 from .equations import Equation, Value, labelled, settled
 
 

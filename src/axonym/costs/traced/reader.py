@@ -6,13 +6,10 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh
 
+from ... import Mappings, ResourceMapping
+from ...engine import Ledger, Tree, make_mesh
 from ...errors import ShardingError, message
-from ...kinds import Tree
-from ...layout import modes
-from ...layout.assignment import Mappings, ResourceMapping
-from ...layout.records import Ledger
-from ...report.show import ArrayLayout
-from ...report.target import unwrapped
+from ...report import ArrayLayout, unwrapped
 from ..report.cost import Cost
 from ..shared.arguments import Arguments, arguments_of
 from ..shared.events import Sending
@@ -41,8 +38,8 @@ def traced_cost(
 ) -> Cost:
     """Trace a function for a mesh that needs no devices, and count; see `axn.cost`."""
     call = unwrapped(fn, args, kwargs)
-    explicit = modes.make_mesh(dict(abstract.shape), "Explicit")
-    auto = modes.make_mesh(dict(abstract.shape), "Auto")
+    explicit = make_mesh(dict(abstract.shape), "Explicit")
+    auto = make_mesh(dict(abstract.shape), "Auto")
     given = arguments_of(fn, mapping, explicit, args, kwargs)
     ledger = Ledger()
     try:

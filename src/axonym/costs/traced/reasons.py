@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Mapping, Sequence
 
-from ...layout.assignment import Entry
+from ...engine import Entry
 from ..shared.names import NameTable, narrow
 from .moves import Move
 

@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 from jax.sharding import PartitionSpec
 
-from ...layout.assignment import Entry
-from ...layout.partition import entries_from_spec, without
+from ...engine import Entry, entries_from_spec, without
 from ..shared.events import Amount
 from .additions import Additions
 from .compilers import Compiler
