@@ -61,9 +61,9 @@ def cost(
     """
     # Here, so that who asks for no cost does not wait for it.
     from ..report import abstract_mesh
-    from .compiled.devices import known_target
-    from .compiled.reader import compiled_cost
-    from .traced.reader import traced_cost
+    from .compiled.devices import find_target
+    from .compiled.reader import compile_cost
+    from .traced.reader import trace_cost
 
     if depth not in ("compiled", "traced"):
         problem = f"there is no depth {depth!r}"
@@ -72,7 +72,7 @@ def cost(
         problem = f"it takes a function or a module, not {type_text(fn)}"
         hint = "axn.check tells how a tree is laid out"
         raise OperandError(message("cost", problem, hint=hint))
-    known = known_target(target)
+    known = find_target(target)
     if depth == "traced":
-        return traced_cost(fn, mapping, abstract_mesh(mesh, "cost"), known, args, kwargs)
-    return compiled_cost(fn, mapping, mesh, abstract_mesh(mesh, "cost"), known, args, kwargs)
+        return trace_cost(fn, mapping, abstract_mesh(mesh, "cost"), known, args, kwargs)
+    return compile_cost(fn, mapping, mesh, abstract_mesh(mesh, "cost"), known, args, kwargs)

@@ -42,7 +42,7 @@ ARGUMENTS = {
 def attributed(text, computed=COMPUTED, of_parameters=frozenset()):
     sizes = {name: frozenset(several) for name, several in SIZES.items()}
     named = NameTable(MESH, computed, STORED, sizes, ARGUMENTS, of_parameters)
-    (found,) = Attribution(Program(text), named, TARGETS["v5e"]).collectives()
+    (found,) = Attribution(Program(text), named, TARGETS["v5e"]).find_collectives()
     return found
 
 

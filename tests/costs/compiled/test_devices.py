@@ -4,7 +4,7 @@ import jax
 import pytest
 from jax.sharding import AbstractMesh, AxisType
 
-from axonym.costs.compiled.devices import described_devices, mesh_of_devices, obstacle
+from axonym.costs.compiled.devices import describe_devices, find_obstacle, make_device_mesh
 from axonym.errors import OperandError
 from axonym.partitioning import TARGETS
 
@@ -14,19 +14,19 @@ CPU = TARGETS["cpu"]
 
 def test_simulated_devices_make_a_mesh_of_the_same_types():
     abstract = AbstractMesh((2, 2), ("data", "model"), axis_types=(AUTO, EXPLICIT))
-    mesh = mesh_of_devices({}, abstract, CPU)
+    mesh = make_device_mesh({}, abstract, CPU)
     assert dict(mesh.shape) == {"data": 2, "model": 2}
     assert mesh.axis_types == (AUTO, EXPLICIT)
     assert mesh.devices.flatten().tolist() == jax.devices()[:4]
 
 
 def test_a_mesh_with_devices_stays(auto_mesh):
-    assert mesh_of_devices(auto_mesh, auto_mesh.abstract_mesh, CPU) is auto_mesh
+    assert make_device_mesh(auto_mesh, auto_mesh.abstract_mesh, CPU) is auto_mesh
 
 
 def test_too_few_devices():
     with pytest.raises(OperandError) as raised:
-        mesh_of_devices({}, AbstractMesh((64,), ("data",), axis_types=(AUTO,)), CPU)
+        make_device_mesh({}, AbstractMesh((64,), ("data",), axis_types=(AUTO,)), CPU)
     assert str(raised.value) == (
         "cost: the mesh has 64 devices, and this machine has 8\n"
         "  hint: simulate them: set jax.config.update('jax_num_cpu_devices', 64), or"
@@ -36,14 +36,14 @@ def test_too_few_devices():
 
 
 def test_only_tpus_are_described():
-    assert described_devices(CPU, 8) == []
-    assert described_devices(TARGETS["v5e"], 7) == []
+    assert describe_devices(CPU, 8) == []
+    assert describe_devices(TARGETS["v5e"], 7) == []
 
 
 def test_what_can_be_compiled_here_has_no_obstacle(auto_mesh):
     abstract = auto_mesh.abstract_mesh
-    assert obstacle({}, abstract, CPU) == ""
-    assert obstacle(auto_mesh, abstract, CPU) == ""
+    assert find_obstacle({}, abstract, CPU) == ""
+    assert find_obstacle(auto_mesh, abstract, CPU) == ""
 
 
 @pytest.mark.parametrize(
@@ -55,15 +55,15 @@ def test_what_can_be_compiled_here_has_no_obstacle(auto_mesh):
     ],
 )
 def test_obstacles(target, size, text):
-    assert obstacle({}, AbstractMesh((size,), ("data",), axis_types=(AUTO,)), TARGETS[target]) == text
+    assert find_obstacle({}, AbstractMesh((size,), ("data",), axis_types=(AUTO,)), TARGETS[target]) == text
 
 
 def test_devices_of_another_kind_are_an_obstacle(auto_mesh):
-    text = obstacle(auto_mesh, auto_mesh.abstract_mesh, TARGETS["v5e"])
+    text = find_obstacle(auto_mesh, auto_mesh.abstract_mesh, TARGETS["v5e"])
     assert text == "programs for v5e need devices of tpu, and these are cpu"
 
 
 def test_a_missing_library_is_an_obstacle(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    text = obstacle({}, AbstractMesh((8,), ("data",), axis_types=(AUTO,)), TARGETS["v5e"])
+    text = find_obstacle({}, AbstractMesh((8,), ("data",), axis_types=(AUTO,)), TARGETS["v5e"])
     assert text == "without libtpu, programs for v5e cannot be compiled here"

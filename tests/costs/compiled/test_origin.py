@@ -1,6 +1,6 @@
 """Where operands come from."""
 
-from axonym.costs.compiled.origin import narrowed_later, origin_of
+from axonym.costs.compiled.origin import find_later_type, find_origin
 from axonym.costs.compiled.program import Program
 from tests.costs.compiled.test_program import TEXT
 
@@ -36,7 +36,7 @@ ENTRY %main (x: bf16[1,8], y: f32[8], z: bf16[8]) -> bf16[8] {
 
 
 def test_an_argument_is_found_through_a_fusion():
-    origin = origin_of(Program(WIDENED), "main", "f")
+    origin = find_origin(Program(WIDENED), "main", "f")
     assert (origin.op.opcode, origin.op.source) == ("parameter", "model_weight")
     assert origin.source == "jit(f)/up/mul"
     assert origin.narrow is not None
@@ -44,14 +44,14 @@ def test_an_argument_is_found_through_a_fusion():
 
 
 def test_an_argument_is_found_through_a_loop():
-    origin = origin_of(Program(TEXT), "main", "z")
+    origin = find_origin(Program(TEXT), "main", "z")
     assert (origin.computation, origin.op.opcode) == ("body", "all-gather")
-    inside = origin_of(Program(TEXT), "body", "x")
+    inside = find_origin(Program(TEXT), "body", "x")
     assert (inside.computation, inside.op.name) == ("main", "v")
 
 
 def test_what_the_function_converts_is_what_it_sends():
     program = Program(WIDENED)
-    assert origin_of(program, "main", "own").narrow is None
-    assert narrowed_later(program, "main", "both", 0) == "bf16"
-    assert narrowed_later(program, "main", "both", 1) is None
+    assert find_origin(program, "main", "own").narrow is None
+    assert find_later_type(program, "main", "both", 0) == "bf16"
+    assert find_later_type(program, "main", "both", 1) is None

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from axonym.costs.compiled.program import Array, Program, arrays_of, groups_of, mesh_axes_of
+from axonym.costs.compiled.program import Array, Program, find_mesh_axes, parse_arrays, parse_groups
 
 MESH = (("data", 4), ("model", 2))
 PLACES = np.arange(8).reshape(4, 2)
@@ -62,13 +62,13 @@ ENTRY %main (v: (s32[], f32[2,16]), w: bf16[3]) -> f32[2,16] {
     ],
 )
 def test_notations_of_groups(written, expected):
-    groups = groups_of(f"  %x = f32[2] all-gather(%y), {written}, dimensions={{0}}", 8)
+    groups = parse_groups(f"  %x = f32[2] all-gather(%y), {written}, dimensions={{0}}", 8)
     assert sorted(groups.tolist()) == sorted(np.asarray(expected).tolist())
 
 
 def test_another_notation_is_an_error():
     with pytest.raises(ValueError, match=r"^cannot read the groups of devices in %x = f32\[2\] all-gather"):
-        groups_of("  %x = f32[2] all-gather(%y), replica_groups=<new>, dimensions={0}", 8)
+        parse_groups("  %x = f32[2] all-gather(%y), replica_groups=<new>, dimensions={0}", 8)
 
 
 @pytest.mark.parametrize(
@@ -84,15 +84,15 @@ def test_another_notation_is_an_error():
     ],
 )
 def test_mesh_axes_of_groups(groups, axes):
-    assert mesh_axes_of(groups, MESH) == axes
+    assert find_mesh_axes(groups, MESH) == axes
 
 
 def test_a_mesh_of_one_device_has_no_groups():
-    assert mesh_axes_of(np.array([[0]]), ()) == ()
+    assert find_mesh_axes(np.array([[0]]), ()) == ()
 
 
 def test_loops_count_and_arrays_that_are_sent_together():
-    gather, total = Program(TEXT).transfers()
+    gather, total = Program(TEXT).list_transfers()
     assert (gather.kind, gather.count, gather.group, gather.nbytes) == ("all-gather", 5, 4, 128)
     assert gather.results == (Array("f32", 32, (8, 16)),)
     assert (total.kind, total.count, total.group, total.name) == ("all-reduce", 1, 2, "r")
@@ -100,9 +100,9 @@ def test_loops_count_and_arrays_that_are_sent_together():
 
 
 def test_sizes_of_types():
-    found = arrays_of("(pred[5]{0}, /*index=1*/s4[3]{0:T(8)}, f8e4m3fn[2,2]{1,0}, f32[])")
+    found = parse_arrays("(pred[5]{0}, /*index=1*/s4[3]{0:T(8)}, f8e4m3fn[2,2]{1,0}, f32[])")
     assert [array.nbytes for array in found] == [5, 2, 4, 4]
-    assert [array.space for array in arrays_of("(f32[2]{0:T(128)S(1)}, f32[2]{0})")] == [1, 0]
+    assert [array.space for array in parse_arrays("(f32[2]{0:T(128)S(1)}, f32[2]{0})")] == [1, 0]
     assert [array.dtype for array in found] == ["pred", "s4", "f8e4m3fn", "f32"]
 
 
@@ -110,7 +110,7 @@ def test_sizes_of_types():
 def test_a_loop_that_is_unrolled_counts_by_more_than_one(step, runs):
     counted = f"  %step = s32[] constant({step})\n  %next = s32[] add(%i, %step)\n  ROOT %t"
     text = TEXT.replace("  ROOT %t", counted, 1).replace("tuple(%i, %y)", "tuple(%next, %y)")
-    assert [one.count for one in Program(text).transfers()] == [runs, 1]
+    assert [one.count for one in Program(text).list_transfers()] == [runs, 1]
 
 
 # What the loop begins with is behind a copy, as in programs for TPU; the argument is a number that is not known.
@@ -128,7 +128,7 @@ BEGUN = TEXT.replace("while(%v)", "while(%in)").replace(
 @pytest.mark.parametrize(("start", "runs"), [("%copied", 3), ("%i0", 1)])
 def test_a_loop_counts_from_where_it_starts(start, runs):
     program = Program(BEGUN.replace("START", start), unknown_trip_count=1)
-    assert program.transfers()[0].count == runs
+    assert program.list_transfers()[0].count == runs
     assert bool(program.unknown) == (start == "%i0")
 
 
@@ -145,5 +145,5 @@ ENTRY %main (x: f32[16,4], y: f32[32,4], z: s32[8]) -> f32[32,4] {
 
 
 def test_of_a_ragged_exchange_the_rows_are_sent():
-    (one,) = Program(RAGGED).transfers()
+    (one,) = Program(RAGGED).list_transfers()
     assert one.operands == (Array("f32", 32, (16, 4)),)

@@ -26,7 +26,7 @@ class Lowered:
 def test_a_program_that_no_device_can_hold():
     text = "RESOURCE_EXHAUSTED: Ran out of memory on HBM, 98.32G exceeds available HBM (15.75G).\nmore"
     with pytest.raises(OperandError) as raised:
-        reader.compiled(Lowered(text), TARGETS["v5e"])
+        reader.compile_program(Lowered(text), TARGETS["v5e"])
     assert str(raised.value) == (
         "cost: the program does not fit into the memory of v5e\n"
         "  RESOURCE_EXHAUSTED: Ran out of memory on HBM, 98.32G exceeds available HBM (15.75G).\n"
@@ -36,7 +36,7 @@ def test_a_program_that_no_device_can_hold():
 
 def test_other_errors_of_the_compiler_stay():
     with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
-        reader.compiled(Lowered("INTERNAL: no"), TARGETS["v5e"])
+        reader.compile_program(Lowered("INTERNAL: no"), TARGETS["v5e"])
 
 
 def test_a_loop_of_unknown_length_is_told():

@@ -6,8 +6,8 @@ import pytest
 
 import axonym as axn
 from axonym.costs.compiled.program import Program
-from axonym.costs.compiled.schedule import meanwhile, seconds_of_operations, windows
-from axonym.costs.shared.places import place_of
+from axonym.costs.compiled.schedule import estimate_operations, find_concurrent, find_windows
+from axonym.costs.shared.places import find_place
 from axonym.costs.shared.rows import Collective
 from axonym.partitioning import TARGETS, Link, Target
 from tests.costs.made import SUM, made
@@ -84,7 +84,7 @@ UP, DOWN = {(0, 1), (1, 2), (2, 0)}, {(0, 2), (1, 0), (2, 1)}
 
 def read(text):
     program = Program(text)
-    return program, windows(program, lambda source: place_of(source, has_gradient=False), SLOW)
+    return program, find_windows(program, lambda source: find_place(source, has_gradient=False), SLOW)
 
 
 def test_what_is_between_start_and_end_hides_a_collective():
@@ -98,7 +98,7 @@ def test_what_is_between_start_and_end_hides_a_collective():
 
 def test_fusions_that_carry_a_collective_on_hide_it():
     program, found = read(CHAINED)
-    (transfer,) = program.transfers()
+    (transfer,) = program.list_transfers()
     window = found[transfer.computation, transfer.instruction.name]
     assert window.seconds == pytest.approx(2.0, rel=1e-2)
     assert window.layers[0] == "first"
@@ -107,11 +107,11 @@ def test_fusions_that_carry_a_collective_on_hide_it():
 
 def test_operations_follow_each_other_and_what_is_started_is_beside_them():
     # Two products of 2 s each; no gather takes time of theirs.
-    assert seconds_of_operations(Program(PAIRED), SLOW) == pytest.approx(4.0, rel=1e-6)
+    assert estimate_operations(Program(PAIRED), SLOW) == pytest.approx(4.0, rel=1e-6)
     # A product in a fusion, and one before it; around them, 100 and 150 floats are read and written.
-    assert seconds_of_operations(Program(CHAINED), SLOW) == pytest.approx(4.0, rel=1e-3)
+    assert estimate_operations(Program(CHAINED), SLOW) == pytest.approx(4.0, rel=1e-3)
     copying = PAIRED.replace("%gd = f32[100]{0} all-gather-done(%g)", f"%c = ({TYPE}, {TYPE}) copy-start(%q)")
-    assert seconds_of_operations(Program(copying), SLOW) == seconds_of_operations(Program(PAIRED), SLOW)
+    assert estimate_operations(Program(copying), SLOW) == estimate_operations(Program(PAIRED), SLOW)
 
 
 def test_a_step_as_scheduled_takes_what_its_operations_take_and_what_nothing_hides():
@@ -129,7 +129,7 @@ def test_permutes_that_are_under_way_at_once(is_split):
         text = text.replace("(f32[50]{0}, f32[50]{0}) collective-permute-start", "f32[50]{0} collective-permute")
         text = text.replace("collective-permute-done", "copy")
     program = Program(text)
-    found = meanwhile(program, program.transfers())
+    found = find_concurrent(program, program.list_transfers())
     assert found["main", "a"] == found["main", "b"] == {frozenset(UP), frozenset(DOWN)}
     alone = {frozenset(UP)} if is_split else {frozenset(UP), frozenset(DOWN)}
     assert found["main", "c"] == alone

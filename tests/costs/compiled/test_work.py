@@ -6,12 +6,12 @@ import pytest
 from jax import lax
 
 from axonym.costs.compiled.program import Program
-from axonym.costs.compiled.work import amounts, flops_of
+from axonym.costs.compiled.work import count_flops, iterate_amounts
 
 
 def flops(fn, *args):
     program = Program(jax.jit(fn).lower(*args).compile().as_text())
-    return sum(amount.flops for amount in amounts(program))
+    return sum(amount.flops for amount in iterate_amounts(program))
 
 
 def test_products_in_loops():
@@ -45,7 +45,7 @@ ENTRY %main (x: bf16[4,8,16], y: bf16[4,32,16]) -> bf16[4,8,32] {
 def test_a_batch_of_products_as_a_convolution():
     window = "window={size=4 stride=3 pad=0_0 lhs_dilate=4}"
     ops = Program(CONVOLVED.replace("WINDOW", window)).computations["main"]
-    assert flops_of(ops["c"], ops) == 2 * 4 * 8 * 32 * 16
+    assert count_flops(ops["c"], ops) == 2 * 4 * 8 * 32 * 16
 
 
 # A row of 320 meets the matrix of its group, and so does that of a gradient to rows.
@@ -62,7 +62,7 @@ TILING = 'frontend_attributes={ragged_dot_tiling="64,128,192"}, metadata={op_nam
 
 
 def test_a_kernel_for_rows_of_groups():
-    (amount,) = [one for one in amounts(Program(RAGGED.replace("ATTRIBUTES", TILING))) if one.flops]
+    (amount,) = [one for one in iterate_amounts(Program(RAGGED.replace("ATTRIBUTES", TILING))) if one.flops]
     assert amount.flops == 2 * 320 * 128 * 192
     assert amount.source == "jit(f)/up/ragged_dot_general"
 
@@ -73,7 +73,7 @@ SAYS = 'backend_config={"custom_call_config":{"body":"TU","cost_estimate":{"flop
 
 def test_a_kernel_counts_what_it_says():
     text = RAGGED.replace("%s = s32[1]{0} parameter(0)", "%s = bf16[1]{0} parameter(0)").replace("s: s32", "s: bf16")
-    (amount,) = [one for one in amounts(Program(text.replace("ATTRIBUTES", SAYS))) if one.flops]
+    (amount,) = [one for one in iterate_amounts(Program(text.replace("ATTRIBUTES", SAYS))) if one.flops]
     assert (amount.flops, amount.dtype) == (4194304, "bfloat16")
 
 
@@ -105,7 +105,7 @@ ENTRY %main (x: f32[10,4], k: s32[]) -> f32[10,4] {
 
 @pytest.mark.parametrize(("source", "nbytes"), [("jit(f)/read", 16 + 4 + 16), ("jit(f)/write", 16 + 4 + 16)])
 def test_of_an_array_that_is_sliced_only_the_slice_counts(source, nbytes):
-    found = {amount.source: amount.nbytes for amount in amounts(Program(ACCESSED))}
+    found = {amount.source: amount.nbytes for amount in iterate_amounts(Program(ACCESSED))}
     assert found[source] == nbytes
 
 
@@ -165,7 +165,7 @@ ENTRY %main (x: f32[10,4], k: s32[], row: f32[1,4], l: s32[2,1], m: f32[2,4], n:
 
 
 def test_of_what_is_changed_in_place_only_the_change_counts():
-    nbytes = {amount.source: amount.nbytes for amount in amounts(Program(CHANGED)) if amount.source}
+    nbytes = {amount.source: amount.nbytes for amount in iterate_amounts(Program(CHANGED)) if amount.source}
     row = 16
     assert nbytes == {
         # The places, the rows and what they change.
@@ -187,7 +187,7 @@ def test_a_product_of_halves_counts_as_one_of_halves():
 
     half = jnp.ones((32, 32), jnp.bfloat16)
     program = Program(jax.jit(f).lower(half, half).compile().as_text())
-    assert {amount.dtype for amount in amounts(program) if amount.flops} == {"bfloat16"}
+    assert {amount.dtype for amount in iterate_amounts(program) if amount.flops} == {"bfloat16"}
 
 
 # As the compiler for TPU does: an array is brought to the units, where a loop adds to it, and back.
@@ -222,7 +222,7 @@ ENTRY %main (v: f32[8]) -> (s32[], f32[8]) {
 
 def test_what_is_near_the_units_is_not_read_from_memory():
     found = {}
-    for amount in amounts(Program(NEARER)):
+    for amount in iterate_amounts(Program(NEARER)):
         found[amount.source] = found.get(amount.source, 0) + amount.nbytes
     # What a loop does without a name of its own belongs to the loop: five times the sum that is written to memory, and
     # the numbers that its condition compares.
@@ -246,7 +246,7 @@ ENTRY %main (v: f32[400], w: f32[100]) -> f32[100] {
 
 
 def test_what_is_started_reads_what_it_takes_and_no_more():
-    nbytes = {amount.source: amount.nbytes for amount in amounts(Program(AHEAD))}
+    nbytes = {amount.source: amount.nbytes for amount in iterate_amounts(Program(AHEAD))}
     assert nbytes == {"": 400, "negate": 2 * 400, "add": 2 * 400, "permute": 2 * 400}
 
 
@@ -274,5 +274,5 @@ ENTRY %main (v: f32[800], i: s32[]) -> f32[100] {
 
 
 def test_what_is_started_reads_a_part_and_writes_what_it_returns():
-    nbytes = {amount.source: amount.nbytes for amount in amounts(Program(STARTED))}
+    nbytes = {amount.source: amount.nbytes for amount in iterate_amounts(Program(STARTED))}
     assert (nbytes["get"], nbytes["put"], nbytes["sum"]) == (400, 2 * 400, 2 * 400)

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from axonym.costs.report.file import difference, locked, read
+from axonym.costs.report.file import compare, load, summarise
 from axonym.errors import OperandError
 from tests.costs.made import GATHER, SUM, WEIGHT, made
 
@@ -13,15 +13,15 @@ from tests.costs.made import GATHER, SUM, WEIGHT, made
 def test_a_file_has_layouts_collectives_memory_and_sums(tmp_path):
     path = tmp_path / "layout.json"
     made().save(path)
-    content, _ = read(path)
-    assert content == locked(made())
+    content, _ = load(path)
+    assert content == summarise(made())
     assert content["layouts"] == {"model.blocks.up.weight": "float32 embed→data"}
     assert content["communication"]["all-gather over data because of embed, bytes sent"] == GATHER.sent
     assert content["communication"]["all-reduce over data because of batch, runs"] == SUM.count
     assert content["memory"]["peak"] == made().memory.peak
     # One line for each number, so that a diff can be read.
     assert path.read_text().count("\n") > 20
-    assert str(difference(content, locked(made()), ("a", "b"))).endswith("nothing differs")
+    assert str(compare(content, summarise(made()), ("a", "b"))).endswith("nothing differs")
 
 
 def test_diff_lists_what_another_mapping_changes():
@@ -43,7 +43,7 @@ def test_other_files(text, tmp_path):
     path = tmp_path / "layout.json"
     path.write_text(text)
     with pytest.raises(OperandError) as raised:
-        read(path)
+        load(path)
     assert str(raised.value) == (
         f"assert_layout: {path} is not a file of what a program costs, version 1\n"
         "  hint: write it anew: AXONYM_UPDATE_LAYOUTS=1"

@@ -26,15 +26,15 @@ def searched(axes, score, limit, lessons=None):
     budget = Budget(limit)
     search = Search(axes, score, budget, lessons)
     search.begin(limit)
-    search.climb(search.best()[0], limit)
+    search.climb(search.list_best()[0], limit)
     return search, budget
 
 
 def test_entries_divide_all_sizes():
-    assert list(AXES.entries_of("mlp")) == [(), ("model",)]
-    assert list(AXES.entries_of("embed")) == [(), ("data",), ("model",), ("data", "model")]
-    assert AXES.widest("embed", ("data",)) == ("data",)
-    assert AXES.widest("mlp", ("data",)) == ()
+    assert list(AXES.iterate_entries("mlp")) == [(), ("model",)]
+    assert list(AXES.iterate_entries("embed")) == [(), ("data",), ("model",), ("data", "model")]
+    assert AXES.find_widest("embed", ("data",)) == ("data",)
+    assert AXES.find_widest("mlp", ("data",)) == ()
 
 
 def test_the_best_choice_is_found_and_nothing_is_counted_twice():
@@ -45,7 +45,7 @@ def test_the_best_choice_is_found_and_nothing_is_counted_twice():
         return apart(choice)
 
     search, budget = searched(AXES, score, 1000)
-    found = search.best()
+    found = search.list_best()
     assert found[0] == BEST
     assert not budget.ran_out
     assert budget.left == 1000 - len(counted)
@@ -57,7 +57,7 @@ def test_the_best_choice_is_found_and_nothing_is_counted_twice():
 def test_what_is_fixed_stays():
     fixed = Choice((), (("batch", ("model",)),))
     search, _ = searched(dataclasses.replace(AXES, fixed=fixed), apart, 1000)
-    found = search.best()
+    found = search.list_best()
     assert all(dict(one.computed)["batch"] == ("model",) for one in found)
     assert dict(found[0].stored) == {"embed": ("data",)}
 
@@ -77,7 +77,7 @@ def test_starts_are_what_experts_write():
     axes = Axes({"data": 4, "model": 2}, EIGHT, {"batch": frozenset({8})}, Choice(), LAYERS)
     every = ("data", "model")
     divided = tuple((name, ("model",)) for name in ("heads", "mlp", "vocab"))
-    starts = axes.starts()
+    starts = axes.list_starts()
     for stored, computed in (
         ((), ()),
         ((), (("batch", every),)),
@@ -96,13 +96,13 @@ def test_experts_may_share_the_mesh_axis_of_rows():
     axes = Axes({"data": 4, "model": 2}, sizes, {"batch": frozenset({8})}, Choice(), arrays)
     own = (("experts", ("model",)),)
     computed = (("batch", ("data", "model")), *own)
-    assert Choice(own, computed) in axes.starts()
-    assert Choice((("embed", ("data",)), *own), computed) in axes.starts()
+    assert Choice(own, computed) in axes.list_starts()
+    assert Choice((("embed", ("data",)), *own), computed) in axes.list_starts()
 
 
 def test_groups_have_one_axis_of_each_array():
     axes = Axes({"model": 2}, EIGHT, {}, Choice(), LAYERS)
-    assert axes.groups("model") == [("mlp", "vocab", "heads"), ("embed",)]
+    assert axes.find_groups("model") == [("mlp", "vocab", "heads"), ("embed",)]
 
 
 def test_parameters_are_not_stored_twice_along_a_mesh_axis():
@@ -158,9 +158,9 @@ PIPED = dataclasses.replace(
 
 def test_a_pipeline_is_tried_with_numbers_of_microbatches_that_divide():
     # 8 rows: over two stages they are cut into 8, 4 or 2; over four, into 8 or 4.
-    assert [one.microbatches for one in PIPED.pipelines("model")] == [8, 4, 2]
-    assert [one.microbatches for one in PIPED.pipelines("data")] == [8, 4]
-    rows = {one.microbatches: dict(one.computed)["batch"] for one in PIPED.starts() if one.microbatches}
+    assert [one.microbatches for one in PIPED.list_pipelines("model")] == [8, 4, 2]
+    assert [one.microbatches for one in PIPED.list_pipelines("data")] == [8, 4]
+    rows = {one.microbatches: dict(one.computed)["batch"] for one in PIPED.list_starts() if one.microbatches}
     # Four devices that each cut two rows have no eight microbatches; where they divide layers, there are eight.
     assert rows == {4: ("model", "data"), 2: ("data", "model"), 8: ("model",)}
 
@@ -170,7 +170,7 @@ def test_stages_alone_have_microbatches():
     for choice in searched_for.scores:
         assert ("layers" in dict(choice.computed)) == (choice.microbatches is not None)
     # With the rows along the stages alone, all eight can be cut.
-    assert searched_for.best()[0].microbatches == 8
+    assert searched_for.list_best()[0].microbatches == 8
 
 
 def test_all_values_of_arguments_are_tried():
@@ -181,7 +181,7 @@ def test_all_values_of_arguments_are_tried():
         return own and (*own, -choice.given[1], -choice.given[0])
 
     search, _ = searched(axes, score, 1000)
-    assert search.best()[0] == dataclasses.replace(BEST, given=(1, 2))
+    assert search.list_best()[0] == dataclasses.replace(BEST, given=(1, 2))
 
 
 def test_the_state_of_an_optimiser_may_be_elsewhere():
@@ -192,6 +192,6 @@ def test_the_state_of_an_optimiser_may_be_elsewhere():
         return own and (*own, choice.kept != (("embed", ("data", "model")),))
 
     search, _ = searched(axes, score, 1000)
-    assert search.best()[0] == dataclasses.replace(BEST, kept=(("embed", ("data", "model")),))
+    assert search.list_best()[0] == dataclasses.replace(BEST, kept=(("embed", ("data", "model")),))
     # Where it lies as the parameters do, it is none of its own.
     assert all(one.kept != one.stored for one in search.scores)

@@ -3,7 +3,7 @@
 import pytest
 
 import axonym as axn
-from axonym.costs.search.step import Step, piped_axes, state_patterns
+from axonym.costs.search.step import Step, find_state_patterns, parse_pipeline
 from axonym.errors import OperandError
 from axonym.partitioning.options import MICROBATCHES
 from tests.costs.programs import MESH, Layers, abstract, step
@@ -16,7 +16,7 @@ def made(choices, **kwargs):
 
 
 def test_values_are_chosen_by_their_numbers():
-    assert made(BOTH).chosen((1, 0)) == {"policy": "nested", "parts": 1}
+    assert made(BOTH).choose((1, 0)) == {"policy": "nested", "parts": 1}
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_mistakes_in_choices(choices, text):
 
 
 def test_the_axes_of_a_pipeline_have_names():
-    assert piped_axes(None) is None
-    assert piped_axes((Layers, "batch")) == ("layers", "batch")
+    assert parse_pipeline(None) is None
+    assert parse_pipeline((Layers, "batch")) == ("layers", "batch")
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_the_axes_of_a_pipeline_have_names():
 )
 def test_mistakes_in_pipelines(pair, text):
     with pytest.raises(OperandError) as raised:
-        piped_axes(pair)
+        parse_pipeline(pair)
     assert str(raised.value) == f'{text}\n  hint: write pipelined=("layers", "batch")'
 
 
@@ -75,4 +75,4 @@ def test_a_step_is_cut_into_microbatches_where_it_is_counted():
 
 def test_the_paths_of_the_state_are_known():
     report = axn.cost(step, {"batch": "data"}, MESH, *abstract(), depth="traced")
-    assert state_patterns(report) == ("0.mu", "0.nu")
+    assert find_state_patterns(report) == ("0.mu", "0.nu")

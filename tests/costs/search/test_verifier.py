@@ -8,7 +8,7 @@ import pytest
 
 import axonym as axn
 from axonym.costs.search.result import Candidate
-from axonym.costs.search.verifier import Verifier, near_by_bytes
+from axonym.costs.search.verifier import Verifier, sort_near
 from axonym.costs.shared.rows import Memory
 from axonym.errors import ArgumentError, OperandError
 from axonym.partitioning import TARGETS
@@ -66,7 +66,7 @@ def timed(seconds, nbytes):
 
 def test_of_those_that_take_about_as_long_the_one_that_sends_least_is_the_best():
     candidates = [timed(1.0, 300), timed(1.004, 200), timed(1.009, 250), timed(1.02, 100)]
-    sent = [one.cost.totals["bytes sent"] for one in near_by_bytes(candidates)]
+    sent = [one.cost.totals["bytes sent"] for one in sort_near(candidates)]
     assert sent == [200, 250, 300, 100]
 
 
@@ -76,7 +76,7 @@ def test_where_nothing_fits_the_fastest_of_those_that_lack_about_the_least_is_th
         one = timed(seconds, 100)
         memory = Memory(2**20 * peak, 0, 0, 0, 0, 0)
         large.append(dataclasses.replace(one, cost=dataclasses.replace(one.cost, memory=memory), refusal="too large"))
-    assert near_by_bytes(large) == [large[1], large[0], large[2]]
+    assert sort_near(large) == [large[1], large[0], large[2]]
 
 
 def test_an_order_that_compiling_keeps():
@@ -108,7 +108,7 @@ def test_where_all_compiled_ones_fail_the_next_one_is_the_best_and_not_verified(
 
 
 def test_the_limit_counts_what_is_compiled():
-    assert [Verifier(2, limit, "").reserved for limit in (100, 40, 30, 3)] == [20, 20, 10, 0]
+    assert [Verifier(2, limit, "").reserve for limit in (100, 40, 30, 3)] == [20, 20, 10, 0]
     (best, other, _), text = ROOMY.run(RANKED, 85, compiler(COSTS))
     assert best.compiled is not None
     assert other.compiled is None
@@ -129,7 +129,7 @@ def test_what_is_the_same_on_another_mesh_is_compiled_once():
 
 def test_an_obstacle_is_told():
     blocked = Verifier(3, 100, "no compiler")
-    assert blocked.reserved == 0
+    assert blocked.reserve == 0
     candidates, text = blocked.run(RANKED, 10, compiler({}))
     assert list(candidates) == RANKED
     assert text == "not verified by a compiler: no compiler"

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import axonym as axn
-from axonym.costs.shared.arguments import arguments_of, by_kind, rows_of
+from axonym.costs.shared.arguments import lay_out_arguments, list_rows, sort_by_kind
 from tests.costs.programs import MAPPINGS, abstract, step
 
 X = axn.ones(axn.make_axes(batch=8, embed=16))
@@ -16,8 +16,8 @@ def paths(kinds):
 
 
 def test_arguments_are_sorted_by_what_they_are(auto_mesh):
-    given = arguments_of(step, MAPPINGS, auto_mesh, abstract(), {})
-    found = paths(by_kind(given, rows_of(given)))
+    given = lay_out_arguments(step, MAPPINGS, auto_mesh, abstract(), {})
+    found = paths(sort_by_kind(given, list_rows(given)))
     assert found == {
         "parameters": ["model.blocks.stacked.up.weight", "model.blocks.stacked.down.weight"],
         "optimizer": [
@@ -33,8 +33,8 @@ def test_arguments_are_sorted_by_what_they_are(auto_mesh):
 
 def test_without_a_model_arrays_are_parameters(auto_mesh):
     key, whole = jax.random.key(0), jnp.arange(3)
-    given = arguments_of(lambda w, x, **_: w, {"embed": "data"}, auto_mesh, (X, whole), {"key": key})
-    assert paths(by_kind(given, rows_of(given))) == {
+    given = lay_out_arguments(lambda w, x, **_: w, {"embed": "data"}, auto_mesh, (X, whole), {"key": key})
+    assert paths(sort_by_kind(given, list_rows(given))) == {
         "parameters": ["w"],
         "optimizer": [],
         "data": ["x", "key"],
@@ -42,7 +42,7 @@ def test_without_a_model_arrays_are_parameters(auto_mesh):
 
 
 def test_nothing_needs_to_exist(auto_mesh):
-    given = arguments_of(step, MAPPINGS, auto_mesh, abstract(), {})
+    given = lay_out_arguments(step, MAPPINGS, auto_mesh, abstract(), {})
     leaves = jax.tree.leaves((given.args, given.kwargs))
     assert {type(leaf) for leaf in leaves} == {jax.ShapeDtypeStruct}
     assert {leaf.sharding.mesh for leaf in leaves} == {auto_mesh}
@@ -51,6 +51,6 @@ def test_nothing_needs_to_exist(auto_mesh):
 @pytest.mark.parametrize("mapping", [MAPPINGS, None])
 def test_the_mappings_of_a_compiled_function(auto_mesh, mapping):
     compiled = axn.named_jit(step, MAPPINGS, donate_args=(True,))
-    given = arguments_of(compiled, mapping, auto_mesh, abstract(), {})
+    given = lay_out_arguments(compiled, mapping, auto_mesh, abstract(), {})
     assert given.mappings == MAPPINGS
     assert (given.fn is compiled) == (mapping is None)

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from axonym.costs.shared.convolutions import Sliding, meetings
+from axonym.costs.shared.convolutions import Sliding, count_meetings
 
 
 @pytest.mark.parametrize(
@@ -16,4 +16,4 @@ def test_pairs_against_a_convolution_of_ones(sliding):
     ones = lax.conv_general_dilated(
         jnp.ones((1, 1, 7)), jnp.ones((1, 1, 3)), (stride,), [(before, 2)], (spread,), (dilation,)
     )
-    assert meetings(7, 3, ones.size, sliding) == ones.sum()
+    assert count_meetings(7, 3, ones.size, sliding) == ones.sum()

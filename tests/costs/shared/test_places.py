@@ -2,7 +2,7 @@
 
 import pytest
 
-from axonym.costs.shared.places import layer_of_path, place_of, sources_of
+from axonym.costs.shared.places import expand_merged, find_layer, find_place
 
 LOOP = "jit(step)/while/body/closed_call"
 
@@ -25,27 +25,27 @@ LOOP = "jit(step)/while/body/closed_call"
     ],
 )
 def test_places(source, layer, phase):
-    assert place_of(source, has_gradient=True) == (layer, phase)
+    assert find_place(source, has_gradient=True) == (layer, phase)
 
 
 def test_without_a_gradient_all_is_forward():
-    assert place_of("jit(f)/head/dot_general", has_gradient=False) == ("head", "forward")
+    assert find_place("jit(f)/head/dot_general", has_gradient=False) == ("head", "forward")
 
 
 def test_operations_that_the_compiler_merged():
-    assert sources_of("jit(f)/(jvp()/sum:transpose(jvp(a))/(b:c)/add)/d") == [
+    assert expand_merged("jit(f)/(jvp()/sum:transpose(jvp(a))/(b:c)/add)/d") == [
         "jit(f)/jvp()/sum/d",
         "jit(f)/transpose(jvp(a))/b/add/d",
         "jit(f)/transpose(jvp(a))/c/add/d",
     ]
-    assert sources_of("jit(f)/jvp(a)/add") == ["jit(f)/jvp(a)/add"]
+    assert expand_merged("jit(f)/jvp(a)/add") == ["jit(f)/jvp(a)/add"]
 
 
 def test_the_layer_of_a_parameter():
     layers = {layer: layer for layer in ("blocks", "blocks.mlp", "blocks.mlp.up", "norm", "blocks.attention")}
     layers["norm"] = "Decoder.norm"
     path = "state.model.blocks.repeated.stacked.0.mlp.up.weight"
-    assert layer_of_path(path, layers) == "blocks.mlp.up"
-    assert layer_of_path("state.model.head.weight", layers) == "head"
-    assert layer_of_path("state.model.norm.weight", layers) == "Decoder.norm"
-    assert layer_of_path("w", layers) == ""
+    assert find_layer(path, layers) == "blocks.mlp.up"
+    assert find_layer("state.model.head.weight", layers) == "head"
+    assert find_layer("state.model.norm.weight", layers) == "Decoder.norm"
+    assert find_layer("w", layers) == ""

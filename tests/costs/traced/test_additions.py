@@ -15,7 +15,7 @@ def summed(fn, compiler=ACCELERATOR):
     """Return over which mesh axes devices sum."""
     traced = program(fn, X, W)
     walk = Walk(SIZES, compiler=compiler)
-    walk.run(traced, [walk.value(variable) for variable in traced.invars])
+    walk.run(traced, [walk.find_value(variable) for variable in traced.invars])
     return [one.move.mesh_axes for one in walk.sent]
 
 

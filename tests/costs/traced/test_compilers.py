@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import pytest
 
 import axonym as axn
-from axonym.costs.traced.compilers import compiler_of
+from axonym.costs.traced.compilers import find_compiler
 
 Batch, Embed, Mlp = axn.make_axes(batch=8, embed=16, mlp=32)
 
@@ -22,14 +22,14 @@ def sums(embed=512, **options):
 
 
 def test_the_compiler_for_cpu_scatters_no_sum():
-    assert not compiler_of("cpu").scatters
+    assert not find_compiler("cpu").scatters
     assert sums(target="cpu") == {"all-reduce"}
     assert sums(target="cpu", depth="traced") == {"all-reduce"}
 
 
 def test_those_for_accelerators_do():
-    assert compiler_of("tpu").scatters
-    assert compiler_of("cuda").scatters
+    assert find_compiler("tpu").scatters
+    assert find_compiler("cuda").scatters
     assert sums(target="v5e", depth="traced") == {"reduce-scatter"}
 
 
@@ -40,7 +40,7 @@ def test_the_one_for_tpu_scatters_whole_tiles():
 
 
 def test_the_one_for_tpu_gathers_what_products_round():
-    assert [compiler_of(platform).rounds for platform in ("cpu", "cuda", "tpu")] == [False, False, True]
+    assert [find_compiler(platform).rounds for platform in ("cpu", "cuda", "tpu")] == [False, False, True]
     arrays = axn.NamedArray(jnp.ones((8, 32)), (Batch, Mlp)), axn.NamedArray(jnp.ones((32, 16)), (Mlp, Embed))
     stored = axn.Mappings({"mlp": "data"}, {"batch": "data"})
 

@@ -5,18 +5,25 @@ import jax.numpy as jnp
 import pytest
 
 from axonym.costs.traced.compilers import CPU, TPU
-from axonym.costs.traced.equations import bodies, flops_of, nbytes_of, needed, settled, unstacked
+from axonym.costs.traced.equations import (
+    count_bytes,
+    count_flops,
+    count_unstacked,
+    find_layout,
+    find_needed,
+    list_bodies,
+)
 from tests.costs.equations_made import SIZES, TYPED, array, equation, program
 
 
 def flops(one):
-    return flops_of(one, [settled(variable) for variable in one.invars], SIZES)
+    return count_flops(one, [find_layout(variable) for variable in one.invars], SIZES)
 
 
 def test_a_product_of_blocks():
     one = equation("dot_general", jnp.dot, array((8, 6), "data"), array((6, 10), None, "model"))
     assert flops(one) == 2 * (8 // 4) * 6 * (10 // 2)
-    assert nbytes_of(settled(one.outvars[0]), SIZES) == 2 * 5 * 4
+    assert count_bytes(find_layout(one.outvars[0]), SIZES) == 2 * 5 * 4
 
 
 def test_a_sum_over_blocks_that_is_asked_for_in_parts():
@@ -50,8 +57,8 @@ def test_a_convolution_whose_type_does_not_tell_is_divided_as_its_operands_are(i
 
     x, k = jnp.ones((8, 4, 9, 9)), jnp.ones((6, 4, 2, 2))
     (one,) = jax.make_jaxpr(convolve)(x, k).eqns
-    inputs = [settled(variable, guess) for variable, guess in zip(one.invars, (image, kernel), strict=True)]
-    assert flops_of(one, inputs, SIZES) == 2 * 8 * 6 * 8 * 8 * 4 * 2 * 2 // (4 * 2)
+    inputs = [find_layout(variable, guess) for variable, guess in zip(one.invars, (image, kernel), strict=True)]
+    assert count_flops(one, inputs, SIZES) == 2 * 8 * 6 * 8 * 8 * 4 * 2 * 2 // (4 * 2)
 
 
 @pytest.mark.parametrize("strides", [(1, 1), (2, 2)])
@@ -81,8 +88,8 @@ def test_ragged_products_and_their_gradients(compiler, most):
     products = [one for one in equations if one.primitive.name.startswith("ragged_dot")]
     counted = []
     for one in products:
-        inputs = [settled(variable) for variable in one.invars]
-        counted.append(flops_of(one, inputs, SIZES, compiler))
+        inputs = [find_layout(variable) for variable in one.invars]
+        counted.append(count_flops(one, inputs, SIZES, compiler))
     assert sorted(counted) == expected
 
 
@@ -91,7 +98,7 @@ def test_what_nobody_uses_is_not_needed():
         jnp.sin(x)
         return jnp.cos(x)
 
-    assert [one.primitive.name for one in needed(program(wasteful, array((4,))))] == ["cos"]
+    assert [one.primitive.name for one in find_needed(program(wasteful, array((4,))))] == ["cos"]
 
 
 def test_what_a_call_reads_for_nobody_is_not_needed():
@@ -100,7 +107,7 @@ def test_what_a_call_reads_for_nobody_is_not_needed():
         return jnp.sin(x), jnp.cos(y)
 
     traced = program(lambda x: both(jnp.tan(x), jnp.exp(x))[1], array((4,)))
-    assert [one.primitive.name for one in needed(traced)] == ["exp", "jit"]
+    assert [one.primitive.name for one in find_needed(traced)] == ["exp", "jit"]
 
 
 def test_a_collective_that_nobody_uses_is_not_needed():
@@ -109,9 +116,9 @@ def test_a_collective_that_nobody_uses_is_not_needed():
         return jax.lax.psum(x, "data")
 
     mapped = jax.shard_map(exchanged, mesh=TYPED, in_specs=jax.P("data"), out_specs=jax.P())
-    (body,) = bodies(equation("shard_map", mapped, array((8, 4), "data")))
+    (body,) = list_bodies(equation("shard_map", mapped, array((8, 4), "data")))
     assert "all_to_all" in {one.primitive.name for one in body.eqns}
-    assert "all_to_all" not in {one.primitive.name for one in needed(body)}
+    assert "all_to_all" not in {one.primitive.name for one in find_needed(body)}
 
 
 def test_arguments_that_a_loop_slices():
@@ -119,12 +126,12 @@ def test_arguments_that_a_loop_slices():
         return jax.lax.scan(lambda carry, x: (carry + x, carry), carry, xs)
 
     one = equation("scan", loop, array((2,)), array((3, 2)))
-    (body,) = bodies(one)
-    assert unstacked(one.invars, body.invars) == 1
-    assert unstacked(one.outvars, body.outvars) == 1
+    (body,) = list_bodies(one)
+    assert count_unstacked(one.invars, body.invars) == 1
+    assert count_unstacked(one.outvars, body.outvars) == 1
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
 def test_bytes_of_a_block(dtype):
     one = equation("sin", jnp.sin, array((8, 6), ("data", "model"), dtype=dtype))
-    assert nbytes_of(settled(one.invars[0]), SIZES) == 6 * jnp.dtype(dtype).itemsize
+    assert count_bytes(find_layout(one.invars[0]), SIZES) == 6 * jnp.dtype(dtype).itemsize

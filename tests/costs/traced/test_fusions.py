@@ -3,14 +3,14 @@
 import jax
 import jax.numpy as jnp
 
-from axonym.costs.traced.fusions import Fusion, is_chain, is_kernel, is_run
+from axonym.costs.traced.fusions import Fusion, has_programs, is_chain, is_kernel
 from tests.costs.equations_made import array, equation, program
 
 
 def kernels(fn, *args):
     traced = program(fn, *args)
     fusion = Fusion(traced.eqns, traced.outvars)
-    return [(one.primitive.name, len(operands)) for one, operands in fusion.kernels()]
+    return [(one.primitive.name, len(operands)) for one, operands in fusion.iterate_kernels()]
 
 
 X = array((4, 4))
@@ -29,6 +29,6 @@ def test_calls_of_functions_of_elements():
     chain = equation("jit", lambda x: jax.jit(lambda x: jnp.sin(x) * 2)(x), X)
     product = equation("jit", lambda x: jax.jit(lambda x: x @ x)(x), X)
     assert is_chain(chain)
-    assert not is_run(chain)
-    assert is_run(product)
+    assert not has_programs(chain)
+    assert has_programs(product)
     assert not is_kernel(product)

@@ -14,7 +14,7 @@ def gathered(fn, *args):
     """Return how often each array is gathered."""
     traced = program(fn, *args)
     walk = Walk(SIZES, compiler=CPU)
-    walk.run(traced, [walk.value(variable) for variable in traced.invars])
+    walk.run(traced, [walk.find_value(variable) for variable in traced.invars])
     return [one.runs for one in walk.sent if one.move.kind == "all-gather"]
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from axonym.costs.traced.compilers import CPU
 from axonym.costs.traced.equations import Value
-from axonym.costs.traced.moves import group, moves
+from axonym.costs.traced.moves import count_group, list_moves
 from axonym.costs.traced.propagation import Sum
 from tests.costs.equations_made import SIZES
 
@@ -13,7 +13,7 @@ D, M = ("data",), ("model",)
 
 def listed(entries, wanted, partial=(), **options):
     value = Value((16, 8), "float32", 4, entries, partial)
-    return [(one.kind, one.mesh_axes, one.shape) for one in moves(value, wanted, SIZES, **options)]
+    return [(one.kind, one.mesh_axes, one.shape) for one in list_moves(value, wanted, SIZES, **options)]
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,8 @@ def test_parts_of_a_sum_may_stay():
 
 
 def test_devices_that_take_part():
-    (one,) = moves(Value((16, 8), "float32", 4, ((*D, *M), ()), ()), ((), ()), SIZES)
-    assert group(one, SIZES) == 8
+    (one,) = list_moves(Value((16, 8), "float32", 4, ((*D, *M), ()), ()), ((), ()), SIZES)
+    assert count_group(one, SIZES) == 8
     assert one.elements == 16
 
 

@@ -28,7 +28,7 @@ def test_loops_have_a_scope_of_their_own():
     inner = getattr(body, "jaxpr", body)
     outer = numbering.enter(one, inner.invars)
     assert numbering.scope != outer
-    assert numbering.of(inner.invars[0]) != numbering.of(one.invars[0])
+    assert numbering.find(inner.invars[0]) != numbering.find(one.invars[0])
     numbering.leave(one, inner.outvars, outer)
     assert numbering.scope == outer
 
@@ -38,7 +38,7 @@ def test_calls_share_the_scope_around_them():
     numbering = Numbering()
     inner = one.params["jaxpr"].jaxpr
     numbering.enter(one, inner.invars)
-    assert numbering.of(inner.invars[0]) == numbering.of(one.invars[0])
+    assert numbering.find(inner.invars[0]) == numbering.find(one.invars[0])
 
 
 @pytest.mark.parametrize("merges", [True, False])
@@ -54,7 +54,7 @@ def sent_by(fn):
     """Return how often devices send something."""
     traced = program(fn, array((8, 8), "data"))
     walk = Walk(SIZES, compiler=CPU)
-    walk.run(traced, [walk.value(variable) for variable in traced.invars])
+    walk.run(traced, [walk.find_value(variable) for variable in traced.invars])
     return len(walk.sent)
 
 

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from axonym.costs.traced.equations import settled
-from axonym.costs.traced.propagation import Sum, natural
+from axonym.costs.traced.equations import find_layout
+from axonym.costs.traced.propagation import Sum, propagate
 from tests.costs.equations_made import array, equation
 
 X = array((8, 6), "data", "model")
@@ -26,13 +26,13 @@ X = array((8, 6), "data", "model")
 )
 def test_results_are_laid_out_as_types_say(name, fn):
     one = equation(name, fn, X)
-    entries, sums = natural(one, [settled(variable) for variable in one.invars])
-    assert tuple(entries) == settled(one.outvars[0]).entries
+    entries, sums = propagate(one, [find_layout(variable) for variable in one.invars])
+    assert tuple(entries) == find_layout(one.outvars[0]).entries
     assert sums == ()
 
 
 def of(one):
-    return natural(one, [settled(variable) for variable in one.invars])
+    return propagate(one, [find_layout(variable) for variable in one.invars])
 
 
 def test_sums_are_in_parts():
@@ -50,11 +50,11 @@ def test_what_is_looked_up():
 
     one = equation("gather", look_up, array((16, 6)), rows)
     # Its types say nothing: JAX looks up on Auto mesh axes.
-    table, places = (settled(variable) for variable in one.invars)
+    table, places = (find_layout(variable) for variable in one.invars)
     places = places._replace(entries=(("data",), ()))
-    assert natural(one, [table, places]) == ([("data",), ()], ())
+    assert propagate(one, [table, places]) == ([("data",), ()], ())
     split = table._replace(entries=(("model",), ()))
-    assert natural(one, [split, places]) == ([("data",), ()], (Sum(("model",), 16),))
+    assert propagate(one, [split, places]) == ([("data",), ()], (Sum(("model",), 16),))
 
 
 def test_each_row_looks_up_and_adds_in_a_table_of_its_own():
@@ -68,7 +68,7 @@ def test_each_row_looks_up_and_adds_in_a_table_of_its_own():
     for fn, name, shape in ((look_up, "gather", (8, 4, 6)), (gradient, "scatter-add", (8, 16, 6))):
         equations = jax.make_jaxpr(fn)(tables, rows).eqns
         (one,) = [each for each in equations if each.primitive.name == name]
-        given = [settled(variable) for variable in one.invars]
+        given = [find_layout(variable) for variable in one.invars]
         given = [value._replace(entries=(("data",), *value.entries[1:])) for value in given]
         assert one.outvars[0].aval.shape == shape
-        assert natural(one, given) == ([("data",), (), ()], ())
+        assert propagate(one, given) == ([("data",), (), ()], ())

@@ -7,7 +7,7 @@ import pytest
 
 from axonym.costs.shared.names import NameTable
 from axonym.costs.traced.moves import Move
-from axonym.costs.traced.reasons import names_of_dimensions, reasons
+from axonym.costs.traced.reasons import find_reasons, name_dimensions
 from axonym.report.show import ArrayLayout
 
 D, M = ("data",), ("model",)
@@ -34,15 +34,15 @@ NAMED = NameTable(
     ],
 )
 def test_reasons(kind, axes, sizes, expected):
-    assert reasons(Move(kind, axes, (4,), sizes), NAMED, "", is_update=False) == expected
+    assert find_reasons(Move(kind, axes, (4,), sizes), NAMED, "", is_update=False) == expected
 
 
 def test_the_layer_tells_whatever_class_holds_it():
     down = ArrayLayout("model.blocks.down.weight", ("mlp", "embed"), (64, 16), "float32", jax.P())
     named = dataclasses.replace(NAMED, arguments={"weight": down})
     move = Move("all-reduce", M, (4,), ())
-    assert reasons(move, named, "Stacked.down", is_update=False) == ("mlp",)
-    assert reasons(move, named, "Stacked.up", is_update=False) == ()
+    assert find_reasons(move, named, "Stacked.down", is_update=False) == ("mlp",)
+    assert find_reasons(move, named, "Stacked.up", is_update=False) == ()
 
 
 def test_no_layer_sums_over_an_axis_that_parameters_of_others_have():
@@ -52,9 +52,9 @@ def test_no_layer_sums_over_an_axis_that_parameters_of_others_have():
         NAMED, computed=computed, arguments={"weight": up}, of_parameters=frozenset({"layers", "embed"})
     )
     move = Move("all-reduce", D, (4,), ())
-    assert reasons(move, named, "embedding", is_update=False) == ("batch",)
-    assert reasons(move, named, "", is_update=False) == ("batch",)
+    assert find_reasons(move, named, "embedding", is_update=False) == ("batch",)
+    assert find_reasons(move, named, "", is_update=False) == ("batch",)
 
 
 def test_names_by_size_and_layout():
-    assert names_of_dimensions((32, 16, 5), (D, (), ()), NAMED) == ("batch", "embed", "?")
+    assert name_dimensions((32, 16, 5), (D, (), ()), NAMED) == ("batch", "embed", "?")

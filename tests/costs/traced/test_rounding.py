@@ -4,15 +4,15 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from axonym.costs.traced.equations import readers_of
-from axonym.costs.traced.rounding import width_read
+from axonym.costs.traced.equations import find_readers
+from axonym.costs.traced.rounding import find_width
 from tests.costs.equations_made import array, program
 
 
 def width(fn, *, dtype=jnp.float32):
     """Return as how many bytes a function reads its first argument."""
     traced = program(fn, array((16, 16), dtype=dtype), array((16, 16), dtype=dtype))
-    return width_read(traced.invars[0], readers_of(traced.eqns), set(map(id, traced.outvars)))
+    return find_width(traced.invars[0], find_readers(traced.eqns), set(map(id, traced.outvars)))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from axonym.costs.traced.tiles import fills_tiles, tiled
+from axonym.costs.traced.tiles import choose_tile, is_tiled
 
 # Parts of weights: their dimensions, rows and columns of their tiles, the dimension that is cut, and whether the
 # program has a reduce-scatter.
@@ -25,14 +25,14 @@ PARTS = [
 
 @pytest.mark.parametrize(("part", "layout", "cut", "is_scattered"), PARTS)
 def test_parts_fill_as_much_of_their_tiles_as_they_can(part, layout, cut, is_scattered):
-    assert tiled(part) == layout
-    assert fills_tiles(part, [cut]) == is_scattered
+    assert choose_tile(part) == layout
+    assert is_tiled(part, [cut]) == is_scattered
 
 
 def test_dimensions_outside_of_tiles_may_be_cut_anywhere():
-    assert fills_tiles((3, 8, 128), [0])
-    assert not fills_tiles((3, 8, 128 + 64), [0, 2])
+    assert is_tiled((3, 8, 128), [0])
+    assert not is_tiled((3, 8, 128 + 64), [0, 2])
 
 
 def test_vectors_are_no_tiles():
-    assert fills_tiles((3,), [0])
+    assert is_tiled((3,), [0])

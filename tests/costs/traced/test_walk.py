@@ -13,7 +13,7 @@ from tests.costs.equations_made import SIZES, TYPED, array, program
 def walked(fn, *args, compiler=ACCELERATOR):
     traced = program(fn, *args)
     walk = Walk(SIZES, compiler=compiler)
-    walk.run(traced, [walk.value(variable) for variable in traced.invars])
+    walk.run(traced, [walk.find_value(variable) for variable in traced.invars])
     return walk
 
 
@@ -157,7 +157,7 @@ def test_what_is_split_beside_a_shard_map_stays_so():
     with jax.sharding.use_abstract_mesh(mesh):
         traced = jax.jit(both).trace(jax.ShapeDtypeStruct((8, 16), jnp.float32)).jaxpr.jaxpr
     walk = Walk(SIZES, compiler=ACCELERATOR)
-    given = walk.value(traced.invars[0])._replace(entries=(("data",), ("model",)))
+    given = walk.find_value(traced.invars[0])._replace(entries=(("data",), ("model",)))
     (result,) = walk.run(traced, [given])
     assert [one.move.shape for one in walk.sent] == [(2, 8)]
     assert result.entries == (("data",), ("model",))
@@ -174,7 +174,7 @@ def test_on_auto_mesh_axes_each_loop_gathers_the_layers_that_it_slices(is_auto, 
 
     traced = program(twice, X, array((4, 16, 16), "data"))
     walk = Walk(SIZES, compiler=CPU, is_auto=is_auto)
-    walk.run(traced, [walk.value(variable) for variable in traced.invars])
+    walk.run(traced, [walk.find_value(variable) for variable in traced.invars])
     assert sent(walk) == [("all-gather", ("data",), (1, 16, 16), 1)] * count
 
 

@@ -38,7 +38,7 @@ _OFFLINE = {
 }
 
 
-def known_target(target: Target | str, function: str = "cost") -> Target:
+def find_target(target: Target | str, function: str = "cost") -> Target:
     """Return a target, which may be given by its name.
 
     Args:
@@ -61,7 +61,7 @@ def known_target(target: Target | str, function: str = "cost") -> Target:
     return TARGETS[target]
 
 
-def mesh_of_devices(mesh: object, abstract: AbstractMesh, target: Target) -> Mesh:
+def make_device_mesh(mesh: object, abstract: AbstractMesh, target: Target) -> Mesh:
     """Return a mesh with devices to compile for.
 
     Those of the mesh itself, if it has some. Otherwise, for a TPU that JAX can compile for on this machine, a
@@ -72,7 +72,7 @@ def mesh_of_devices(mesh: object, abstract: AbstractMesh, target: Target) -> Mes
     """
     if isinstance(mesh, Mesh):
         return mesh
-    devices = described_devices(target, abstract.size) or jax.devices()
+    devices = describe_devices(target, abstract.size) or jax.devices()
     if len(devices) < abstract.size:
         problem = f"the mesh has {abstract.size} devices, and this machine has {len(devices)}"
         hint = (
@@ -86,17 +86,17 @@ def mesh_of_devices(mesh: object, abstract: AbstractMesh, target: Target) -> Mes
     return Mesh(grid, abstract.axis_names, axis_types=abstract.axis_types)
 
 
-def obstacle(mesh: object, abstract: AbstractMesh, target: Target) -> str:
+def find_obstacle(mesh: object, abstract: AbstractMesh, target: Target) -> str:
     """Say why programs for a target cannot be compiled here; nothing, if they can."""
     platform = _PLATFORMS.get(target.platform, target.platform)
     try:
-        devices = mesh_of_devices(mesh, abstract, target).devices
+        devices = make_device_mesh(mesh, abstract, target).devices
     except OperandError as error:
         if platform == jax.default_backend():
             return error.problem
         devices = np.array(jax.devices())
     own = devices.flat[0].platform
-    if is_of(devices.flat[0], target):
+    if has_compiler_of(devices.flat[0], target):
         return ""
     if platform != "tpu" or isinstance(mesh, Mesh):
         return f"programs for {target.name} need devices of {platform}, and these are {own}"
@@ -105,12 +105,12 @@ def obstacle(mesh: object, abstract: AbstractMesh, target: Target) -> str:
     return f"without libtpu, programs for {target.name} cannot be compiled here"
 
 
-def is_of(device: Any, target: Target) -> bool:
+def has_compiler_of(device: Any, target: Target) -> bool:
     """Return whether a device has the compiler of a target."""
     return bool(device.platform == _PLATFORMS.get(target.platform, target.platform))
 
 
-def described_devices(target: Target, count: int) -> list[Any]:
+def describe_devices(target: Target, count: int) -> list[Any]:
     """Return devices that are not there, and that JAX can compile for; none where it cannot."""
     slices = _SLICES.get(target.name, {})
     if target.platform != "tpu" or count not in slices or jax.default_backend() == "tpu":

@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from .program import Array, Computation, Instruction, Program, arrays_of
+from .program import Array, Computation, Instruction, Program, parse_arrays
 
 # What changes the form of an array, but not what it is.
 _PASSING = {
@@ -41,7 +41,7 @@ class Origin(NamedTuple):
     narrow: Array | None
 
 
-def origin_of(program: Program, computation: str, name: str) -> Origin:
+def find_origin(program: Program, computation: str, name: str) -> Origin:
     """Go back from a value to what makes it, through fusions, calls and loops."""
     source = ""
     narrow = None
@@ -49,25 +49,25 @@ def origin_of(program: Program, computation: str, name: str) -> Origin:
     here, op = computation, program.computations[computation][name]
     for _ in range(_LONGEST):
         source = source or op.source
-        narrow = narrow or _widened(op, program.computations[here])
-        step = _before(program, here, op, places)
+        narrow = narrow or _find_narrow_type(op, program.computations[here])
+        step = _step_back(program, here, op, places)
         if step is None:
             break
         here, op = step
     return Origin(here, op, source, narrow)
 
 
-def _widened(op: Instruction, ops: Computation) -> Array | None:
+def _find_narrow_type(op: Instruction, ops: Computation) -> Array | None:
     """Return the type of what a compiler has widened by itself: where the function converts, the operation says so."""
     if op.opcode != "convert" or op.source.endswith("convert_element_type"):
         return None
-    before, after = arrays_of(ops[op.operands[0]].type)[0], arrays_of(op.type)[0]
+    before, after = parse_arrays(ops[op.operands[0]].type)[0], parse_arrays(op.type)[0]
     if before.bits < after.bits and before.dtype in _NARROW:
         return before
     return None
 
 
-def narrowed_later(program: Program, computation: str, name: str, place: int | None) -> str | None:
+def find_later_type(program: Program, computation: str, name: str, place: int | None) -> str | None:
     """Return the dtype to which all users of a value narrow it; None if some use it as it is.
 
     Args:
@@ -82,15 +82,15 @@ def narrowed_later(program: Program, computation: str, name: str, place: int | N
             continue
         if place is not None and op.opcode == "get-tuple-element":
             if f"index={place}" in re.split(r"[, )]+", op.line):
-                found.add(narrowed_later(program, computation, op.name, None))
+                found.add(find_later_type(program, computation, op.name, None))
         elif op.opcode == "convert":
-            found.add(_narrow_result(op))
+            found.add(_find_result_type(op))
         elif op.opcode == "fusion":
-            body = _called(op)
-            parameter = _parameter(program.computations[body], op.operands.index(name))
-            found.add(narrowed_later(program, body, parameter, None))
+            body = _find_body(op)
+            parameter = _find_parameter(program.computations[body], op.operands.index(name))
+            found.add(find_later_type(program, body, parameter, None))
         elif op.opcode in _PASSING:
-            found.add(narrowed_later(program, computation, op.name, None))
+            found.add(find_later_type(program, computation, op.name, None))
         else:
             found.add(None)
     if len(found) == 1:
@@ -98,14 +98,14 @@ def narrowed_later(program: Program, computation: str, name: str, place: int | N
     return None
 
 
-def _narrow_result(op: Instruction) -> str | None:
-    result = arrays_of(op.type)[0].dtype
+def _find_result_type(op: Instruction) -> str | None:
+    result = parse_arrays(op.type)[0].dtype
     if result in _NARROW and not op.source.endswith("convert_element_type"):
         return result
     return None
 
 
-def _parameter(ops: Computation, at: int) -> str:
+def _find_parameter(ops: Computation, at: int) -> str:
     """Return the name of a parameter of a computation."""
     for op in ops.values():
         if op.opcode == "parameter" and f" parameter({at})" in op.line:
@@ -113,7 +113,7 @@ def _parameter(ops: Computation, at: int) -> str:
     raise ValueError(f"the computation has no parameter {at}")
 
 
-def _before(
+def _step_back(
     program: Program, here: str, op: Instruction, places: list[int]
 ) -> tuple[str, Instruction] | None:
     """Return the instruction whose value an instruction passes on; None if it makes its own.
@@ -126,36 +126,36 @@ def _before(
     """
     ops = program.computations[here]
     if op.opcode == "parameter":
-        return _argument(program, here, op)
+        return _find_argument(program, here, op)
     if op.opcode == "get-tuple-element":
         places.append(int(op.line.rsplit("index=", 1)[1].split(",")[0]))
         return here, ops[op.operands[0]]
     if op.opcode == "tuple" and places:
         return here, ops[op.operands[places.pop()]]
     if op.opcode in ("fusion", "call", "while"):
-        return _result(program, op)
+        return _find_result(program, op)
     if op.opcode in _PASSING and op.operands:
         return here, ops[op.operands[0]]
     return None
 
 
-def _result(program: Program, op: Instruction) -> tuple[str, Instruction] | None:
+def _find_result(program: Program, op: Instruction) -> tuple[str, Instruction] | None:
     """Return what the computation returns that an instruction runs."""
-    body = _called(op)
+    body = _find_body(op)
     for own in program.computations.get(body, {}).values():
         if own.is_root:
             return body, own
     return None
 
 
-def _called(op: Instruction) -> str:
+def _find_body(op: Instruction) -> str:
     found = re.search(r"\b(?:calls|to_apply|body)=%?([\w.\-]+)", op.line)
     if found is None:
         return ""
     return found[1]
 
 
-def _argument(program: Program, here: str, op: Instruction) -> tuple[str, Instruction] | None:
+def _find_argument(program: Program, here: str, op: Instruction) -> tuple[str, Instruction] | None:
     """Return what the caller of a computation passes for one of its parameters."""
     callers = program.callers.get(here)
     if not callers:

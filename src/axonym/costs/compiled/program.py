@@ -125,7 +125,7 @@ class Transfer:
     @property
     def nbytes(self) -> int:
         """The size of its operands on one device."""
-        return bytes_of(self.operands)
+        return sum_bytes(self.operands)
 
     @property
     def group(self) -> int:
@@ -183,7 +183,7 @@ class Program:
             if not count:
                 continue
             for op in self.computations[computation].values():
-                called = called_by(op)
+                called = find_called(op)
                 if called:
                     self._count_calls(computation, op, called, count)
 
@@ -192,7 +192,7 @@ class Program:
     ) -> None:
         loop = self.unknown.get(computation)
         if op.opcode == "while":
-            known = trip_count(op, computation, self.computations)
+            known = count_iterations(op, computation, self.computations)
             if known is None:
                 loop, known = op.name, self._unknown_trip_count or 1
             count *= known
@@ -204,7 +204,7 @@ class Program:
             if op.opcode == "fusion" or computation in self.fused:
                 self.fused.add(name)
 
-    def source_around(self, computation: str) -> str:
+    def find_source_around(self, computation: str) -> str:
         """Return the operation of the function whose loop or call runs a computation."""
         here = computation
         while callers := self.callers.get(here):
@@ -213,7 +213,7 @@ class Program:
                 return op.source
         return ""
 
-    def transfers(self) -> list[Transfer]:
+    def list_transfers(self) -> list[Transfer]:
         """List the collectives, with the number of times each one runs.
 
         Every branch of a conditional counts as if it ran. The compiler for TPU repeats a collective in each fusion that
@@ -232,7 +232,7 @@ class Program:
                 kind = op.opcode.removesuffix("-start")
                 if kind not in KINDS:
                     continue
-                one = self._transfer(kind, computation, op)
+                one = self._make_transfer(kind, computation, op)
                 channel = re.search(r"channel_id=(\d+)", op.line)
                 chain = re.search(r'chain_id="(\d+)"', op.line)
                 if chain and channel and computation in self.fused:
@@ -241,7 +241,7 @@ class Program:
                     found.append(one)
         return [*found, *parts.values()]
 
-    def _transfer(self, kind: str, computation: str, op: Instruction) -> Transfer:
+    def _make_transfer(self, kind: str, computation: str, op: Instruction) -> Transfer:
         if computation in self.unknown and self._unknown_trip_count is None:
             raise ValueError(
                 f"cannot count the executions of {op.name} ({kind}): it is inside the loop "
@@ -252,23 +252,23 @@ class Program:
             kind = "reduce-scatter"
         ops = self.computations[computation]
         operands: list[Array] = []
-        for name in _sent(kind, op):
-            operands += arrays_of(ops[name].type)
+        for name in _find_operands(kind, op):
+            operands += parse_arrays(ops[name].type)
         # A start returns what it takes, too.
-        results = arrays_of(op.type)[-len(operands) :]
-        groups = groups_of(op.line, self.devices)
+        results = parse_arrays(op.type)[-len(operands) :]
+        groups = parse_groups(op.line, self.devices)
         count = self.runs[computation]
         return Transfer(kind, count, computation, op, tuple(operands), tuple(results), groups)
 
 
-def _sent(kind: str, op: Instruction) -> tuple[str, ...]:
+def _find_operands(kind: str, op: Instruction) -> tuple[str, ...]:
     """Return the operands of a collective that are sent: others of a ragged one say where to, and what is there."""
     if kind == "ragged-all-to-all":
         return op.operands[:1]
     return op.operands
 
 
-def bytes_of(arrays: Iterable[Array]) -> int:
+def sum_bytes(arrays: Iterable[Array]) -> int:
     """Return the size of arrays together."""
     total = 0
     for array in arrays:
@@ -276,7 +276,7 @@ def bytes_of(arrays: Iterable[Array]) -> int:
     return total
 
 
-def arrays_of(type_: str) -> list[Array]:
+def parse_arrays(type_: str) -> list[Array]:
     """Return the arrays of a type such as `bf16[8,128]{1,0}`, or of a tuple of them."""
     found: list[Array] = []
     for letters, digits, rest, dims, layout in _ARRAY.findall(type_):
@@ -286,11 +286,11 @@ def arrays_of(type_: str) -> list[Array]:
         space = 0
         if elsewhere := _SPACE.search(layout):
             space = int(elsewhere[1])
-        found.append(Array(letters + digits + rest, bits, tuple(_numbers(dims)), space))
+        found.append(Array(letters + digits + rest, bits, tuple(_parse_numbers(dims)), space))
     return found
 
 
-def groups_of(line: str, devices: int) -> np.ndarray:
+def parse_groups(line: str, devices: int) -> np.ndarray:
     """Return the groups of devices of a collective, by their numbers; XLA writes them in one of several ways.
 
     Raises:
@@ -302,33 +302,33 @@ def groups_of(line: str, devices: int) -> np.ndarray:
     if listed := _LISTED.search(line):
         rows: list[list[int]] = []
         for row in re.findall(r"\{([\d,]*)\}", listed[1]):
-            rows.append(_numbers(row))
+            rows.append(_parse_numbers(row))
         if rows and rows[0]:
             return np.array(rows, int)
     if iota := _IOTA.search(line):
         count, size = int(iota[1]), int(iota[2])
-        return _arranged(iota[3], iota[4]).reshape(count, size)
+        return _arrange(iota[3], iota[4]).reshape(count, size)
     if mesh := _MESH.search(line):
-        return _along_mesh(mesh)
+        return _parse_mesh_groups(mesh)
     if "replica_groups=" in line and "replica_groups={}" not in line:
         raise ValueError(f"cannot read the groups of devices in {line.strip()}")
     return np.arange(devices).reshape(1, devices)
 
 
-def _arranged(dims: str, order: str | None) -> np.ndarray:
+def _arrange(dims: str, order: str | None) -> np.ndarray:
     """Return the numbers of devices in a grid whose dimensions are in another order."""
-    sizes = _numbers(dims)
+    sizes = _parse_numbers(dims)
     grid = np.arange(math.prod(sizes)).reshape(sizes)
     if order:
-        grid = grid.transpose(_numbers(order))
+        grid = grid.transpose(_parse_numbers(order))
     return grid
 
 
-def _numbers(text: str) -> list[int]:
+def _parse_numbers(text: str) -> list[int]:
     return list(map(int, re.findall(r"\d+", text)))
 
 
-def _along_mesh(mesh: re.Match[str]) -> np.ndarray:
+def _parse_mesh_groups(mesh: re.Match[str]) -> np.ndarray:
     """Return the groups along axes of a mesh; of an axis, a part may take part, written `'name':(stride)size`."""
     sizes: dict[str, int] = {}
     for name, size in re.findall(r"'([^']+)'=(\d+)", mesh[1]):
@@ -337,9 +337,9 @@ def _along_mesh(mesh: re.Match[str]) -> np.ndarray:
     if mesh[2]:
         order = _ORDER.fullmatch(mesh[2])
         if order is not None:
-            grid = _arranged(order[1], order[2])
+            grid = _arrange(order[1], order[2])
         else:
-            grid = np.array(_numbers(mesh[2]))
+            grid = np.array(_parse_numbers(mesh[2]))
     # Each axis as three: what is before the part, the part, and what is behind it.
     split: list[int] = []
     along: list[int] = []
@@ -358,7 +358,7 @@ def _along_mesh(mesh: re.Match[str]) -> np.ndarray:
     return grid.reshape(split).transpose([*rest, *along]).reshape(-1, count)
 
 
-def mesh_axes_of(groups: np.ndarray, mesh: Sequence[tuple[str, int]]) -> tuple[str, ...]:
+def find_mesh_axes(groups: np.ndarray, mesh: Sequence[tuple[str, int]]) -> tuple[str, ...]:
     """Return the mesh axes along which the devices of a group differ.
 
     Args:
@@ -407,7 +407,7 @@ def _parse(text: str) -> tuple[str, dict[str, dict[str, Instruction]]]:
     return entry, computations
 
 
-def trip_count(
+def count_iterations(
     loop: Instruction, computation: str, computations: Mapping[str, Computation]
 ) -> int | None:
     """Return how often a loop runs, if XLA knows it.
@@ -431,16 +431,16 @@ def trip_count(
         return None
     counter, limit = map(ops.__getitem__, last[0].operands)
     place = re.search(r"\bindex=(\d+)", counter.line)
-    end = _constant(limit)
+    end = _parse_constant(limit)
     if end is None or place is None or counter.opcode != "get-tuple-element":
         return None
-    start = _start(loop, computations[computation], int(place[1]))
+    start = _find_start(loop, computations[computation], int(place[1]))
     if start is None:
         return None
-    return max(0, -((start - end) // _step(loop, computations, int(place[1]))))
+    return max(0, -((start - end) // _find_step(loop, computations, int(place[1]))))
 
 
-def _start(loop: Instruction, ops: Computation, place: int) -> int | None:
+def _find_start(loop: Instruction, ops: Computation, place: int) -> int | None:
     """Return from where a loop counts; zero, if its values come together; None, if the program does not say."""
     given = ops[loop.operands[0]]
     if given.opcode != "tuple":
@@ -448,10 +448,10 @@ def _start(loop: Instruction, ops: Computation, place: int) -> int | None:
     op = ops[given.operands[place]]
     while op.opcode in ("copy", "copy-done", "copy-start"):
         op = ops[op.operands[0]]
-    return _constant(op)
+    return _parse_constant(op)
 
 
-def _step(loop: Instruction, computations: Mapping[str, Computation], place: int) -> int:
+def _find_step(loop: Instruction, computations: Mapping[str, Computation], place: int) -> int:
     """Return what a turn of a loop adds to its counter; one, if that is not to be seen."""
     body = re.search(r"\bbody=%?([\w.\-]+)", loop.line)
     if body is None:
@@ -464,20 +464,20 @@ def _step(loop: Instruction, computations: Mapping[str, Computation], place: int
     if step.opcode != "add":
         return 1
     for name in step.operands:
-        number = _constant(ops[name])
+        number = _parse_constant(ops[name])
         if number:
             return number
     return 1
 
 
-def _constant(op: Instruction) -> int | None:
+def _parse_constant(op: Instruction) -> int | None:
     number = re.search(r" constant\((-?\d+)\)", op.line)
     if number is None:
         return None
     return int(number[1])
 
 
-def called_by(op: Instruction) -> list[str]:
+def find_called(op: Instruction) -> list[str]:
     """Return the computations that an instruction runs."""
     # These name the computation that their start has run.
     if op.opcode.endswith(("-update", "-done")):
@@ -488,14 +488,14 @@ def called_by(op: Instruction) -> list[str]:
     return called
 
 
-def text_of(compiled: jax.stages.Compiled | str) -> str:
+def find_text(compiled: jax.stages.Compiled | str) -> str:
     """Return the text of a compiled program, or the text itself."""
     if isinstance(compiled, str):
         return compiled
     return compiled.as_text() or ""
 
 
-def instructions(program: Program) -> Iterator[tuple[str, Instruction]]:
+def iterate_instructions(program: Program) -> Iterator[tuple[str, Instruction]]:
     """Yield the instructions that run, each with the name of its computation."""
     for computation, ops in program.computations.items():
         if program.runs[computation]:

@@ -11,22 +11,22 @@ from ...engine import Ledger, Tree
 from ...errors import OperandError, message
 from ...report import ArrayLayout, unwrapped
 from ..report.cost import Cost
-from ..shared.arguments import arguments_of
+from ..shared.arguments import lay_out_arguments
 from ..shared.overlap import assume_overlap
-from ..shared.roofline import counted_by_place, work_of
+from ..shared.roofline import make_work, sum_by_place
 from ..shared.rows import OUTSIDE, Memory
 from ..shared.targets import Target
 from .attribution import Attribution
-from .devices import is_of, mesh_of_devices
-from .program import Program, instructions, trip_count
-from .schedule import seconds_of_operations
-from .work import amounts
+from .devices import has_compiler_of, make_device_mesh
+from .program import Program, count_iterations, iterate_instructions
+from .schedule import estimate_operations
+from .work import iterate_amounts
 
 # How many elements share a byte of an array.
 _SHARING = {"int4": 2, "uint4": 2, "float4_e2m1fn": 2, "int2": 4, "uint2": 4}
 
 
-def compiled_cost(
+def compile_cost(
     fn: Tree,
     mapping: ResourceMapping | Mappings | None,
     mesh: object,
@@ -36,23 +36,23 @@ def compiled_cost(
     kwargs: dict[str, Tree],
 ) -> Cost:
     """Compile a function for a mesh, and read the program; see `axn.cost`."""
-    devices = mesh_of_devices(mesh, abstract, target)
+    devices = make_device_mesh(mesh, abstract, target)
     call = unwrapped(fn, args, kwargs)
-    given = arguments_of(fn, mapping, devices, args, kwargs)
+    given = lay_out_arguments(fn, mapping, devices, args, kwargs)
     ledger = Ledger()
     with given.enter(devices, ledger):
-        made = compiled(given.fn.lower(*given.args, **given.kwargs), target)
+        made = compile_program(given.fn.lower(*given.args, **given.kwargs), target)
     kinds, named = given.describe(ledger, abstract)
     # The length of a loop that nobody knows is taken to be one.
     program = Program(made.as_text() or "", unknown_trip_count=1)
     attribution = Attribution(program, named, target)
-    communication = attribution.collectives()
-    counted = counted_by_place(amounts(program), attribution.places.find, target)
-    work = work_of(counted, communication, target)
+    communication = attribution.find_collectives()
+    counted = sum_by_place(iterate_amounts(program), attribution.places.find, target)
+    work = make_work(counted, communication, target)
     device = devices.devices.flat[0]
     operations: float | None = None
-    if is_of(device, target):
-        operations = seconds_of_operations(program, target)
+    if has_compiler_of(device, target):
+        operations = estimate_operations(program, target)
     else:  # whose schedule says nothing about the target
         communication = assume_overlap(communication, work)
     return Cost(
@@ -63,15 +63,15 @@ def compiled_cost(
         tuple(abstract.shape.items()),
         kinds,
         communication,
-        _memory(kinds, made.memory_analysis()),
+        _count_memory(kinds, made.memory_analysis()),
         work,
         ledger.waiting,
-        _notes(program, attribution),
+        _write_notes(program, attribution),
         operations=operations,
     )
 
 
-def compiled(lowered: jax.stages.Lowered, target: Target) -> jax.stages.Compiled:
+def compile_program(lowered: jax.stages.Lowered, target: Target) -> jax.stages.Compiled:
     """Compile a program.
 
     Raises:
@@ -91,13 +91,13 @@ def compiled(lowered: jax.stages.Lowered, target: Target) -> jax.stages.Compiled
         raise OperandError(message("cost", problem, fact, hint=hint)) from error
 
 
-def _notes(program: Program, attribution: Attribution) -> tuple[str, ...]:
+def _write_notes(program: Program, attribution: Attribution) -> tuple[str, ...]:
     """Say which loops count as one run."""
     places: dict[str, str] = {}
-    for computation, op in instructions(program):
+    for computation, op in iterate_instructions(program):
         if op.opcode != "while":
             continue
-        if trip_count(op, computation, program.computations) is None:
+        if count_iterations(op, computation, program.computations) is None:
             places[op.name] = attribution.places.find(op.source).layer or OUTSIDE
     if not places:
         return ()
@@ -105,11 +105,11 @@ def _notes(program: Program, attribution: Attribution) -> tuple[str, ...]:
     return (f"loops whose length the program does not say count as one iteration: {where}",)
 
 
-def _memory(kinds: Mapping[str, tuple[ArrayLayout, ...]], analysis: Any) -> Memory:
+def _count_memory(kinds: Mapping[str, tuple[ArrayLayout, ...]], analysis: Any) -> Memory:
     """Read what a device holds from what the compiler says."""
     held: dict[str, int] = {}
     for kind, rows in kinds.items():
-        held[kind] = sum(map(_held, rows))
+        held[kind] = sum(map(_count_bytes, rows))
     # The program may not take all arguments, which are there all the same, and its own layouts may have padding.
     taken = analysis.argument_size_in_bytes - held["parameters"] - held["optimizer"]
     data = max(held["data"], taken)
@@ -123,6 +123,6 @@ def _memory(kinds: Mapping[str, tuple[ArrayLayout, ...]], analysis: Any) -> Memo
     )
 
 
-def _held(row: ArrayLayout) -> int:
+def _count_bytes(row: ArrayLayout) -> int:
     """Return the bytes of an argument on one device, in which a compiler packs what is narrower than a byte."""
     return -(-(row.nbytes_per_device or 0) // _SHARING.get(row.dtype or "", 1))

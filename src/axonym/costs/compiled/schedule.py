@@ -9,8 +9,8 @@ from ..shared.places import Place
 from ..shared.ring import Pairs
 from ..shared.rows import OUTSIDE
 from ..shared.targets import Target
-from .program import KINDS, Instruction, Program, Transfer, called_by
-from .work import amount_of
+from .program import KINDS, Instruction, Program, Transfer, find_called
+from .work import count_amount
 
 # A computation, and an instruction in it.
 Key: TypeAlias = tuple[str, str]
@@ -26,7 +26,7 @@ class _Span(NamedTuple):
     last: int
 
 
-def windows(
+def find_windows(
     program: Program, place_of: Callable[[str], Place], target: Target
 ) -> Mapping[Key, Window]:
     """Find what a device computes while collectives are under way.
@@ -42,7 +42,7 @@ def windows(
     Returns:
         For each collective that does not block, its window.
     """
-    spans = [*_pairs(program), *_chains(program)]
+    spans = [*_find_pairs(program), *_find_chains(program)]
     sharing: dict[tuple[str, int], int] = {}
     for span, _ in spans:
         for place in range(span.first, span.last + 1):
@@ -54,7 +54,7 @@ def windows(
         layers: dict[str, float] = {}
         for place in range(span.first, span.last + 1):
             op = ops[place]
-            seconds = _seconds(program, span.computation, op, target)
+            seconds = _estimate_seconds(program, span.computation, op, target)
             if seconds:
                 layer = place_of(op.source).layer or OUTSIDE
                 seconds /= sharing[span.computation, place]
@@ -65,21 +65,21 @@ def windows(
     return found
 
 
-def seconds_of_operations(program: Program, target: Target) -> float:
+def estimate_operations(program: Program, target: Target) -> float:
     """Return how long the operations of a program take, one after another; what it sends takes none of that time."""
     total = 0.0
     for op in program.computations[program.entry].values():
-        total += _seconds(program, program.entry, op, target)
+        total += _estimate_seconds(program, program.entry, op, target)
     return total
 
 
-def meanwhile(program: Program, transfers: Iterable[Transfer]) -> Mapping[Key, set[Pairs]]:
+def find_concurrent(program: Program, transfers: Iterable[Transfer]) -> Mapping[Key, set[Pairs]]:
     """Find, for each permute, which ones are under way while it is, itself among them.
 
     One that the compiler did not split is taken to be under way as long as its computation runs.
     """
     spans: dict[Key, _Span] = {}
-    for span, keys in _pairs(program):
+    for span, keys in _find_pairs(program):
         spans.update(dict.fromkeys(keys, span))
     permutes: list[tuple[Key, _Span, Pairs]] = []
     for transfer in transfers:
@@ -92,18 +92,18 @@ def meanwhile(program: Program, transfers: Iterable[Transfer]) -> Mapping[Key, s
     for key, span, _ in permutes:
         found[key] = set()
         for _, other, pairs in permutes:
-            if _overlap(span, other):
+            if _has_common_time(span, other):
                 found[key].add(pairs)
     return found
 
 
-def _overlap(one: _Span, other: _Span) -> bool:
+def _has_common_time(one: _Span, other: _Span) -> bool:
     """Return whether two spans have a time in common, with the starts and the ends around them."""
     is_same = one.computation == other.computation
     return is_same and max(one.first, other.first) <= min(one.last, other.last) + 1
 
 
-def _pairs(program: Program) -> list[tuple[_Span, list[Key]]]:
+def _find_pairs(program: Program) -> list[tuple[_Span, list[Key]]]:
     """List what is between `-start` and `-done` of the same collective."""
     found: list[tuple[_Span, list[Key]]] = []
     for computation, ops in program.computations.items():
@@ -111,21 +111,21 @@ def _pairs(program: Program) -> list[tuple[_Span, list[Key]]]:
         for name, op in ops.items():
             if not op.opcode.endswith("-done") or not op.operands or not program.runs[computation]:
                 continue
-            start = _start_of(op, ops)
+            start = _find_start(op, ops)
             kind = start.opcode.removesuffix("-start")
             keys: list[Key] = []
             if kind in KINDS:
                 keys.append((computation, start.name))
             elif kind == "async":
-                for called in called_by(start):
-                    keys += _collectives(program, called)
+                for called in find_called(start):
+                    keys += _find_collectives(program, called)
             if keys:
                 span = _Span(computation, places[start.name] + 1, places[name] - 1)
                 found.append((span, keys))
     return found
 
 
-def _start_of(done: Instruction, ops: Mapping[str, Instruction]) -> Instruction:
+def _find_start(done: Instruction, ops: Mapping[str, Instruction]) -> Instruction:
     """Return what an end belongs to."""
     start = ops[done.operands[0]]
     while start.opcode.endswith("-update"):
@@ -133,7 +133,7 @@ def _start_of(done: Instruction, ops: Mapping[str, Instruction]) -> Instruction:
     return start
 
 
-def _collectives(program: Program, computation: str) -> list[Key]:
+def _find_collectives(program: Program, computation: str) -> list[Key]:
     found: list[Key] = []
     for op in program.computations[computation].values():
         if op.opcode in KINDS:
@@ -141,7 +141,7 @@ def _collectives(program: Program, computation: str) -> list[Key]:
     return found
 
 
-def _chains(program: Program) -> list[tuple[_Span, list[Key]]]:
+def _find_chains(program: Program) -> list[tuple[_Span, list[Key]]]:
     """List what fusions span that carry on the same collective, the first and the last one included."""
     places: dict[tuple[str, str], list[tuple[str, int]]] = {}
     members: dict[tuple[str, str], list[Key]] = {}
@@ -153,7 +153,7 @@ def _chains(program: Program) -> list[tuple[_Span, list[Key]]]:
                 continue
             key = channel[1], chain[1]
             members.setdefault(key, []).append((computation, op.name))
-            places.setdefault(key, []).append(_outside(program, computation))
+            places.setdefault(key, []).append(_find_caller(program, computation))
     found: list[tuple[_Span, list[Key]]] = []
     for key, where in places.items():
         (computation, _), *_ = where
@@ -163,7 +163,7 @@ def _chains(program: Program) -> list[tuple[_Span, list[Key]]]:
     return found
 
 
-def _outside(program: Program, computation: str) -> tuple[str, int]:
+def _find_caller(program: Program, computation: str) -> tuple[str, int]:
     """Return the computation and the place of the instruction that runs a fusion."""
     here, op = program.callers[computation][0]
     while here in program.fused:
@@ -171,33 +171,35 @@ def _outside(program: Program, computation: str) -> tuple[str, int]:
     return here, list(program.computations[here]).index(op.name)
 
 
-def _seconds(program: Program, computation: str, op: Instruction, target: Target) -> float:
+def _estimate_seconds(program: Program, computation: str, op: Instruction, target: Target) -> float:
     """Return how long one run of an instruction computes, or reads and writes.
 
     Collectives do neither, and what is started, such as a copy, is under way beside what comes next.
     """
     if op.opcode in KINDS or op.opcode.endswith("-start"):
         return 0.0
-    inner = called_by(op)
+    inner = find_called(op)
     if op.opcode in _RUNNING:
         total = 0.0
         for called in inner:
             runs = program.runs[called] / program.runs[computation]
             for own in program.computations[called].values():
-                total += runs * _seconds(program, called, own, target)
+                total += runs * _estimate_seconds(program, called, own, target)
         return total
-    moving = amount_of(program, computation, op).nbytes / target.memory_bandwidth
-    return max(_computing(program, computation, op, target), moving)
+    moving = count_amount(program, computation, op).nbytes / target.memory_bandwidth
+    return max(_estimate_computing(program, computation, op, target), moving)
 
 
-def _computing(program: Program, computation: str, op: Instruction, target: Target) -> float:
+def _estimate_computing(
+    program: Program, computation: str, op: Instruction, target: Target
+) -> float:
     """Return how long one run of an instruction computes, with what a fusion has inside."""
-    own = amount_of(program, computation, op)
+    own = count_amount(program, computation, op)
     seconds = 0.0
     if own.flops:
         seconds = own.flops / target.flops_of(own.dtype)
     if op.opcode == "fusion":
-        for called in called_by(op):
+        for called in find_called(op):
             for inner in program.computations[called].values():
-                seconds += _computing(program, called, inner, target)
+                seconds += _estimate_computing(program, called, inner, target)
     return seconds

@@ -44,11 +44,11 @@ class Bars:
 
     def svg(self) -> str:
         """Return the picture as SVG, in the colour of the text around it."""
-        return self._svg("")
+        return self._write_svg("")
 
     def save(self, path: str | Path) -> None:
         """Write the picture to a file, which follows the light or dark colours of a reader's system."""
-        Path(path).write_text(self._svg(ALONE) + "\n", encoding="utf-8")
+        Path(path).write_text(self._write_svg(ALONE) + "\n", encoding="utf-8")
 
     def __repr__(self) -> str:
         return f"<Bars of {', '.join(self.groups)}: {self.title}>"
@@ -56,7 +56,7 @@ class Bars:
     def _repr_html_(self) -> str:
         return self.svg()
 
-    def _svg(self, style: str) -> str:
+    def _write_svg(self, style: str) -> str:
         longest = 0
         for bars in self.groups.values():
             longest = max([longest, *(len(bar.label) for bar in bars)])
@@ -68,7 +68,7 @@ class Bars:
                 top += 14
                 text = html.escape(title)
                 found.append(f'<text x="0" y="{top:g}" font-weight="bold">{text}</text>')
-                found.append(_drawn(bars, left, top + 8, 120 * hue + 210))
+                found.append(_draw(bars, left, top + 8, 120 * hue + 210))
                 top += 8 + HEIGHT * min(len(bars), MOST) + GAP - 14
         title = html.escape(self.title)
         return "\n".join(
@@ -82,7 +82,7 @@ class Bars:
         )
 
 
-def _drawn(bars: tuple[Bar, ...], left: float, top: float, hue: int) -> str:
+def _draw(bars: tuple[Bar, ...], left: float, top: float, hue: int) -> str:
     """Draw the bars of a group below each other."""
     shown = sorted(bars, key=lambda bar: -bar.amount)[:MOST]
     # Behind the longest bar is room for its text.

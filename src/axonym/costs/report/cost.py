@@ -8,10 +8,10 @@ from typing import Literal, TypeAlias
 from ...report import ArrayLayout, Cell, Printed, Table, byte_text
 from ..shared.rows import OUTSIDE, Collective, Memory, Time, Work
 from ..shared.targets import Target
-from ..shared.units import count_text, mesh_text, time_text
+from ..shared.units import write_count, write_mesh, write_time
 from .bars import Bar, Bars
 from .difference import Difference
-from .file import difference, locked, save
+from .file import compare, save, summarise
 
 __all__ = ["Cost"]
 
@@ -112,7 +112,7 @@ class Cost(Printed):
         for work in self.work:
             flops += work.flops
             nbytes += work.nbytes
-        count, sent, _ = _sum_of(self.communication)
+        count, sent, _ = _sum_up(self.communication)
         return {
             "flops": flops,
             "bytes accessed": nbytes,
@@ -137,14 +137,14 @@ class Cost(Printed):
     @property
     def by_axis(self) -> Mapping[str, tuple[int, int, float]]:
         """For each named axis: the number of collectives, the bytes that a device sends, and seconds."""
-        return self._sums(lambda one: one.axis)
+        return self._sum_by(lambda one: one.axis)
 
     @property
     def by_layer(self) -> Mapping[str, tuple[int, int, float]]:
         """For each layer: the number of collectives, the bytes that a device sends, and seconds."""
-        return self._sums(lambda one: one.layer)
+        return self._sum_by(lambda one: one.layer)
 
-    def _sums(self, key: Callable[[Collective], str]) -> dict[str, tuple[int, int, float]]:
+    def _sum_by(self, key: Callable[[Collective], str]) -> dict[str, tuple[int, int, float]]:
         sums: dict[str, tuple[int, int, float]] = {}
         for one in self.communication:
             count, sent, seconds = sums.get(key(one), (0, 0, 0.0))
@@ -195,10 +195,10 @@ class Cost(Printed):
 
     def diff(self, other: "Cost") -> Difference:
         """Compare with the cost of another mapping, batch, policy or mesh: what it changes, row by row."""
-        before, after = locked(self), locked(other)
+        before, after = summarise(self), summarise(other)
         for content, cost in ((before, self), (after, other)):
             content["time"] = {"of one run": round(cost.time.seconds * 1e9)}
-        return difference(before, after, (self.title, other.title))
+        return compare(before, after, (self.title, other.title))
 
     def save(self, path: str | Path) -> None:
         """Write layouts, collectives and sums to a file, for `axn.partitioning.assert_layout`."""
@@ -210,7 +210,7 @@ class Cost(Printed):
         for axis, (_, nbytes, _) in self.by_axis.items():
             sent.append(Bar(axis, nbytes, byte_text(nbytes)))
         held: list[Bar] = []
-        for what, nbytes in self._held().items():
+        for what, nbytes in self._list_memory().items():
             held.append(Bar(what, nbytes, byte_text(nbytes)))
         seconds: dict[str, float] = {}
         for work in self.work:
@@ -218,15 +218,15 @@ class Cost(Printed):
             seconds[layer] = seconds.get(layer, 0.0) + work.seconds
         layers: list[Bar] = []
         for layer, time in seconds.items():
-            layers.append(Bar(layer, time, time_text(time)))
+            layers.append(Bar(layer, time, write_time(time)))
         groups = {
             "sent because of": tuple(sent),
             f"memory, of {byte_text(self.target.memory)}": tuple(held),
             "time by layer": tuple(layers),
         }
-        return Bars(self._headline(), groups)
+        return Bars(self._write_headline(), groups)
 
-    def _held(self) -> dict[str, int]:
+    def _list_memory(self) -> dict[str, int]:
         """Return what memory holds at the peak, without what takes none."""
         memory = self.memory
         held = {
@@ -240,35 +240,35 @@ class Cost(Printed):
 
     def parts(self) -> Iterator[str | Table]:
         """Yield the paragraphs and tables."""
-        yield self._headline()
+        yield self._write_headline()
         if self.communication:
-            yield self._axes_table()
-            yield self._collectives_table()
+            yield self._make_axes_table()
+            yield self._make_collectives_table()
         else:
             yield "nothing is sent"
-        yield self._memory_table()
+        yield self._make_memory_table()
         if self.memory.kept:
-            yield self._kept_table()
-        yield self._work_table()
-        yield self._summary()
+            yield self._make_kept_table()
+        yield self._make_work_table()
+        yield self._write_summary()
 
-    def _headline(self) -> str:
-        on = mesh_text(self.mesh) or "one device"
+    def _write_headline(self) -> str:
+        on = write_mesh(self.mesh) or "one device"
         text = f"{self.title} on the mesh {on}, for {self.target.name}"
         if self.compiler:
             text += f"; compiled for {self.compiler}"
         return text
 
-    def _axes_table(self) -> Table:
-        _, whole, _ = _sum_of(self.communication)
+    def _make_axes_table(self) -> Table:
+        _, whole, _ = _sum_up(self.communication)
         rows: list[tuple[Cell, ...]] = []
         for axis, (count, sent, seconds) in self.by_axis.items():
             share = f"{sent / max(whole, 1):.0%}"
-            rows.append((axis, str(count), byte_text(sent), share, time_text(seconds)))
+            rows.append((axis, str(count), byte_text(sent), share, write_time(seconds)))
         header = ("sent because of", "runs", "sent", "share", "time")
         return Table(header, tuple(rows), right=(*RIGHT, "share"))
 
-    def _collectives_table(self) -> Table:
+    def _make_collectives_table(self) -> Table:
         groups: dict[tuple[str, ...], list[Collective]] = {}
         for one in self.communication:
             over = ", ".join(one.mesh_axes)
@@ -278,32 +278,32 @@ class Cost(Printed):
         lines: list[tuple[Cell, ...]] = []
         times: list[float] = []
         for cells, same in groups.items():
-            count, sent, seconds = _sum_of(same)
-            hidden, by = _hidden(same)
-            numbers = (str(count), byte_text(sent), time_text(seconds), time_text(hidden))
+            count, sent, seconds = _sum_up(same)
+            hidden, by = _sum_hidden(same)
+            numbers = (str(count), byte_text(sent), write_time(seconds), write_time(hidden))
             lines.append((*cells, *numbers, by))
             times.append(seconds)
         order = sorted(range(len(lines)), key=lambda i: -times[i])
         rows = tuple(map(lines.__getitem__, order))
         place = ("collective", "over", "because of", "layer", "phase")
-        count, sent, seconds = _sum_of(self.communication)
-        hidden, _ = _hidden(self.communication)
-        numbers = (str(count), byte_text(sent), time_text(seconds), time_text(hidden))
+        count, sent, seconds = _sum_up(self.communication)
+        hidden, _ = _sum_hidden(self.communication)
+        numbers = (str(count), byte_text(sent), write_time(seconds), write_time(hidden))
         last = ("all", "", "", "", "", *numbers, "")
         header = (*place, "runs", "sent", "time", "hidden", "by")
         return Table(header, rows, last, right=RIGHT)
 
-    def _memory_table(self) -> Table:
+    def _make_memory_table(self) -> Table:
         memory = self.memory
         cells: list[tuple[Cell, ...]] = []
-        for what, held in self._held().items():
+        for what, held in self._list_memory().items():
             cells.append((what, byte_text(held), f"{held / self.target.memory:.1%}"))
         share = f"{memory.peak / self.target.memory:.1%}"
         last = ("peak", byte_text(memory.peak), share)
         header = ("memory", "per device", f"of {self.target.name}")
         return Table(header, tuple(cells), last, right=("per device", header[2]))
 
-    def _kept_table(self) -> Table:
+    def _make_kept_table(self) -> Table:
         rows: list[tuple[Cell, ...]] = []
         for kept in self.memory.kept:
             each = f"{kept.count} x {kept.dtype}{[*kept.shape]}"
@@ -311,18 +311,18 @@ class Cost(Printed):
         header = ("kept for the backward pass", "axes", "arrays", "per device")
         return Table(header, tuple(rows))
 
-    def _work_table(self) -> Table:
+    def _make_work_table(self) -> Table:
         rows: list[tuple[Cell, ...]] = []
         for work in sorted(self.work, key=lambda work: -work.seconds):
             rows.append(
                 (
                     work.layer or OUTSIDE,
                     work.phase,
-                    count_text(work.flops),
+                    write_count(work.flops),
                     byte_text(round(work.nbytes)),
-                    time_text(work.computing),
-                    time_text(work.moving),
-                    time_text(work.sending),
+                    write_time(work.computing),
+                    write_time(work.moving),
+                    write_time(work.sending),
                     work.bound,
                 )
             )
@@ -338,19 +338,19 @@ class Cost(Printed):
         )
         return Table(header, tuple(rows), right=RIGHT)
 
-    def _summary(self) -> str:
+    def _write_summary(self) -> str:
         time = self.time
         lines = [
-            f"{time_text(time.seconds)} if within each layer, computing, reading and sending overlap;"
-            f" {time_text(time.serial)} if sending does not",
+            f"{write_time(time.seconds)} if within each layer, computing, reading and sending overlap;"
+            f" {write_time(time.serial)} if sending does not",
             f"{time.utilisation:.1%} of the peak of {self.target.name} for the model",
         ]
         if self.is_scheduled and self.communication:
-            hidden, _ = _hidden(self.communication)
+            hidden, _ = _sum_hidden(self.communication)
             how = "it sends nothing while it computes"
             if hidden:
-                how = f"{time_text(hidden)} of {time_text(time.sending)} of sending are hidden"
-            lines.insert(1, f"{time_text(time.scheduled)} as the program is scheduled: {how}")
+                how = f"{write_time(hidden)} of {write_time(time.sending)} of sending are hidden"
+            lines.insert(1, f"{write_time(time.scheduled)} as the program is scheduled: {how}")
         if time.bubble:
             lines.append(f"{time.bubble:.0%} of the time, a stage of the pipeline waits")
         if self.communication:
@@ -363,7 +363,7 @@ class Cost(Printed):
         return "\n".join(lines)
 
 
-def _hidden(several: Iterable[Collective]) -> tuple[float, tuple[str, ...]]:
+def _sum_hidden(several: Iterable[Collective]) -> tuple[float, tuple[str, ...]]:
     """Return the seconds that are hidden, and by what, the most first."""
     total = 0.0
     by: dict[tuple[str, ...], float] = {}
@@ -374,7 +374,7 @@ def _hidden(several: Iterable[Collective]) -> tuple[float, tuple[str, ...]]:
     return total, most or ("nothing",)
 
 
-def _sum_of(several: Iterable[Collective]) -> tuple[int, int, float]:
+def _sum_up(several: Iterable[Collective]) -> tuple[int, int, float]:
     """Return the number of collectives, the bytes that a device sends, and seconds."""
     count, sent, seconds = 0, 0, 0.0
     for one in several:

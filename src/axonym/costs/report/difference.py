@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from ...report import Cell, Printed, Table, byte_text
-from ..shared.units import time_text
+from ..shared.units import write_time
 
 __all__ = ["Change", "Difference"]
 
@@ -40,13 +40,13 @@ class Change:
         grown = ""
         if self.ratio is not None:
             grown = f"{self.ratio - 1:+.1%}"
-        return self.what, self._text(self.before), self._text(self.after), grown
+        return self.what, self._write(self.before), self._write(self.after), grown
 
-    def _text(self, value: str | int | None) -> str:
+    def _write(self, value: str | int | None) -> str:
         if value is None:
             return "none"
         if self.section == "time" and isinstance(value, int):
-            return time_text(value / 1e9)
+            return write_time(value / 1e9)
         is_bytes = self.section == "memory" or "bytes" in self.what
         if is_bytes and isinstance(value, int):
             return byte_text(value)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import jax
 
 from ...errors import OperandError, message
-from ..shared.units import mesh_text
+from ..shared.units import write_mesh
 from .difference import Change, Difference
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ VERSION = 1
 Locked: TypeAlias = dict[str, dict[str, str | int]]
 
 
-def locked(cost: "Cost") -> Locked:
+def summarise(cost: "Cost") -> Locked:
     """Return what a file keeps: layouts, collectives by named axis, memory, sums."""
     layouts: dict[str, str | int] = {}
     # The state of an optimiser repeats parameters; where it does not, its memory changes.
@@ -38,7 +38,7 @@ def locked(cost: "Cost") -> Locked:
     totals: dict[str, str | int] = {}
     for name in ("flops", "bytes accessed", "bytes sent"):
         totals[name] = round(cost.totals[name])
-    mesh = mesh_text(cost.mesh)
+    mesh = write_mesh(cost.mesh)
     return {
         "about": {"depth": cost.depth, "mesh": mesh, "compiled for": cost.compiler},
         "layouts": dict(sorted(layouts.items())),
@@ -54,7 +54,7 @@ def locked(cost: "Cost") -> Locked:
     }
 
 
-def difference(before: Locked, after: Locked, titles: tuple[str, str]) -> Difference:
+def compare(before: Locked, after: Locked, titles: tuple[str, str]) -> Difference:
     """Compare what two files keep."""
     changes: list[Change] = []
     for section in dict.fromkeys((*before, *after)):
@@ -67,13 +67,13 @@ def difference(before: Locked, after: Locked, titles: tuple[str, str]) -> Differ
 
 def save(cost: "Cost", path: str | Path) -> None:
     """Write a file, with one line for each layout and number, so that its changes can be read."""
-    content = {"version": VERSION, "jax": jax.__version__, **locked(cost)}
+    content = {"version": VERSION, "jax": jax.__version__, **summarise(cost)}
     Path(path).write_text(
         json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
     )
 
 
-def read(path: str | Path) -> tuple[Locked, str]:
+def load(path: str | Path) -> tuple[Locked, str]:
     """Return what a file says, and the version of JAX that it was written with."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))

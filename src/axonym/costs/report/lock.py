@@ -35,7 +35,7 @@ def assert_layout(report: "Cost", path: str | Path, *, tolerance: float = 0.05) 
         >>> axn.partitioning.assert_layout(report, "tests/layout.json", tolerance=0.02)  # doctest: +SKIP
     """
     # Here, so that importing the package does not wait for it.
-    from .file import difference, locked, read, save
+    from .file import compare, load, save, summarise
 
     hint = f"to accept what is there now, run again with {UPDATE}=1"
     if os.environ.get(UPDATE, "") not in ("", "0"):
@@ -47,11 +47,11 @@ def assert_layout(report: "Cost", path: str | Path, *, tolerance: float = 0.05) 
             message("assert_layout", problem, hint=f"to write it, run with {UPDATE}=1")
         )
 
-    written, version = read(path)
-    found = difference(written, locked(report), (str(path), report.title))
+    written, version = load(path)
+    found = compare(written, summarise(report), (str(path), report.title))
     lines: list[str] = []
     for change in found.changes:
-        if _matters(change, tolerance):
+        if _is_notable(change, tolerance):
             lines.append(f"{change.section}: {change}")
     if not lines:
         return
@@ -61,7 +61,7 @@ def assert_layout(report: "Cost", path: str | Path, *, tolerance: float = 0.05) 
     raise ShardingError(message("assert_layout", problem, *lines, hint=hint))
 
 
-def _matters(change: "Change", tolerance: float) -> bool:
+def _is_notable(change: "Change", tolerance: float) -> bool:
     """Return whether a change is more than noise: another text, something new or gone, or a number far off."""
     if change.ratio is None:
         return True

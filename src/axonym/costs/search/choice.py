@@ -29,7 +29,7 @@ class Choice:
     microbatches: int | None = None
     given: tuple[int, ...] = ()
 
-    def mappings(self, parameters: Sequence[str], states: Sequence[str] = ()) -> Mappings:
+    def make_mappings(self, parameters: Sequence[str], states: Sequence[str] = ()) -> Mappings:
         """Return the mappings.
 
         Args:
@@ -47,17 +47,17 @@ class Choice:
         kept = {**dict.fromkeys(listed, ()), **dict(self.kept)}
         return Mappings(listed, computed, dict.fromkeys(states, kept))
 
-    def divided(self, axis: str, inner: str) -> "Choice":
+    def divide(self, axis: str, inner: str) -> "Choice":
         """Return the same where a mesh axis is two: itself, and its inner part."""
         kept = self.kept
         if kept is not None:
-            kept = _divided(kept, axis, inner)
-        stored = _divided(self.stored, axis, inner)
-        computed = _divided(self.computed, axis, inner)
+            kept = _divide(kept, axis, inner)
+        stored = _divide(self.stored, axis, inner)
+        computed = _divide(self.computed, axis, inner)
         return dataclasses.replace(self, stored=stored, computed=computed, kept=kept)
 
 
-def _divided(entries: Entries, axis: str, inner: str) -> Entries:
+def _divide(entries: Entries, axis: str, inner: str) -> Entries:
     found: list[tuple[str, Entry]] = []
     for name, entry in entries:
         if axis in entry:
@@ -70,7 +70,7 @@ def _divided(entries: Entries, axis: str, inner: str) -> Entries:
 class Change(Protocol):
     """What may change."""
 
-    def applied(self, choice: Choice, /) -> Choice:
+    def apply(self, choice: Choice, /) -> Choice:
         """Return a choice with the change made."""
         ...
 
@@ -83,16 +83,16 @@ class Move(NamedTuple):
     role: Role
     evicts: bool
 
-    def applied(self, choice: Choice) -> Choice:
+    def apply(self, choice: Choice) -> Choice:
         """Return a choice with the move made."""
         stored, computed = choice.stored, choice.computed
         if self.role in ("stored", "both"):
-            stored = self._changed(stored)
+            stored = self._change(stored)
         if self.role in ("computed", "both"):
-            computed = self._changed(computed)
+            computed = self._change(computed)
         return dataclasses.replace(choice, stored=stored, computed=computed)
 
-    def _changed(self, entries: Entries) -> Entries:
+    def _change(self, entries: Entries) -> Entries:
         found: dict[str, Entry] = {self.name: self.entry}
         for name, entry in entries:
             if name == self.name:
@@ -108,7 +108,7 @@ class Keep(NamedTuple):
 
     entries: Entries | None
 
-    def applied(self, choice: Choice) -> Choice:
+    def apply(self, choice: Choice) -> Choice:
         """Return a choice with the state there."""
         return dataclasses.replace(choice, kept=self.entries)
 
@@ -121,12 +121,12 @@ class Pipeline(NamedTuple):
     axis: str
     microbatches: int
 
-    def applied(self, choice: Choice) -> Choice:
+    def apply(self, choice: Choice) -> Choice:
         """Return a choice with the pipeline."""
         others = dict(choice.computed).get(self.rows, ())
         entry = (*(axis for axis in others if axis != self.axis), self.axis)
-        piped = Move(self.layers, (self.axis,), "both", evicts=True).applied(choice)
-        piped = Move(self.rows, entry, "computed", evicts=False).applied(piped)
+        piped = Move(self.layers, (self.axis,), "both", evicts=True).apply(choice)
+        piped = Move(self.rows, entry, "computed", evicts=False).apply(piped)
         return dataclasses.replace(piped, microbatches=self.microbatches)
 
 
@@ -136,7 +136,7 @@ class Give(NamedTuple):
     at: int
     number: int
 
-    def applied(self, choice: Choice) -> Choice:
+    def apply(self, choice: Choice) -> Choice:
         """Return a choice with the value."""
         given = list(choice.given)
         given[self.at] = self.number

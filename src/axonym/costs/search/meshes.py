@@ -11,7 +11,7 @@ INNER = "inner"
 MOST = 16
 
 
-def meshes_of(mesh: object, *, is_symmetric: bool) -> Iterator[dict[str, int]]:
+def iterate_meshes(mesh: object, *, is_symmetric: bool) -> Iterator[dict[str, int]]:
     """Yield the sizes of a mesh, or those of several with so many devices.
 
     Args:
@@ -31,7 +31,9 @@ def meshes_of(mesh: object, *, is_symmetric: bool) -> Iterator[dict[str, int]]:
             yield {"data": mesh // model, "model": model}
 
 
-def finer(mesh: Mapping[str, int], pinned: Set[str]) -> Iterator[tuple[str, dict[str, int]]]:
+def iterate_finer(
+    mesh: Mapping[str, int], pinned: Set[str]
+) -> Iterator[tuple[str, dict[str, int]]]:
     """Yield each mesh axis that can be divided, with the mesh where a part of it is an axis of its own.
 
     Args:

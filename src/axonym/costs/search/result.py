@@ -7,7 +7,7 @@ from ... import Mappings
 from ...engine import AxisMapping, Tree
 from ...report import Cell, Printed, Table, byte_text
 from ..report.cost import Cost
-from ..shared.units import mesh_text, time_text
+from ..shared.units import write_mesh, write_time
 
 __all__ = ["Candidate", "Plan"]
 
@@ -108,7 +108,7 @@ class Plan(Printed):
         if not self.is_complete:
             how = "the search ended at its limit"
         lines = [
-            f"for {target}, mesh {mesh_text(self.best.mesh)}: {self.counted} mappings counted,"
+            f"for {target}, mesh {write_mesh(self.best.mesh)}: {self.counted} mappings counted,"
             f" {self.illegal} of them not legal; {how}"
         ]
         if self.verification:
@@ -116,39 +116,41 @@ class Plan(Printed):
         yield "\n".join(lines)
         if self.problems:
             yield "\n".join(("nothing fits", *self.problems))
-        yield self._table(self.others[:SHOWN])
+        yield self._make_table(self.others[:SHOWN])
         verified = [one for one in (self.best, *self.others) if one.compiled or one.refusal]
         if verified:
-            yield self._verified_table(verified)
+            yield self._make_verified_table(verified)
 
-    def _table(self, others: Sequence[Candidate]) -> Table:
+    def _make_table(self, others: Sequence[Candidate]) -> Table:
         """Tell the best candidates by their traced cost, and why others lose."""
-        rows: list[tuple[Cell, ...]] = [(*_mapped(self.best), *_traced(self.best), "best")]
+        rows: list[tuple[Cell, ...]] = [
+            (*_write_mapped(self.best), *_write_traced(self.best), "best")
+        ]
         for other in others:
-            rows.append((*_mapped(other), *_traced(other), _reason(other, self.best)))
+            rows.append((*_write_mapped(other), *_write_traced(other), _explain(other, self.best)))
         header = (*MAPPED, "time", "sent", "peak", "")
-        return self._told(Table(header, tuple(rows), right=header[4:7]))
+        return self._trim(Table(header, tuple(rows), right=header[4:7]))
 
-    def _verified_table(self, verified: Sequence[Candidate]) -> Table:
+    def _make_verified_table(self, verified: Sequence[Candidate]) -> Table:
         """Tell what compiled candidates cost beside their traced cost."""
         rows: list[tuple[Cell, ...]] = []
         for one in verified:
-            traced, compiled = _traced(one), ("refused",) * 3
+            traced, compiled = _write_traced(one), ("refused",) * 3
             if one.compiled is not None:
-                compiled = _numbers(one.compiled)
+                compiled = _write_numbers(one.compiled)
             pairs: list[Cell] = []
             for own, other in zip(traced, compiled, strict=True):
                 pairs += [own, other]
-            rows.append((*_mapped(one), *pairs))
+            rows.append((*_write_mapped(one), *pairs))
         numbers = ("time", "compiled", "sent", "compiled", "peak", "compiled")
-        return self._told(Table((*MAPPED, *numbers), tuple(rows), right=numbers))
+        return self._trim(Table((*MAPPED, *numbers), tuple(rows), right=numbers))
 
-    def _told(self, table: Table) -> Table:
+    def _trim(self, table: Table) -> Table:
         """Leave out the column of meshes if there is one mesh, and that of choices if there are none."""
         columns = list(range(len(table.header)))
         if all(other.mesh == self.best.mesh for other in self.others):
             columns.remove(MAPPED.index("mesh"))
-        if not any(map(_choices_text, (self.best, *self.others))):
+        if not any(map(_write_choices, (self.best, *self.others))):
             columns.remove(MAPPED.index("choices"))
         header = tuple(table.header[at] for at in columns)
         rows: list[tuple[Cell, ...]] = []
@@ -157,20 +159,20 @@ class Plan(Printed):
         return dataclasses.replace(table, header=header, rows=tuple(rows))
 
 
-def _mapped(one: Candidate) -> tuple[str, str, str, str]:
+def _write_mapped(one: Candidate) -> tuple[str, str, str, str]:
     mappings = one.mappings
-    stored = _mapping_text(mappings.parameters)
+    stored = _write_mapping(mappings.parameters)
     for _, kept in mappings.overrides[:1]:
-        stored += f"; state: {_mapping_text(kept)}"
+        stored += f"; state: {_write_mapping(kept)}"
     return (
-        mesh_text(one.mesh),
+        write_mesh(one.mesh),
         stored,
-        _mapping_text(mappings.compute),
-        _choices_text(one),
+        _write_mapping(mappings.compute),
+        _write_choices(one),
     )
 
 
-def _choices_text(one: Candidate) -> str:
+def _write_choices(one: Candidate) -> str:
     """Write what was chosen beside mappings, such as `8 microbatches, policy=full`."""
     found: list[str] = []
     if one.microbatches is not None:
@@ -180,20 +182,20 @@ def _choices_text(one: Candidate) -> str:
     return ", ".join(found)
 
 
-def _traced(one: Candidate) -> tuple[str, str, str]:
-    return _numbers(one.cost)
+def _write_traced(one: Candidate) -> tuple[str, str, str]:
+    return _write_numbers(one.cost)
 
 
-def _numbers(cost: Cost) -> tuple[str, str, str]:
+def _write_numbers(cost: Cost) -> tuple[str, str, str]:
     totals = cost.totals
     return (
-        time_text(cost.time.scheduled),
+        write_time(cost.time.scheduled),
         byte_text(round(totals["bytes sent"])),
         byte_text(round(totals["peak memory"])),
     )
 
 
-def _mapping_text(mapping: AxisMapping) -> str:
+def _write_mapping(mapping: AxisMapping) -> str:
     """Write the entries of a mapping, such as `embed→data`."""
     found: list[str] = []
     for name, entry in mapping.entries:
@@ -202,7 +204,7 @@ def _mapping_text(mapping: AxisMapping) -> str:
     return ", ".join(found) or "nothing"
 
 
-def _reason(one: Candidate, best: Candidate) -> str:
+def _explain(one: Candidate, best: Candidate) -> str:
     """Say why a candidate loses: by the compiler, where it was asked for both."""
     if one.refusal:
         return "the compiler refuses it"
@@ -218,13 +220,13 @@ def _reason(one: Candidate, best: Candidate) -> str:
     text = f"{slower:.0%} slower{suffix}"
     if slower < 0:
         text = f"no slower{suffix}"
-    axis, more = _most_sent(own, other)
+    axis, more = _find_most_sent(own, other)
     if more > 0:
         text += f", +{byte_text(more)} for {axis}"
     return text
 
 
-def _most_sent(one: Cost, best: Cost) -> tuple[str, int]:
+def _find_most_sent(one: Cost, best: Cost) -> tuple[str, int]:
     """Return the axis because of which most is sent that the best one does not send."""
     found = ("", 0)
     for axis, (_, sent, _) in one.by_axis.items():

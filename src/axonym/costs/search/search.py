@@ -53,53 +53,53 @@ class Axes:
         """The mesh axes, that of the fewest devices first, which are the most likely to divide layers."""
         return sorted(self.mesh_axes, key=lambda name: self.mesh[name])
 
-    def divides(self, name: str, entry: Entry) -> bool:
+    def is_divisible(self, name: str, entry: Entry) -> bool:
         """Return whether mesh axes divide all sizes of an axis."""
         sizes = self.parameters.get(name, frozenset()) | self.data.get(name, frozenset())
         ways = math.prod(self.mesh[axis] for axis in entry)
         return all(size % ways == 0 for size in sizes)
 
-    def entries_of(self, name: str) -> Iterator[Entry]:
+    def iterate_entries(self, name: str) -> Iterator[Entry]:
         """Yield the mesh axes that divide all sizes of an axis: none, one, several in their order."""
         for count in range(len(self.mesh_axes) + 1):
             for entry in itertools.combinations(self.mesh_axes, count):
-                if self.divides(name, entry):
+                if self.is_divisible(name, entry):
                     yield entry
 
-    def widest(self, name: str, among: Entry) -> Entry:
+    def find_widest(self, name: str, among: Entry) -> Entry:
         """Return as many of some mesh axes as divide an axis."""
         found: Entry = ()
-        for entry in self.entries_of(name):
+        for entry in self.iterate_entries(name):
             if set(entry) <= set(among):
                 found = entry
         return found
 
-    def moves(self) -> list[Change]:
+    def list_moves(self) -> list[Change]:
         """List all that may change: axes of data first, then those of parameters that divide most of them."""
-        found: list[Change] = [*self.gifts()]
-        for name in dict.fromkeys((*self.data, *self._by_elements())):
-            for entry in self.entries_of(name):
-                for role in self._roles(name):
+        found: list[Change] = [*self.list_gifts()]
+        for name in dict.fromkeys((*self.data, *self._sort_by_elements())):
+            for entry in self.iterate_entries(name):
+                for role in self._list_roles(name):
                     found.append(Move(name, entry, role, evicts=False))
                     if entry:
                         found.append(Move(name, entry, role, evicts=True))
         for axis in self._narrow_first:
-            found += self.pipelines(axis)
+            found += self.list_pipelines(axis)
         if self.has_state:
             found.append(Keep(None))
-            for name in self._by_elements()[:KEPT]:
-                for entry in self.entries_of(name):
+            for name in self._sort_by_elements()[:KEPT]:
+                for entry in self.iterate_entries(name):
                     found.append(Keep(((name, entry),)))
         return found
 
-    def gifts(self) -> list[Give]:
+    def list_gifts(self) -> list[Give]:
         """List all values of keyword arguments."""
         found: list[Give] = []
         for at, count in enumerate(self.alternatives):
             found += [Give(at, number) for number in range(count)]
         return found
 
-    def _roles(self, name: str) -> list[Role]:
+    def _list_roles(self, name: str) -> list[Role]:
         """Return where an axis may move."""
         # As stages, layers move together with the number of microbatches.
         is_stage = self.piped is not None and name == self.piped[0]
@@ -112,10 +112,10 @@ class Axes:
             found.append("both")
         return found
 
-    def pipelines(self, axis: str) -> list[Pipeline]:
+    def list_pipelines(self, axis: str) -> list[Pipeline]:
         """List the pipelines along a mesh axis, by their numbers of microbatches."""
         found: list[Pipeline] = []
-        if self.piped is None or not self.divides(self.piped[0], (axis,)):
+        if self.piped is None or not self.is_divisible(self.piped[0], (axis,)):
             return found
         layers, rows = self.piped
         for several in MICROBATCHES:
@@ -124,7 +124,7 @@ class Axes:
                 found.append(Pipeline(layers, rows, axis, number))
         return found
 
-    def starts(self) -> list[Choice]:
+    def list_starts(self) -> list[Choice]:
         """List what experts begin with, and what is there to be better than.
 
         That is: nothing mapped; an axis of data on all mesh axes; with parameters stored so, too, or along one mesh
@@ -133,88 +133,88 @@ class Axes:
         """
         found = [self.fixed]
         for name in self.data:
-            if most := self.widest(name, self.mesh_axes):
-                found += self._divided(Move(name, most, "computed", evicts=True))
+            if most := self.find_widest(name, self.mesh_axes):
+                found += self._divide_data(Move(name, most, "computed", evicts=True))
         for axis in self._narrow_first:
-            for group in self.groups(axis):
-                found += self._grouped(group, axis)
-            found += self._grouped_stages(axis)
-        return list(dict.fromkeys(map(self._kept, found)))
+            for group in self.find_groups(axis):
+                found += self._divide_group(group, axis)
+            found += self._divide_stages(axis)
+        return list(dict.fromkeys(map(self._restore_fixed, found)))
 
-    def _divided(self, data: Move) -> Iterator[Choice]:
+    def _divide_data(self, data: Move) -> Iterator[Choice]:
         """Yield choices with data along mesh axes, and parameters stored along some of them."""
-        divided = data.applied(self.fixed)
+        divided = data.apply(self.fixed)
         yield divided
         for entry in (data.entry, *((axis,) for axis in data.entry)):
-            for name in self._by_elements():
-                if own := self.widest(name, entry):
-                    yield Move(name, own, "stored", evicts=True).applied(divided)
+            for name in self._sort_by_elements():
+                if own := self.find_widest(name, entry):
+                    yield Move(name, own, "stored", evicts=True).apply(divided)
                     break
         for axis in self._narrow_first:
-            yield from self._with_stages(divided, axis)
+            yield from self._add_stages(divided, axis)
         # What needs no rows of its own, such as experts, shares the mesh axes of the rows.
-        for name in self._by_elements():
+        for name in self._sort_by_elements():
             for axis in self._narrow_first:
-                if "both" in self._roles(name) and self.divides(name, (axis,)):
-                    yield from self._with_rest(Move(name, (axis,), "both", False).applied(divided))
+                if "both" in self._list_roles(name) and self.is_divisible(name, (axis,)):
+                    yield from self._add_rest(Move(name, (axis,), "both", False).apply(divided))
 
-    def _grouped(self, group: Sequence[str], axis: str) -> Iterator[Choice]:
+    def _divide_group(self, group: Sequence[str], axis: str) -> Iterator[Choice]:
         """Yield choices with some axes of the layers along one mesh axis, and data along the others."""
         base = self.fixed
         for name in group:
-            base = Move(name, (axis,), "both", evicts=False).applied(base)
+            base = Move(name, (axis,), "both", evicts=False).apply(base)
         rest = tuple(other for other in self.mesh_axes if other != axis)
         if not rest:
             yield base
         for name in self.data:
-            if most := self.widest(name, rest):
-                yield from self._with_rest(Move(name, most, "computed", evicts=False).applied(base))
+            if most := self.find_widest(name, rest):
+                yield from self._add_rest(Move(name, most, "computed", evicts=False).apply(base))
 
-    def _grouped_stages(self, axis: str) -> Iterator[Choice]:
+    def _divide_stages(self, axis: str) -> Iterator[Choice]:
         """Yield pipelines whose stages are divided along a mesh axis, too."""
-        for group in self.groups(axis)[:1]:
-            for choice in self._grouped(group, axis):
+        for group in self.find_groups(axis)[:1]:
+            for choice in self._divide_group(group, axis):
                 for other in self._narrow_first:
                     if other != axis:
-                        yield from self._with_stages(choice, other)
+                        yield from self._add_stages(choice, other)
 
-    def _with_stages(self, choice: Choice, axis: str) -> Iterator[Choice]:
+    def _add_stages(self, choice: Choice, axis: str) -> Iterator[Choice]:
         """Yield it as a pipeline, if it can be one."""
-        for pipeline in self.pipelines(axis):
-            piped = pipeline.applied(choice)
-            if not self.clashes(piped):
-                yield from self._with_rest(piped)
+        for pipeline in self.list_pipelines(axis):
+            piped = pipeline.apply(choice)
+            if not self.has_clash(piped):
+                yield from self._add_rest(piped)
                 return
 
-    def _with_rest(self, choice: Choice) -> Iterator[Choice]:
+    def _add_rest(self, choice: Choice) -> Iterator[Choice]:
         """Yield a choice, and it with parameters stored along the mesh axes that are free there."""
         yield choice
         taken = {axis for _, entry in choice.stored for axis in entry}
         free = tuple(axis for axis in self.mesh_axes if axis not in taken)
-        for name in self._by_elements():
-            most = self.widest(name, free)
+        for name in self._sort_by_elements():
+            most = self.find_widest(name, free)
             if name not in dict(choice.stored) and most:
-                yield Move(name, most, "stored", evicts=False).applied(choice)
+                yield Move(name, most, "stored", evicts=False).apply(choice)
                 return
 
-    def groups(self, axis: str) -> list[tuple[str, ...]]:
+    def find_groups(self, axis: str) -> list[tuple[str, ...]]:
         """List sets of axes, no two of which one parameter has, that divide most of the elements."""
         names: list[str] = []
-        for name in self._by_elements():
-            is_divided = name not in self.data and self.divides(name, (axis,))
-            if is_divided and "both" in self._roles(name):
+        for name in self._sort_by_elements():
+            is_divided = name not in self.data and self.is_divisible(name, (axis,))
+            if is_divided and "both" in self._list_roles(name):
                 names.append(name)
-        found = sorted(_apart(names, list(self.arrays)), key=lambda one: self._gain(one))
+        found = sorted(_separate(names, list(self.arrays)), key=lambda one: self._rank_group(one))
         return found[:GROUPS]
 
-    def _gain(self, names: Sequence[str]) -> tuple[int, int]:
+    def _rank_group(self, names: Sequence[str]) -> tuple[int, int]:
         # In percent, so that norms do not count; of several that divide as much, those that name more differ less
         # from layer to layer.
         total = sum(self.arrays.values()) or 1
         divided = sum(count for own, count in self.arrays.items() if set(names) & set(own))
         return -round(100 * divided / total), -len(names)
 
-    def _by_elements(self) -> list[str]:
+    def _sort_by_elements(self) -> list[str]:
         """Return the axes of parameters, that of most elements first."""
 
         def elements(name: str) -> int:
@@ -222,25 +222,27 @@ class Axes:
 
         return sorted(self.parameters, key=elements, reverse=True)
 
-    def along(self, choice: Choice, axis: str) -> list[Choice]:
+    def move_along(self, choice: Choice, axis: str) -> list[Choice]:
         """List what a choice becomes if something moves to a mesh axis: layers as stages, a group, or one name."""
-        found = [pipeline.applied(choice) for pipeline in self.pipelines(axis)]
-        names = [(name,) for name in dict.fromkeys((*self._by_elements(), *self.data))]
-        for group in (*self.groups(axis)[:1], *names):
+        found = [pipeline.apply(choice) for pipeline in self.list_pipelines(axis)]
+        names = [(name,) for name in dict.fromkeys((*self._sort_by_elements(), *self.data))]
+        for group in (*self.find_groups(axis)[:1], *names):
             for evicts in (True, False):
                 other = choice
                 for name in group:
-                    if self.divides(name, (axis,)) and (roles := self._roles(name)):
-                        other = Move(name, (axis,), roles[-1], evicts).applied(other)
+                    if self.is_divisible(name, (axis,)) and (roles := self._list_roles(name)):
+                        other = Move(name, (axis,), roles[-1], evicts).apply(other)
                 found.append(other)
-        return [other for other in dict.fromkeys(found) if other != choice and self.keeps(other)]
+        return [
+            other for other in dict.fromkeys(found) if other != choice and self.is_allowed(other)
+        ]
 
     def is_one(self, choice: Choice) -> bool:
         """Return whether a choice takes all mesh axes for one."""
         several = {entry for _, entry in (*choice.stored, *choice.computed)}
         return len(self.mesh_axes) > 1 and several <= {self.mesh_axes}
 
-    def clashes(self, choice: Choice) -> bool:
+    def has_clash(self, choice: Choice) -> bool:
         """Return whether two axes of a parameter would share a mesh axis where they are kept, or rows have no cut."""
         for entries in (choice.stored, choice.kept or ()):
             held = dict(entries)
@@ -258,11 +260,11 @@ class Axes:
         parts = (choice.microbatches or 1) * math.prod(self.mesh[axis] for axis in across)
         return all(size % parts == 0 for size in self.data.get(rows, ()))
 
-    def keeps(self, choice: Choice) -> bool:
+    def is_allowed(self, choice: Choice) -> bool:
         """Return whether a choice has all that is fixed, and nothing without effect."""
-        return self._kept(choice) == choice
+        return self._restore_fixed(choice) == choice
 
-    def _kept(self, choice: Choice) -> Choice:
+    def _restore_fixed(self, choice: Choice) -> Choice:
         """Put back what is fixed, and leave out what has no effect."""
         stored = {**dict(choice.stored), **dict(self.fixed.stored)}
         computed = {**dict(choice.computed), **dict(self.fixed.computed)}
@@ -281,19 +283,19 @@ class Axes:
         )
 
 
-def _apart(names: Sequence[str], arrays: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+def _separate(names: Sequence[str], arrays: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
     """Return the largest sets of axes, no two of which one array has."""
     found: list[tuple[str, ...]] = []
 
-    def meets(name: str, group: Iterable[str]) -> bool:
+    def has_common(name: str, group: Iterable[str]) -> bool:
         return any(name in own and other in own for own in arrays for other in group)
 
     def extend(group: tuple[str, ...], rest: Sequence[str]) -> None:
         for at, name in enumerate(rest):
-            if not meets(name, group):
+            if not has_common(name, group):
                 extend((*group, name), rest[at + 1 :])
         others = [name for name in names if name not in group]
-        if group and all(meets(name, group) for name in others):
+        if group and all(has_common(name, group) for name in others):
             found.append(group)
 
     extend((), names)
@@ -309,7 +311,7 @@ class Lessons:
 
     def learn(self, choice: Choice, *, is_legal: bool) -> None:
         """Remember a choice; if it is not legal, what no legal choice has is to blame, if that is one thing."""
-        reasons = _reasons(choice)
+        reasons = _find_reasons(choice)
         if is_legal:
             self._good |= reasons
             self._bad -= reasons
@@ -323,10 +325,10 @@ class Lessons:
 
     def forbid(self, choice: Choice) -> bool:
         """Return whether a choice has what is to blame elsewhere."""
-        return bool(_reasons(choice) & self._bad)
+        return bool(_find_reasons(choice) & self._bad)
 
 
-def _reasons(choice: Choice) -> Set[frozenset[str]]:
+def _find_reasons(choice: Choice) -> Set[frozenset[str]]:
     """Return the names that the computation maps, and the pairs of those along one mesh axis."""
     # In a pipeline of as many microbatches, other things are legal.
     how = f"{choice.microbatches} microbatches"
@@ -337,13 +339,13 @@ def _reasons(choice: Choice) -> Set[frozenset[str]]:
     return found
 
 
-def _idle(before: Choice, after: Choice) -> int:
+def _count_idle(before: Choice, after: Choice) -> int:
     """Return how many mesh axes divide nothing of the computation any more."""
 
-    def used(choice: Choice) -> set[str]:
+    def collect_used(choice: Choice) -> set[str]:
         return {axis for _, entry in choice.computed for axis in entry}
 
-    return len(used(before) - used(after))
+    return len(collect_used(before) - collect_used(after))
 
 
 class Budget:
@@ -393,21 +395,21 @@ class Search:
             is_first: otherwise, what is the same as on another mesh is left out.
         """
         end = len(self.scores) + limit
-        for start in self._axes.starts():
+        for start in self._axes.list_starts():
             if len(self.scores) >= end:
                 return
             if is_first or not self._axes.is_one(start):
-                self._look(start)
+                self._look_at(start)
 
-    def best(self) -> list[Choice]:
+    def list_best(self) -> list[Choice]:
         """Return the legal choices that were looked at, the best one first."""
         legal = [choice for choice, score in self.scores.items() if score is not None]
-        return sorted(legal, key=self.known)
+        return sorted(legal, key=self.look_up)
 
     def give(self, choice: Choice) -> None:
         """Look at a choice with other values of keyword arguments."""
-        for gift in self._axes.gifts():
-            self._look(gift.applied(choice))
+        for gift in self._axes.list_gifts():
+            self._look_at(gift.apply(choice))
 
     def climb(self, best: Choice, limit: int) -> None:
         """Make moves as long as one of them helps.
@@ -416,32 +418,32 @@ class Search:
             best: where to begin.
             limit: how many choices may be counted.
         """
-        moves, end = self._axes.moves(), max(0, self._budget.left - limit)
+        moves, end = self._axes.list_moves(), max(0, self._budget.left - limit)
         better: Choice | None = best
         while better is not None:
             best = better
-            better = self._better(best, moves, end)
+            better = self._find_better(best, moves, end)
 
-    def _better(self, best: Choice, moves: Iterable[Change], end: int) -> Choice | None:
+    def _find_better(self, best: Choice, moves: Iterable[Change], end: int) -> Choice | None:
         """Return the first choice, one move away, that is better; None, if there is none."""
-        others = [move.applied(best) for move in moves]
+        others = [move.apply(best) for move in moves]
         # What leaves devices with equal work is rarely better, and what is stored costs least to change.
-        others.sort(key=lambda other: (_idle(best, other), other.computed != best.computed))
+        others.sort(key=lambda other: (_count_idle(best, other), other.computed != best.computed))
         for other in dict.fromkeys(others):
-            if not self._axes.keeps(other):
+            if not self._axes.is_allowed(other):
                 continue
-            found = self._look(other, end)
-            if found is not None and found < self.known(best):
+            found = self._look_at(other, end)
+            if found is not None and found < self.look_up(best):
                 return other
         return None
 
     @property
-    def pinned(self) -> Set[str]:
+    def fixed_axes(self) -> Set[str]:
         """The mesh axes of what is fixed."""
         fixed = self._axes.fixed
         return {axis for _, entry in (*fixed.stored, *fixed.computed) for axis in entry}
 
-    def on(self, mesh: Mapping[str, int], score: Callable[[Choice], Score | None]) -> "Search":
+    def move_to(self, mesh: Mapping[str, int], score: Callable[[Choice], Score | None]) -> "Search":
         """Return a search for the same on another mesh."""
         axes = dataclasses.replace(self._axes, mesh=mesh)
         return Search(axes, score, self._budget, self._lessons)
@@ -457,20 +459,20 @@ class Search:
             limit: how many choices may be counted.
         """
         end = max(0, self._budget.left - limit)
-        for other in self._axes.along(choice.divided(axis, inner), inner):
-            self._look(other, end)
-        best = self.best()
-        if best and self.known(best[0]) < before.known(choice):
+        for other in self._axes.move_along(choice.divide(axis, inner), inner):
+            self._look_at(other, end)
+        best = self.list_best()
+        if best and self.look_up(best[0]) < before.look_up(choice):
             self.climb(best[0], max(0, self._budget.left - end))
 
-    def known(self, choice: Choice) -> Score:
+    def look_up(self, choice: Choice) -> Score:
         """Return the score of a legal choice that was looked at."""
         return self.scores[choice] or ()
 
-    def _look(self, choice: Choice, end: int = 0) -> Score | None:
+    def _look_at(self, choice: Choice, end: int = 0) -> Score | None:
         if choice in self.scores:
             return self.scores[choice]
-        if self._axes.clashes(choice) or self._lessons.forbid(choice):
+        if self._axes.has_clash(choice) or self._lessons.forbid(choice):
             return None
         if not self._budget.take(end):
             return None

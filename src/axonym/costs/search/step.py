@@ -43,7 +43,7 @@ class Step:
                 problem = f"{name!r} is an argument, and in choices, too"
                 raise OperandError(message("plan", problem, hint="leave one of the two out"))
 
-    def chosen(self, given: Sequence[int]) -> dict[str, Tree]:
+    def choose(self, given: Sequence[int]) -> dict[str, Tree]:
         """Return the keyword arguments that are chosen, by the numbers of their values."""
         found: dict[str, Tree] = {}
         for number, (name, values) in zip(given, self.choices.items(), strict=True):
@@ -79,7 +79,7 @@ class Step:
             raise type(error)(text) from error.__cause__
 
 
-def piped_axes(pair: object) -> tuple[str, str] | None:
+def parse_pipeline(pair: object) -> tuple[str, str] | None:
     """Return the names of the layers and of the axis that is cut.
 
     Raises:
@@ -102,7 +102,7 @@ def _name(axis: AxisSelector) -> str:
     return axis_name(axis)
 
 
-def state_patterns(report: Cost) -> tuple[str, ...]:
+def find_state_patterns(report: Cost) -> tuple[str, ...]:
     """Return the paths at which an optimiser keeps arrays like the parameters, such as `0.mu`."""
     paths: list[list[str]] = []
     for row in report.arguments.get("parameters", ()):

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Literal, TextIO
 
-from ..shared.units import time_text
+from ..shared.units import write_time
 from .progress import Progress
 
 # Of the bar, in letters.
@@ -45,13 +45,13 @@ class Tally:
         self.counted += count
         if doing == "counting":
             self.seconds = min(self.seconds, seconds)
-        self._say(doing)
+        self._report(doing)
 
     def close(self) -> None:
         """Tell that all is done."""
-        self._say("done")
+        self._report("done")
 
-    def _say(self, doing: Literal["counting", "compiling", "done"]) -> None:
+    def _report(self, doing: Literal["counting", "compiling", "done"]) -> None:
         if self.tell is not None:
             self.tell(Progress(doing, self.counted, self.limit, self.seconds))
 
@@ -72,16 +72,16 @@ class Bar:
             return
         text = ""
         if progress.doing != "done":
-            text = _line(progress)
+            text = _write_line(progress)
         # Whatever else is printed begins at the start of the line, and replaces it.
         self._stream.write(f"\r{text}{ERASE}\r")
         self._stream.flush()
 
 
-def _line(progress: Progress) -> str:
+def _write_line(progress: Progress) -> str:
     drawn = min(WIDTH, WIDTH * progress.counted // max(progress.limit, 1))
     bar = "#" * drawn + "." * (WIDTH - drawn)
     text = f"plan [{bar}] {progress.counted} of at most {progress.limit}, {progress.doing}"
     if math.isfinite(progress.seconds):
-        text += f", best {time_text(progress.seconds)}"
+        text += f", best {write_time(progress.seconds)}"
     return text

@@ -49,7 +49,7 @@ class Verifier:
             raise ArgumentError(message("plan", problem, hint="verify=0 compiles nothing"))
 
     @property
-    def reserved(self) -> int:
+    def reserve(self) -> int:
         """The part of the limit that the search leaves; never more than half."""
         if self.obstacle:
             return 0
@@ -78,9 +78,9 @@ class Verifier:
             if is_enough or len(done) >= affordable or any(_is_twin(one, own) for own in done):
                 rest.append(one)
             else:
-                done.append(_compiled(one, cost_of))
-        ordered = tuple(near_by_bytes(sorted((*done, *rest), key=_order)))
-        lines = [_outcome(ranked[0], ordered[0], done)]
+                done.append(_compile(one, cost_of))
+        ordered = tuple(sort_near(sorted((*done, *rest), key=_rank_verified)))
+        lines = [_write_outcome(ranked[0], ordered[0], done)]
         if affordable < self.wanted and len(done) == affordable < len(ranked):
             lines.append(
                 f"limit={self.limit} leaves {len(done)} of verify={self.wanted}:"
@@ -96,7 +96,7 @@ def rank(cost: Cost) -> tuple[float, ...]:
     return over, cost.time.scheduled, totals["bytes sent"], memory
 
 
-def near_by_bytes(ordered: Sequence[Candidate]) -> list[Candidate]:
+def sort_near(ordered: Sequence[Candidate]) -> list[Candidate]:
     """Let those go first that take about as long as the first one and fit, the one that sends least before all.
 
     Of those that do not fit, those that need about as much memory as the first one go first, the fastest before all.
@@ -108,40 +108,40 @@ def near_by_bytes(ordered: Sequence[Candidate]) -> list[Candidate]:
     near: list[Candidate] = []
     rest: list[Candidate] = []
     for one in ordered:
-        if _group(one) == _group(first) and _measure(one, first) <= (1 + NEAR) * _measure(
+        if _find_group(one) == _find_group(first) and _measure(one, first) <= (1 + NEAR) * _measure(
             first, first
         ):
             near.append(one)
         else:
             rest.append(one)
-    near.sort(key=lambda one: _tie(one, first))
+    near.sort(key=lambda one: _break_tie(one, first))
     return [*near, *rest]
 
 
 def _measure(one: Candidate, first: Candidate) -> float:
     """Return what must be about the same: the time, or the memory of what does not fit."""
     if first.fits:
-        return _known(one).time.scheduled
-    return _known(one).memory.peak
+        return _find_cost(one).time.scheduled
+    return _find_cost(one).memory.peak
 
 
-def _tie(one: Candidate, first: Candidate) -> float:
+def _break_tie(one: Candidate, first: Candidate) -> float:
     """Return what decides between those that are about the same."""
     if first.fits:
-        return _known(one).totals["bytes sent"]
-    return _known(one).time.scheduled
+        return _find_cost(one).totals["bytes sent"]
+    return _find_cost(one).time.scheduled
 
 
-def _known(one: Candidate) -> Cost:
+def _find_cost(one: Candidate) -> Cost:
     return one.compiled or one.cost
 
 
-def _compiled(one: Candidate, cost_of: Callable[[Candidate], Cost]) -> Candidate:
+def _compile(one: Candidate, cost_of: Callable[[Candidate], Cost]) -> Candidate:
     """Compile a candidate, or keep what the compiler has against it."""
     try:
         return dataclasses.replace(one, compiled=cost_of(one))
     except (AxonymError, ValueError, jax.errors.JaxRuntimeError) as error:
-        return dataclasses.replace(one, refusal=_first_lines(error))
+        return dataclasses.replace(one, refusal=_write_refusal(error))
 
 
 def _is_settled(one: Candidate, done: Sequence[Candidate]) -> bool:
@@ -156,7 +156,7 @@ def _is_twin(one: Candidate, other: Candidate) -> bool:
     return one.cost.totals == other.cost.totals and one.cost.by_axis == other.cost.by_axis
 
 
-def _first_lines(error: Exception) -> str:
+def _write_refusal(error: Exception) -> str:
     """Return what an error says, without its hints."""
     lines: list[str] = []
     for line in str(error).splitlines()[:2]:
@@ -165,18 +165,18 @@ def _first_lines(error: Exception) -> str:
     return ": ".join(lines)
 
 
-def _order(one: Candidate) -> tuple[float, ...]:
+def _rank_verified(one: Candidate) -> tuple[float, ...]:
     """Return what decides: first those that fit by the compiler, then those that fit by their traced cost."""
-    return _group(one), *rank(_known(one))
+    return _find_group(one), *rank(_find_cost(one))
 
 
-def _group(one: Candidate) -> int:
+def _find_group(one: Candidate) -> int:
     if not one.fits:
         return 2
     return int(one.compiled is None)
 
 
-def _outcome(first: Candidate, best: Candidate, done: Sequence[Candidate]) -> str:
+def _write_outcome(first: Candidate, best: Candidate, done: Sequence[Candidate]) -> str:
     """Say what was compiled, and what it has changed."""
     if not done:
         return "not verified by a compiler"

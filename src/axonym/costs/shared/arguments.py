@@ -80,12 +80,12 @@ class Arguments(NamedTuple):
         self, ledger: Ledger, mesh: AbstractMesh
     ) -> tuple[dict[str, tuple[ArrayLayout, ...]], NameTable]:
         """Return the rows of the arguments by kind, and what names say about the program that a ledger saw."""
-        rows = rows_of(self)
-        kinds = by_kind(self, rows)
+        rows = list_rows(self)
+        kinds = sort_by_kind(self, rows)
         return kinds, collect_names(self.mappings, ledger, rows, kinds["parameters"], mesh)
 
 
-def arguments_of(
+def lay_out_arguments(
     fn: Tree,
     mapping: ResourceMapping | Mappings | None,
     mesh: MeshLike,
@@ -111,26 +111,26 @@ def arguments_of(
         # So that the arrays of a module are arguments.
         jitted, args = _call_module, (call.target, *args)
 
-    mappings = _mappings(mapping, own)
+    mappings = _find_mappings(mapping, own)
     is_named = isinstance(jitted, NamedJit)
     # What jax.jit has compiled has layouts of its own, and donates.
     is_compiled = isinstance(jitted, jax.stages.Wrapped) and not is_named
     if not is_compiled and not (is_named and mapping is None):
         jitted = remapped(jitted, mappings, "cost", strict=mapping is not None)
     parts = (args, kwargs)
-    abstract = jax.tree.map(_abstract, parts, is_leaf=is_named_array)
+    abstract = jax.tree.map(_make_abstract, parts, is_leaf=is_named_array)
     lay_out = functools.partial(
         lay_out_tree, mapping=mappings, mesh=mesh, several=several_of(abstract), function="cost"
     )
-    shown = functools.partial(by_parameter, _inner(jitted))
+    shown = functools.partial(by_parameter, _unwrap(jitted))
     placed = (lay_out(abstract[0], shown=shown), lay_out(abstract[1]))
     if mapping is None:
-        keep = functools.partial(_as_it_is, mesh=mesh)
+        keep = functools.partial(_keep_layout, mesh=mesh)
         placed = jax.tree.map(keep, parts, placed, is_leaf=is_named_array)
     return Arguments(jitted, placed[0], placed[1], mappings)
 
 
-def _inner(compiled: Any) -> Any:
+def _unwrap(compiled: Any) -> Any:
     """Return the function that was compiled."""
     return compiled.__wrapped__
 
@@ -139,7 +139,7 @@ def _call_module(module: Callable[..., Any], *args: Tree, **kwargs: Tree) -> Any
     return module(*args, **kwargs)
 
 
-def _mappings(
+def _find_mappings(
     mapping: ResourceMapping | Mappings | None, own: AxisMapping | Mappings | None
 ) -> Mappings:
     """Return what is given, or what a function has of its own, or what is current."""
@@ -155,7 +155,7 @@ def _mappings(
     return Mappings(resolved)
 
 
-def _abstract(leaf: Payload) -> Any:
+def _make_abstract(leaf: Payload) -> Any:
     """Return an array without values; all else stays."""
     payload = payload_of(leaf)
     if not is_array(payload):
@@ -163,7 +163,7 @@ def _abstract(leaf: Payload) -> Any:
     return refilled(leaf, abstract_array(payload))
 
 
-def _as_it_is(leaf: Payload, placed: Payload, mesh: MeshLike) -> Any:
+def _keep_layout(leaf: Payload, placed: Payload, mesh: MeshLike) -> Any:
     """Keep the layout of an array that lies on an equal mesh already."""
     sharding = getattr(payload_of(leaf), "sharding", None)
     if not isinstance(sharding, NamedSharding) or dict(sharding.mesh.shape) != dict(mesh.shape):
@@ -174,22 +174,22 @@ def _as_it_is(leaf: Payload, placed: Payload, mesh: MeshLike) -> Any:
     return refilled(leaf, there)
 
 
-def rows_of(given: Arguments) -> dict[str, ArrayLayout]:
+def list_rows(given: Arguments) -> dict[str, ArrayLayout]:
     """Return how the arguments are laid out, by what the program calls them."""
     leaves = labels(given.fn.__wrapped__, given.args, given.kwargs, is_named_array)
     found: dict[str, ArrayLayout] = {}
     for name, (label, leaf) in zip(identifiers(label for label, _ in leaves), leaves, strict=True):
         for row in show(leaf).arrays:
-            found[name] = dataclasses.replace(row, path=_path(label))
+            found[name] = dataclasses.replace(row, path=_write_path(label))
     return found
 
 
-def _path(label: str) -> str:
+def _write_path(label: str) -> str:
     """Write the label of an argument as a path: `model.layers[0].weight` is `model.layers.0.weight`."""
     return _INDEX.sub(r".\1", label)
 
 
-def by_kind(
+def sort_by_kind(
     given: Arguments, rows: Mapping[str, ArrayLayout]
 ) -> dict[str, tuple[ArrayLayout, ...]]:
     """Sort arguments into parameters, state of an optimiser and data."""
@@ -197,13 +197,13 @@ def by_kind(
     states: list[str] = []
     for label, node in labels(fn, args, kwargs, is_optimiser_state):
         if is_optimiser_state(node):
-            states.append(_path(label))
+            states.append(_write_path(label))
     arguments = [*args, *kwargs.values()]
     # Arrays that are arguments of their own, not parts of one.
     whole: list[str] = []
     for label, leaf in labels(fn, args, kwargs, is_named_array):
         if any(leaf is argument for argument in arguments):
-            whole.append(_path(label))
+            whole.append(_write_path(label))
 
     mappings = given.mappings
     found: dict[str, list[ArrayLayout]] = {"parameters": [], "optimizer": [], "data": []}

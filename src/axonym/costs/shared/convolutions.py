@@ -21,7 +21,7 @@ class Sliding(NamedTuple):
     before: int = 0
 
 
-def meetings(image: int, kernel: int, result: int, sliding: Sliding) -> int:
+def count_meetings(image: int, kernel: int, result: int, sliding: Sliding) -> int:
     """Count the pairs of an element of the result and one of the kernel that meet an element of the image.
 
     Args:
@@ -34,13 +34,14 @@ def meetings(image: int, kernel: int, result: int, sliding: Sliding) -> int:
     period = np.arange(sliding.spread)
     begun = np.arange(kernel)[:, None] * sliding.dilation - sliding.before + period * sliding.stride
     step = sliding.stride * sliding.spread
-    first = np.maximum(0, _up(-begun, step))
+    first = np.maximum(0, _divide_up(-begun, step))
     end = np.minimum(
-        _up(result - period, sliding.spread), _up(image * sliding.spread - begun, step)
+        _divide_up(result - period, sliding.spread),
+        _divide_up(image * sliding.spread - begun, step),
     )
     return int(np.sum(np.maximum(0, end - first), where=begun % sliding.spread == 0))
 
 
-def _up(number: np.ndarray, by: int) -> np.ndarray:
+def _divide_up(number: np.ndarray, by: int) -> np.ndarray:
     """Divide, and round up."""
     return -(-number // by)

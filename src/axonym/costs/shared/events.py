@@ -7,7 +7,7 @@ which kind of program it comes from.
 from typing import NamedTuple
 
 from .places import Place
-from .ring import latency_of, seconds_of
+from .ring import estimate_latency, estimate_seconds
 from .rows import Collective
 from .targets import Target
 
@@ -60,11 +60,11 @@ class Sending(NamedTuple):
     def estimate(self, target: Target) -> Collective:
         """Return the row of a report, with the time on a target."""
         ring = self.kind, self.group, self.mesh_axes, target
-        seconds = seconds_of(
+        seconds = estimate_seconds(
             self.kind, self.nbytes, self.group, self.mesh_axes, target, is_one_way=self.is_one_way
         )
         # Arrays that are sent together wait for the steps of the ring once.
-        seconds -= latency_of(*ring) * (self.together - 1) / self.together
+        seconds -= estimate_latency(*ring) * (self.together - 1) / self.together
         return Collective(
             self.kind,
             self.mesh_axes,

@@ -33,12 +33,12 @@ class NameTable:
     arguments: Mapping[str, ArrayLayout]
     of_parameters: frozenset[str] = frozenset()
 
-    def ways(self, entry: Entry) -> int:
+    def count_shards(self, entry: Entry) -> int:
         """Return into how many parts mesh axes split an axis."""
         sizes = dict(self.mesh)
         return math.prod(sizes.get(axis, 1) for axis in entry)
 
-    def on(self, entries: Mapping[str, Entry], mesh_axes: Sequence[str]) -> list[str]:
+    def find_on(self, entries: Mapping[str, Entry], mesh_axes: Sequence[str]) -> list[str]:
         """List the names that lie on some of these mesh axes."""
         return [name for name, entry in entries.items() if set(entry) & set(mesh_axes)]
 
@@ -50,26 +50,26 @@ class NameTable:
             found.update(argument.path.split("."))
         return frozenset(found)
 
-    def in_arguments(self, layer: str) -> list[str]:
+    def find_in_arguments(self, layer: str) -> list[str]:
         """Return the parts of a layer, without the class of a module that nobody holds by a name."""
         parts = layer.split(".")
         while parts and parts[0] not in self._words:
             parts.pop(0)
         return parts
 
-    def is_of_layer(self, name: str, layer: str) -> bool:
+    def is_in(self, name: str, layer: str) -> bool:
         """Return whether a parameter of a layer has an axis."""
-        parts = self.in_arguments(layer)
+        parts = self.find_in_arguments(layer)
         if not parts:
             return False
         for argument in self.arguments.values():
-            if occurs(name, argument.names) and is_within(parts, argument.path.split(".")):
+            if has_axis(name, argument.names) and is_within(parts, argument.path.split(".")):
                 return True
         return False
 
-    def may_be_of_layer(self, name: str, layer: str) -> bool:
+    def is_possible_in(self, name: str, layer: str) -> bool:
         """Return whether a layer may sum over an axis: not over one that parameters of other layers alone have."""
-        return name not in self.of_parameters or self.is_of_layer(name, layer)
+        return name not in self.of_parameters or self.is_in(name, layer)
 
 
 def collect_names(
@@ -128,6 +128,6 @@ def narrow(candidates: Iterable[str], preferences: Iterable[Callable[[str], bool
     return found
 
 
-def occurs(name: str, names: Names) -> bool:
+def has_axis(name: str, names: Names) -> bool:
     """Return whether an array has an axis, or one that derives from it."""
     return any(name in bases_of(own) for own in names)

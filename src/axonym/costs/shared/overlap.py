@@ -33,7 +33,7 @@ def assume_overlap(
             share = min(1.0, longest / own.sending)
         if own.moving > own.computing:
             by = "memory"
-        found.append(_overlap(one, share, (by,)))
+        found.append(_apply_share(one, share, (by,)))
     return tuple(found)
 
 
@@ -44,10 +44,10 @@ def apply_window(rows: Sequence[Collective], window: Window | None) -> list[Coll
         each += one.seconds / max(one.count, 1)
     if window is None or not each:
         return list(rows)
-    return [_overlap(one, min(1.0, window.seconds / each), window.layers) for one in rows]
+    return [_apply_share(one, min(1.0, window.seconds / each), window.layers) for one in rows]
 
 
-def _overlap(one: Collective, share: float, by: tuple[str, ...]) -> Collective:
+def _apply_share(one: Collective, share: float, by: tuple[str, ...]) -> Collective:
     if not share or not one.seconds:
         return one
     return dataclasses.replace(one, hidden=share * one.seconds, hidden_by=by)

@@ -62,7 +62,9 @@ class Places:
         """Return the layer and the phase of an operation; of several that are merged, the layer that they share."""
         found = self._known.get(source)
         if found is None:
-            several = [place_of(one, has_gradient=self.has_gradient) for one in sources_of(source)]
+            several = [
+                find_place(one, has_gradient=self.has_gradient) for one in expand_merged(source)
+            ]
             levels = zip(*(place.layer.split(".") for place in several), strict=False)
             common = itertools.takewhile(lambda parts: len(set(parts)) == 1, levels)
             layer = ".".join(parts[0] for parts in common)
@@ -70,7 +72,7 @@ class Places:
         return found
 
 
-def place_of(source: str, *, has_gradient: bool) -> Place:
+def find_place(source: str, *, has_gradient: bool) -> Place:
     """Return the layer and the phase of an operation.
 
     Args:
@@ -81,7 +83,7 @@ def place_of(source: str, *, has_gradient: bool) -> Place:
     names: list[str] = []
     phase: Phase = "forward"
     is_marked = False
-    parts = _segments(source, "/")
+    parts = _segment(source, "/")
     # The last is the operation itself.
     for part in parts[:-1]:
         inner = part
@@ -103,10 +105,10 @@ def place_of(source: str, *, has_gradient: bool) -> Place:
             names += filter(None, inner.split("/"))
     if has_gradient and not is_marked:
         phase = "other"
-    return Place(".".join(_once(names)), phase)
+    return Place(".".join(_drop_repeat(names)), phase)
 
 
-def _once(names: list[str]) -> list[str]:
+def _drop_repeat(names: list[str]) -> list[str]:
     """Remove what is said twice: within a checkpoint, JAX repeats the scope around it."""
     for count in range(len(names) // 2, 0, -1):
         if names[-count:] == names[-2 * count : -count]:
@@ -122,28 +124,28 @@ def _is_layer(name: str) -> bool:
     return not any(mark in name for mark in ("->", "<", "(", ":", ",")) and name[0] != "_"
 
 
-def sources_of(source: str) -> list[str]:
+def expand_merged(source: str) -> list[str]:
     """Return the names of all operations that the compiler merged into one, written `a/(b:c)/d`."""
-    start = _merged(source)
+    start = _find_merged(source)
     if start is None:
         return [source]
-    end = _closing(source, start)
+    end = _find_closing(source, start)
     found: list[str] = []
-    for choice in _segments(source[start + 1 : end], ":"):
-        found += sources_of(source[:start] + choice + source[end + 1 :])
+    for choice in _segment(source[start + 1 : end], ":"):
+        found += expand_merged(source[:start] + choice + source[end + 1 :])
     return found
 
 
-def _merged(source: str) -> int | None:
+def _find_merged(source: str) -> int | None:
     """Return where the first merged part begins."""
     for match in re.finditer(r"(?:^|/)\(", source):
         start = match.end() - 1
-        if len(_segments(source[start + 1 : _closing(source, start)], ":")) > 1:
+        if len(_segment(source[start + 1 : _find_closing(source, start)], ":")) > 1:
             return start
     return None
 
 
-def _closing(text: str, start: int) -> int:
+def _find_closing(text: str, start: int) -> int:
     depth = 0
     for i in range(start, len(text)):
         depth += (text[i] == "(") - (text[i] == ")")
@@ -152,7 +154,7 @@ def _closing(text: str, start: int) -> int:
     return len(text)
 
 
-def _segments(text: str, mark: str) -> list[str]:
+def _segment(text: str, mark: str) -> list[str]:
     """Split a text at a mark that is not inside of parentheses."""
     found = [""]
     depth = 0
@@ -171,7 +173,7 @@ def is_within(layer: Sequence[str], path: Sequence[str]) -> bool:
     return all(part in rest for part in layer)
 
 
-def layer_of_path(path: str, layers: Mapping[str, str]) -> str:
+def find_layer(path: str, layers: Mapping[str, str]) -> str:
     """Return the layer that has a parameter.
 
     Args:
@@ -182,7 +184,7 @@ def layer_of_path(path: str, layers: Mapping[str, str]) -> str:
     parts = path.split(".")
     best = ""
     for layer in layers:
-        if is_within(layer.split("."), parts) and depth_of(layer) > depth_of(best):
+        if is_within(layer.split("."), parts) and count_parts(layer) > count_parts(best):
             best = layer
     if best:
         return layers[best]
@@ -191,6 +193,6 @@ def layer_of_path(path: str, layers: Mapping[str, str]) -> str:
     return ""
 
 
-def depth_of(layer: str) -> int:
+def count_parts(layer: str) -> int:
     """Return the number of parts of a path."""
     return len(list(filter(None, layer.split("."))))

@@ -12,7 +12,7 @@ Pairs: TypeAlias = frozenset[tuple[int, int]]
 STEPS = {"all-gather": 1, "all-reduce": 2, "reduce-scatter": 1, "all-to-all": 1}
 
 
-def wire_bytes(kind: str, nbytes: float, group: int) -> float:
+def count_wire_bytes(kind: str, nbytes: float, group: int) -> float:
     """Return what one device sends for one collective, if the devices form a ring.
 
     With n devices in a group and b bytes of operands on each: all-gather b (n - 1), because its operand is one shard;
@@ -28,15 +28,15 @@ def wire_bytes(kind: str, nbytes: float, group: int) -> float:
     return factors.get(kind, 1.0) * nbytes
 
 
-def latency_of(kind: str, group: int, mesh_axes: tuple[str, ...], target: Target) -> float:
+def estimate_latency(kind: str, group: int, mesh_axes: tuple[str, ...], target: Target) -> float:
     """Return how long the steps of a ring take in which nothing is sent."""
     steps = 1
     if kind in STEPS:
         steps = STEPS[kind] * (group - 1)
-    return steps * _link_of(mesh_axes, target).latency
+    return steps * _find_link(mesh_axes, target).latency
 
 
-def seconds_of(
+def estimate_seconds(
     kind: str,
     nbytes: float,
     group: int,
@@ -55,15 +55,15 @@ def seconds_of(
         target: what the time is for.
         is_one_way: whether a device sends to one neighbour, and nothing to the other one meanwhile.
     """
-    link = _link_of(mesh_axes, target)
+    link = _find_link(mesh_axes, target)
     bandwidth = link.bandwidth
     if is_one_way and link.one_way is not None:
         bandwidth = link.one_way
-    sending = wire_bytes(kind, nbytes, group) / bandwidth
-    return latency_of(kind, group, mesh_axes, target) + sending
+    sending = count_wire_bytes(kind, nbytes, group) / bandwidth
+    return estimate_latency(kind, group, mesh_axes, target) + sending
 
 
-def sends_one_way(pairs: Iterable[tuple[int, int]], ways: int, others: Container[Pairs]) -> bool:
+def is_sent_one_way(pairs: Iterable[tuple[int, int]], ways: int, others: Container[Pairs]) -> bool:
     """Return whether a permute sends to one neighbour, while no other permute sends the other way.
 
     Devices that swap what they have send to one neighbour each, too.
@@ -73,21 +73,21 @@ def sends_one_way(pairs: Iterable[tuple[int, int]], ways: int, others: Container
         ways: the number of devices in the ring; of two, each one has one neighbour.
         others: the permutes under way at the same time.
     """
-    back = backwards(pairs)
+    back = reverse(pairs)
     if ways <= 2 or not back:
         return False
     return back == frozenset(pairs) or back not in others
 
 
-def backwards(pairs: Iterable[tuple[int, int]]) -> Pairs:
+def reverse(pairs: Iterable[tuple[int, int]]) -> Pairs:
     """Return the pairs of the permute that sends the other way."""
     return frozenset((target, source) for source, target in pairs)
 
 
-def plain_axes(mesh_axes: tuple[str, ...]) -> tuple[str, ...]:
+def strip_counts(mesh_axes: tuple[str, ...]) -> tuple[str, ...]:
     """Return mesh axes by their names, where one of which a part takes part is written `data:2`."""
     return tuple(axis.partition(":")[0] for axis in mesh_axes)
 
 
-def _link_of(mesh_axes: tuple[str, ...], target: Target) -> Link:
-    return target.link_of(plain_axes(mesh_axes))
+def _find_link(mesh_axes: tuple[str, ...], target: Target) -> Link:
+    return target.link_of(strip_counts(mesh_axes))

@@ -12,7 +12,7 @@ from .targets import Target
 Counted: TypeAlias = Mapping[tuple[str, Phase], tuple[float, float, float]]
 
 
-def counted_by_place(
+def sum_by_place(
     amounts: Iterable[Amount], place_of: Callable[[str], Place], target: Target
 ) -> Counted:
     """Add up what is computed, read and written, by layer and phase."""
@@ -26,7 +26,7 @@ def counted_by_place(
     return counted
 
 
-def work_of(
+def make_work(
     counted: Counted,
     communication: Iterable[Collective],
     target: Target,

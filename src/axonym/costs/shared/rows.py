@@ -6,7 +6,7 @@ Both readers make them from a program, and the report sums and prints them. They
 import dataclasses
 from typing import Literal, TypeAlias
 
-from .ring import wire_bytes
+from .ring import count_wire_bytes
 
 __all__ = ["Collective", "Kept", "Memory", "Time", "Work"]
 
@@ -60,7 +60,7 @@ class Collective:
     @property
     def sent(self) -> int:
         """Bytes that one device sends in all runs together, if the devices form a ring."""
-        return round(self.count * wire_bytes(self.kind, self.nbytes, self.group))
+        return round(self.count * count_wire_bytes(self.kind, self.nbytes, self.group))
 
     @property
     def axis(self) -> str:

@@ -20,7 +20,7 @@ class Additions:
         """Note that an array is the result of a collective."""
         self._sums[id(variable)] = sent
 
-    def returned(
+    def note_results(
         self, inside: Sequence[Variable], outside: Sequence[Variable], body: Sequence[Equation]
     ) -> None:
         """Note that the results of a body, which nobody else reads, are those of an equation."""
@@ -32,7 +32,7 @@ class Additions:
             if found is not None and id(own) not in read:
                 self._sums[id(result)] = found
 
-    def spared(
+    def find_redundant(
         self,
         equation: Equation,
         readers: Mapping[int, Sequence[Equation]],

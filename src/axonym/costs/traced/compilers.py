@@ -41,7 +41,7 @@ ACCELERATOR = Compiler(scatters=True, folds=True, merges=False, masks=False)
 TPU = ACCELERATOR._replace(rounds=True, tiles=True, windows=2**20, intensity=1024, masks_sums=True)
 
 
-def compiler_of(platform: str) -> Compiler:
+def find_compiler(platform: str) -> Compiler:
     """Return what the compiler for a platform does, such as `cpu` or `tpu`."""
     if platform == "cpu":
         return CPU

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from ...engine import Entry, entries_from_spec, find_auto_axes, only, without
-from ..shared.convolutions import Sliding, meetings
+from ..shared.convolutions import Sliding, count_meetings
 from .compilers import Compiler
 
 # JAX publishes no types of these.
@@ -54,27 +54,27 @@ class Value(NamedTuple):
     partial: Entry = ()
 
 
-def ways(entry: Entry, mesh: Mapping[str, int]) -> int:
+def count_shards(entry: Entry, mesh: Mapping[str, int]) -> int:
     """Return into how many parts mesh axes split a dimension."""
     return math.prod(mesh[axis] for axis in entry)
 
 
-def block(
+def divide_shape(
     shape: Sequence[int], entries: Sequence[Entry], mesh: Mapping[str, int]
 ) -> tuple[int, ...]:
     """Return the dimensions of what one device holds of an array; uneven parts are rounded up."""
     found: list[int] = []
     for size, entry in zip(shape, entries, strict=True):
-        found.append(-(-size // ways(entry, mesh)))
+        found.append(-(-size // count_shards(entry, mesh)))
     return tuple(found)
 
 
-def nbytes_of(value: Value, mesh: Mapping[str, int]) -> int:
+def count_bytes(value: Value, mesh: Mapping[str, int]) -> int:
     """Return the bytes that one device holds of an array."""
-    return math.prod(block(value.shape, value.entries, mesh)) * value.itemsize
+    return math.prod(divide_shape(value.shape, value.entries, mesh)) * value.itemsize
 
 
-def short(dtype: str) -> str:
+def abbreviate(dtype: str) -> str:
     """Return what compiled programs call a dtype."""
     return _SHORT.get(dtype, dtype)
 
@@ -84,7 +84,7 @@ def is_literal(variable: Variable) -> bool:
     return hasattr(variable, "val")
 
 
-def settled(variable: Variable, guess: Sequence[Entry] = ()) -> Value:
+def find_layout(variable: Variable, guess: Sequence[Entry] = ()) -> Value:
     """Return how an array is laid out: by its type where that tells, otherwise as guessed.
 
     Args:
@@ -118,7 +118,7 @@ def settled(variable: Variable, guess: Sequence[Entry] = ()) -> Value:
     return Value(shape, str(dtype), itemsize, tuple(entries), partial)
 
 
-def bodies(equation: Equation) -> list[Program]:
+def list_bodies(equation: Equation) -> list[Program]:
     """Return the programs that an equation runs, without those that only say how two elements combine."""
     name = equation.primitive.name
     if name.startswith(("scatter", "reduce")) or name == "pallas_call":
@@ -139,7 +139,7 @@ def bodies(equation: Equation) -> list[Program]:
     return found
 
 
-def unstacked(outside: Sequence[Variable], inside: Sequence[Variable]) -> int:
+def count_unstacked(outside: Sequence[Variable], inside: Sequence[Variable]) -> int:
     """Return how many arrays a scan does not slice or stack; they come first."""
     count = 0
     for variable, own in zip(outside, inside, strict=True):
@@ -147,7 +147,7 @@ def unstacked(outside: Sequence[Variable], inside: Sequence[Variable]) -> int:
     return count
 
 
-def source_of(equation: Equation, prefix: str) -> str:
+def write_source(equation: Equation, prefix: str) -> str:
     """Return the name of an operation, as a compiled program has it.
 
     Args:
@@ -161,7 +161,7 @@ def source_of(equation: Equation, prefix: str) -> str:
     return "/".join(part for part in (prefix, own, name) if part)
 
 
-def needed(program: Program, used: Sequence[bool] | None = None) -> list[Equation]:
+def find_needed(program: Program, used: Sequence[bool] | None = None) -> list[Equation]:
     """Return the equations whose results somebody uses.
 
     Args:
@@ -174,26 +174,26 @@ def needed(program: Program, used: Sequence[bool] | None = None) -> list[Equatio
             live.add(id(variable))
     found: list[Equation] = []
     for equation in reversed(program.eqns):
-        if acts(equation) or live.intersection(map(id, equation.outvars)):
+        if has_effect(equation) or live.intersection(map(id, equation.outvars)):
             used_here = [id(variable) in live for variable in equation.outvars]
             found.append(equation)
-            live.update(map(id, _read_for(equation, used_here)))
+            live.update(map(id, _find_operands(equation, used_here)))
     found.reverse()
     return found
 
 
-def _read_for(equation: Equation, used: Sequence[bool]) -> Sequence[Variable]:
+def _find_operands(equation: Equation, used: Sequence[bool]) -> Sequence[Variable]:
     """Return what an equation reads for the results that somebody uses: of a call, perhaps not all that it takes."""
     operands: Sequence[Variable] = equation.invars
-    inner = bodies(equation)
+    inner = list_bodies(equation)
     if all(used) or len(inner) != 1 or len(inner[0].invars) != len(operands):
         return operands
     (body,) = inner
-    inside = used_inside(equation, body, used)
+    inside = find_used_inside(equation, body, used)
     if inside is None:
         return operands
     read: set[int] = set()
-    for one in needed(body, inside):
+    for one in find_needed(body, inside):
         read.update(map(id, one.invars))
     for variable, is_used in zip(body.outvars, inside, strict=True):
         if is_used:
@@ -205,13 +205,13 @@ def _read_for(equation: Equation, used: Sequence[bool]) -> Sequence[Variable]:
     return found
 
 
-def acts(equation: Equation) -> bool:
+def has_effect(equation: Equation) -> bool:
     """Return whether an equation does something beside its results; that devices take part in it is none of that."""
     # JAX has no public name for this effect of collectives.
     return any(type(effect).__name__ != "NamedAxisEffect" for effect in equation.effects)
 
 
-def used_inside(equation: Equation, body: Program, used: Sequence[bool]) -> list[bool] | None:
+def find_used_inside(equation: Equation, body: Program, used: Sequence[bool]) -> list[bool] | None:
     """Return which results of a body somebody uses: of a loop, also those that its next turn uses; None for all.
 
     Args:
@@ -225,13 +225,13 @@ def used_inside(equation: Equation, body: Program, used: Sequence[bool]) -> list
     found = list(used)
     if name != "scan":
         return found
-    carried = unstacked(equation.outvars, body.outvars)
-    first = unstacked(equation.invars, body.invars) - carried
+    carried = count_unstacked(equation.outvars, body.outvars)
+    first = count_unstacked(equation.invars, body.invars) - carried
     is_settled = False
     while not is_settled:
         is_settled = True
         read: set[int] = set()
-        for one in needed(body, found):
+        for one in find_needed(body, found):
             read.update(map(id, one.invars))
         for i, variable in enumerate(body.outvars):
             if found[i]:
@@ -243,7 +243,7 @@ def used_inside(equation: Equation, body: Program, used: Sequence[bool]) -> list
     return found
 
 
-def readers_of(equations: Sequence[Equation]) -> dict[int, list[Equation]]:
+def find_readers(equations: Sequence[Equation]) -> dict[int, list[Equation]]:
     """Return who reads each array, by its id."""
     found: dict[int, list[Equation]] = {}
     for equation in equations:
@@ -253,7 +253,7 @@ def readers_of(equations: Sequence[Equation]) -> dict[int, list[Equation]]:
     return found
 
 
-def flops_of(
+def count_flops(
     equation: Equation,
     inputs: Sequence[Value],
     mesh: Mapping[str, int],
@@ -269,30 +269,30 @@ def flops_of(
     """
     name = equation.primitive.name
     if name == "dot_general":
-        return _product(equation, inputs, mesh)
+        return _count_product(equation, inputs, mesh)
     if name in ("ragged_dot", "ragged_dot_general"):
-        return _ragged(equation, inputs, mesh, compiler)
+        return _count_ragged(equation, inputs, mesh, compiler)
     if name == "conv_general_dilated":
-        return _convolution(equation, inputs, mesh)
+        return _count_convolution(equation, inputs, mesh)
     if name == "pallas_call":
         estimate = equation.params.get("cost_estimate")
         return float(getattr(estimate, "flops", 0) or 0)
     return 0.0
 
 
-def _product(equation: Equation, inputs: Sequence[Value], mesh: Mapping[str, int]) -> float:
-    labels = labelled(inputs[0], inputs[1], equation.params["dimension_numbers"])
+def _count_product(equation: Equation, inputs: Sequence[Value], mesh: Mapping[str, int]) -> float:
+    labels = label_dimensions(inputs[0], inputs[1], equation.params["dimension_numbers"])
     used: set[str] = set()
     for label in labels.values():
         used.update(label.entry)
-    asked = list(settled(equation.outvars[0]).entries)
+    asked = list(find_layout(equation.outvars[0]).entries)
     total = 2.0
     for label in labels.values():
         entry = label.entry
         if not label.is_summed:
             # A result that is asked for in smaller parts is computed so.
             entry = (*entry, *without(asked.pop(0), used))
-        total *= -(-label.size // ways(entry, mesh))
+        total *= -(-label.size // count_shards(entry, mesh))
     return total
 
 
@@ -310,16 +310,16 @@ class Label(NamedTuple):
     is_summed: bool
 
 
-def labelled(left: Value, right: Value, numbers: Any) -> dict[tuple[str, int], Label]:
+def label_dimensions(left: Value, right: Value, numbers: Any) -> dict[tuple[str, int], Label]:
     """Return the dimensions of a product: those of the result in its order, then those that are summed over."""
     (left_over, right_over), (left_shared, right_shared) = numbers
     pairs: list[tuple[tuple[str, int], int, Entry, bool]] = []
 
-    def both(i: int, j: int) -> Entry:
+    def join_entries(i: int, j: int) -> Entry:
         return left.entries[i] or right.entries[j]
 
     for i, j in zip(left_shared, right_shared, strict=True):
-        pairs.append((("shared", i), left.shape[i], both(i, j), False))
+        pairs.append((("shared", i), left.shape[i], join_entries(i, j), False))
     for i, size in enumerate(left.shape):
         if i not in left_over and i not in left_shared:
             pairs.append((("left", i), size, left.entries[i], False))
@@ -327,7 +327,7 @@ def labelled(left: Value, right: Value, numbers: Any) -> dict[tuple[str, int], L
         if j not in right_over and j not in right_shared:
             pairs.append((("right", j), size, right.entries[j], False))
     for i, j in zip(left_over, right_over, strict=True):
-        pairs.append((("over", i), left.shape[i], both(i, j), True))
+        pairs.append((("over", i), left.shape[i], join_entries(i, j), True))
 
     found: dict[tuple[str, int], Label] = {}
     used: set[str] = set()
@@ -338,7 +338,7 @@ def labelled(left: Value, right: Value, numbers: Any) -> dict[tuple[str, int], L
     return found
 
 
-def _ragged(
+def _count_ragged(
     equation: Equation,
     inputs: Sequence[Value],
     mesh: Mapping[str, int],
@@ -354,8 +354,8 @@ def _ragged(
         (summed, _), _ = numbers.dot_dimension_numbers
         sums = bool(set(summed) & set(numbers.lhs_ragged_dimensions))
     left, right = inputs[:2]
-    total = 2.0 * math.prod(block(left.shape, left.entries, mesh))
-    for i, size in enumerate(block(right.shape, right.entries, mesh)):
+    total = 2.0 * math.prod(divide_shape(left.shape, left.entries, mesh))
+    for i, size in enumerate(divide_shape(right.shape, right.entries, mesh)):
         if i not in shared:
             total *= size
     if compiler is not None and (compiler.masks or (sums and compiler.masks_sums)):
@@ -363,12 +363,14 @@ def _ragged(
     return total
 
 
-def _convolution(equation: Equation, inputs: Sequence[Value], mesh: Mapping[str, int]) -> float:
+def _count_convolution(
+    equation: Equation, inputs: Sequence[Value], mesh: Mapping[str, int]
+) -> float:
     """Count the operations of a convolution; elements of the padding, and between those of an image, do not count."""
     image, kernel = inputs[:2]
     params = equation.params
     numbers = params["dimension_numbers"]
-    result = settled(equation.outvars[0])
+    result = find_layout(equation.outvars[0])
     (rows, channels, *image_places), (features, summed, *kernel_places), out = numbers
     over = kernel.entries[summed]
     if kernel.shape[summed] == image.shape[channels]:
@@ -384,17 +386,17 @@ def _convolution(equation: Equation, inputs: Sequence[Value], mesh: Mapping[str,
             params["lhs_dilation"][i],
             params["padding"][i][0],
         )
-        pairs = meetings(image.shape[own], kernel.shape[along], result.shape[at], sliding)
+        pairs = count_meetings(image.shape[own], kernel.shape[along], result.shape[at], sliding)
         sizes.append((pairs, (*entries[at], *kernel.entries[along])))
     total = 2.0
     used: set[str] = set()
     for size, entry in (*sizes, (kernel.shape[summed], over)):
-        total *= -(-size // ways(without(entry, used), mesh))
+        total *= -(-size // count_shards(without(entry, used), mesh))
         used.update(entry)
     return total
 
 
-def arrays_of(variables: Sequence[Variable]) -> Iterator[Variable]:
+def iterate_arrays(variables: Sequence[Variable]) -> Iterator[Variable]:
     """Yield the arrays of what an equation reads, without numbers of the program."""
     for variable in variables:
         if not is_literal(variable):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from .equations import Equation, Variable, arrays_of, bodies, readers_of
+from .equations import Equation, Variable, find_readers, iterate_arrays, list_bodies
 
 # These read and write arrays; all else is computed where its result is used.
 _KERNELS = (
@@ -32,16 +32,16 @@ def is_chain(equation: Equation) -> bool:
     """Return whether an equation calls a function of elements, which is computed with what is around it."""
     if equation.primitive.name not in _CALLS:
         return False
-    for program in bodies(equation):
+    for program in list_bodies(equation):
         for inner in program.eqns:
-            if is_kernel(inner) or (bodies(inner) and not is_chain(inner)):
+            if is_kernel(inner) or (list_bodies(inner) and not is_chain(inner)):
                 return False
     return True
 
 
-def is_run(equation: Equation) -> bool:
+def has_programs(equation: Equation) -> bool:
     """Return whether an equation runs programs, whose equations are computed one by one."""
-    return bool(bodies(equation)) and not is_chain(equation)
+    return bool(list_bodies(equation)) and not is_chain(equation)
 
 
 def is_kernel(equation: Equation) -> bool:
@@ -64,11 +64,11 @@ class Fusion:
         self._equations = equations
         self._stored: set[int] = set(map(id, results))
         self._made: dict[int, Equation] = {}
-        self._readers = readers_of(equations)
+        self._readers = find_readers(equations)
         for equation in equations:
             name = equation.primitive.name
             is_sum = name.startswith(_SUMS)
-            is_alone = is_kernel(equation) or is_run(equation)
+            is_alone = is_kernel(equation) or has_programs(equation)
             if is_alone:
                 self._stored.update(map(id, equation.outvars))
             if is_alone and not is_sum:
@@ -81,39 +81,39 @@ class Fusion:
         """Return whether an array is in memory."""
         return id(variable) in self._stored or id(variable) not in self._made
 
-    def operands(self, equation: Equation) -> list[Variable]:
+    def find_operands(self, equation: Equation) -> list[Variable]:
         """Return the arrays in memory that an equation reads, through what is computed on the way."""
         found: dict[int, Variable] = {}
-        for variable in arrays_of(equation.invars):
-            found.update(self._sources_of(variable))
+        for variable in iterate_arrays(equation.invars):
+            found.update(self._find_sources(variable))
         return list(found.values())
 
-    def _sources_of(self, variable: Variable) -> dict[int, Variable]:
+    def _find_sources(self, variable: Variable) -> dict[int, Variable]:
         if self.is_stored(variable):
             return {id(variable): variable}
         known = self._sources.get(id(variable))
         if known is None:
             known = {}
             # Earlier equations were asked before, so this is not deep.
-            for operand in arrays_of(self._made[id(variable)].invars):
-                known.update(self._sources_of(operand))
+            for operand in iterate_arrays(self._made[id(variable)].invars):
+                known.update(self._find_sources(operand))
             self._sources[id(variable)] = known
         return known
 
-    def kernels(self) -> Iterator[tuple[Equation, list[Variable]]]:
+    def iterate_kernels(self) -> Iterator[tuple[Equation, list[Variable]]]:
         """Yield the equations whose results are in memory, with the arrays that they read, in order."""
         for equation in self._equations:
-            operands = self.operands(equation)
-            if is_run(equation):
+            operands = self.find_operands(equation)
+            if has_programs(equation):
                 continue
             if any(map(self.is_stored, equation.outvars)):
                 yield equation, operands
 
-    def in_order(self) -> Iterator[tuple[Equation, list[Variable], list[Variable]]]:
+    def iterate_all(self) -> Iterator[tuple[Equation, list[Variable], list[Variable]]]:
         """Yield all equations, with the arrays in memory that they read and those that they make."""
         for equation in self._equations:
             made: list[Variable] = []
             for variable in equation.outvars:
                 if self.is_stored(variable):
                     made.append(variable)
-            yield equation, self.operands(equation), made
+            yield equation, self.find_operands(equation), made

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ...engine import Entry, only, without
-from .equations import Equation, Value, Variable, block, settled
-from .moves import Move, ordered
+from .equations import Equation, Value, Variable, divide_shape, find_layout
+from .moves import Move, order
 
 
 class Part(NamedTuple):
@@ -21,7 +21,7 @@ class Part(NamedTuple):
     value: Value
 
 
-def looked_up(
+def find_lookup_moves(
     equation: Equation, inputs: Sequence[Value], result: Value, mesh: Mapping[str, int]
 ) -> list[Part]:
     """List what devices send each other for a `gather` of rows, of which each has its own and a part of each row.
@@ -34,22 +34,22 @@ def looked_up(
     by_rows = set(itertools.chain.from_iterable(indices.entries[:-1]))
     found: list[Part] = []
     for i, entry in enumerate(table.entries):
-        both = ordered(only(entry, by_rows), mesh)
+        both = order(only(entry, by_rows), mesh)
         if not both or i in dropped or equation.params["slice_sizes"][i] != table.shape[i]:
             continue
         if entry not in indices.entries:
             # Parts of rows would change places more than once.
-            whole = block(table.shape, table.entries, mesh)
+            whole = divide_shape(table.shape, table.entries, mesh)
             found.append(Part(Move("all-gather", both, whole, (table.shape[i],)), table))
             continue
-        ids = block(indices.shape, indices.entries, mesh)
+        ids = divide_shape(indices.shape, indices.entries, mesh)
         found.append(Part(Move("all-gather", both, ids, ()), indices))
-        rows = block(result.shape, result.entries, mesh)
+        rows = divide_shape(result.shape, result.entries, mesh)
         found.append(Part(Move("all-to-all", both, rows, (table.shape[i],)), result))
     return found
 
 
-def added(
+def find_gradient_moves(
     equation: Equation,
     inputs: Sequence[Value],
     users: Sequence[Equation],
@@ -73,26 +73,26 @@ def added(
     numbers = equation.params["dimension_numbers"]
     dropped = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
     wanted: Variable = users[0].outvars[0]
-    entries = list(settled(wanted).entries)
+    entries = list(find_layout(wanted).entries)
     table, updates = inputs[0], inputs[2]
     found: list[Part] = []
     rest = parts
     for i, size in enumerate(table.shape):
-        own = ordered(only(entries[i], rest), mesh)
+        own = order(only(entries[i], rest), mesh)
         if i in dropped:
             entries[i] = table.entries[i]
         elif own:
             if entries[i] not in updates.entries:
                 return None
             rest = without(rest, own)
-            rows = block(updates.shape, updates.entries, mesh)
+            rows = divide_shape(updates.shape, updates.entries, mesh)
             found.append(Part(Move("all-to-all", own, rows, (size,)), updates))
     if rest:
         return None
     return found, entries
 
 
-def added_where_kept(
+def find_sum_layout(
     entries: Sequence[Entry], parts: Entry, users: Sequence[Equation]
 ) -> list[Entry]:
     """Return how a sum over rows is laid out, if each device adds only those rows of the table that it keeps.
@@ -107,6 +107,6 @@ def added_where_kept(
         return found
     wanted: Variable = users[0].outvars[0]
     used = set(itertools.chain(parts, *entries))
-    for i, entry in enumerate(settled(wanted).entries):
+    for i, entry in enumerate(find_layout(wanted).entries):
         found[i] = found[i] or without(entry, used)
     return found

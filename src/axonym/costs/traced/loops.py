@@ -3,13 +3,13 @@
 import math
 from collections.abc import Sequence
 
-from .equations import Equation, Program, Variable, is_literal, unstacked
+from .equations import Equation, Program, Variable, count_unstacked, is_literal
 from .numbering import RECOMPUTED
 
 _BRANCHING = ("cond", "while")
 
 
-class Turns:
+class Loops:
     """On how many of the loops around it each array depends, the outermost first."""
 
     def __init__(self) -> None:
@@ -18,16 +18,16 @@ class Turns:
 
     def note(self, equation: Equation) -> None:
         """Note that the results of an equation depend on what its operands do."""
-        self._let(equation.outvars, self._deepest(equation.invars))
+        self._set_depths(equation.outvars, self._find_deepest(equation.invars))
 
-    def runs(self, equation: Equation, count: int) -> int:
+    def count_runs(self, equation: Equation, count: int) -> int:
         """Return how often an equation runs, if those loops leave it out that it does not depend on.
 
         Args:
             equation: the equation.
             count: how often it would run.
         """
-        depth = self._deepest(equation.invars)
+        depth = self._find_deepest(equation.invars)
         return count // math.prod(self._lengths[depth:])
 
     def enter(self, equation: Equation, body: Program) -> int:
@@ -37,17 +37,17 @@ class Turns:
         name = equation.primitive.name
         if name == "scan" and equation.params["length"] != 1:
             self._lengths.append(equation.params["length"])
-            whole = unstacked(outside, inside) - _carried(equation, body)
-            self._pass(outside[:whole], inside[:whole])
-            self._let(inside[whole:], outer + 1)
+            whole = count_unstacked(outside, inside) - _count_carried(equation, body)
+            self._copy_depths(outside[:whole], inside[:whole])
+            self._set_depths(inside[whole:], outer + 1)
         elif name in _BRANCHING:
             # What is in a branch stays there, and a loop of unknown length counts as one turn.
             self._lengths.append(1)
-            self._let(inside, outer + 1)
+            self._set_depths(inside, outer + 1)
         elif len(outside) != len(inside) or _is_barrier(equation):
-            self._let(inside, self._deepest(outside))
+            self._set_depths(inside, self._find_deepest(outside))
         else:
-            self._pass(outside, inside)
+            self._copy_depths(outside, inside)
         return outer
 
     def leave(self, equation: Equation, body: Program, outer: int) -> None:
@@ -57,28 +57,28 @@ class Turns:
         if is_loop or len(equation.outvars) != len(body.outvars):
             self.note(equation)
         else:
-            self._pass(body.outvars, equation.outvars)
+            self._copy_depths(body.outvars, equation.outvars)
 
-    def _deepest(self, variables: Sequence[Variable]) -> int:
-        return max(map(self._depth, variables), default=0)
+    def _find_deepest(self, variables: Sequence[Variable]) -> int:
+        return max(map(self._find_depth, variables), default=0)
 
-    def _depth(self, variable: Variable) -> int:
+    def _find_depth(self, variable: Variable) -> int:
         if is_literal(variable):
             return 0
         return self._depths.get(id(variable), 0)
 
-    def _pass(self, given: Sequence[Variable], taken: Sequence[Variable]) -> None:
+    def _copy_depths(self, given: Sequence[Variable], taken: Sequence[Variable]) -> None:
         for one, other in zip(given, taken, strict=True):
-            self._depths[id(other)] = self._depth(one)
+            self._depths[id(other)] = self._find_depth(one)
 
-    def _let(self, variables: Sequence[Variable], depth: int) -> None:
+    def _set_depths(self, variables: Sequence[Variable], depth: int) -> None:
         for variable in variables:
             self._depths[id(variable)] = depth
 
 
-def _carried(equation: Equation, body: Program) -> int:
+def _count_carried(equation: Equation, body: Program) -> int:
     """Return how many arrays a scan hands from one turn to the next."""
-    return unstacked(equation.outvars, body.outvars)
+    return count_unstacked(equation.outvars, body.outvars)
 
 
 def _is_barrier(equation: Equation) -> bool:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ...engine import Entry, only, without
 from ..shared.ring import Pairs
 from .compilers import ACCELERATOR, Compiler
-from .equations import Value, block, ways
+from .equations import Value, count_shards, divide_shape
 from .propagation import Sum
 
 
@@ -54,13 +54,13 @@ class Sent(NamedTuple):
     pairs: Pairs = frozenset()
 
 
-def ordered(axes: Iterable[str], mesh: Mapping[str, int]) -> Entry:
+def order(axes: Iterable[str], mesh: Mapping[str, int]) -> Entry:
     """Return mesh axes in the order of the mesh, without those of one device."""
     several = [axis for axis, size in mesh.items() if size > 1]
     return only(several, set(axes))
 
 
-def moves(
+def list_moves(
     value: Value,
     wanted: Sequence[Entry],
     mesh: Mapping[str, int],
@@ -90,61 +90,61 @@ def moves(
         wants.update(entry)
     parts = without(value.partial, set(keeping))
 
-    def here() -> tuple[int, ...]:
-        return block(value.shape, now, mesh)
+    def find_shape() -> tuple[int, ...]:
+        return divide_shape(value.shape, now, mesh)
 
     # What is new in a dimension is taken of what a device has.
     for i, entry in enumerate(wanted):
         fresh = without(entry, {*now[i], *has, *parts})
         now[i] = (*now[i], *fresh)
-    scattered = ordered(only(parts, wants), mesh)
+    scattered = order(only(parts, wants), mesh)
     if scattered and compiler.scatters:
-        found.append(Move("reduce-scatter", scattered, here(), _sizes(sums)))
+        found.append(Move("reduce-scatter", scattered, find_shape(), _list_sizes(sums)))
         for i, entry in enumerate(wanted):
             now[i] = (*now[i], *only(entry, scattered))
     elif scattered:
-        found.append(Move("all-reduce", scattered, here(), _sizes(sums)))
-    rest = ordered(without(parts, scattered), mesh)
+        found.append(Move("all-reduce", scattered, find_shape(), _list_sizes(sums)))
+    rest = order(without(parts, scattered), mesh)
     together = [sums]
     if not compiler.folds and sums:
         together = [(one,) for one in sums]
     for several in together:
         own = rest
         if several:
-            own = only(rest, _axes(several))
+            own = only(rest, _collect_axes(several))
         if own:
-            found.append(Move("all-reduce", own, here(), _sizes(several)))
-    rest = ordered(parts, mesh)
+            found.append(Move("all-reduce", own, find_shape(), _list_sizes(several)))
+    rest = order(parts, mesh)
     for i, entry in enumerate(wanted):
         now[i] = (*now[i], *without(only(entry, rest), now[i]))
 
     for i, entry in enumerate(wanted):
-        arriving = ordered((axis for axis in without(entry, now[i]) if axis in has), mesh)
+        arriving = order((axis for axis in without(entry, now[i]) if axis in has), mesh)
         if arriving:
             sizes = (value.shape[i],)
-            found.append(Move("all-to-all", arriving, here(), sizes))
+            found.append(Move("all-to-all", arriving, find_shape(), sizes))
             for j, own in enumerate(now):
                 now[j] = without(own, arriving)
             now[i] = (*now[i], *arriving)
     for i, entry in enumerate(wanted):
-        leaving = ordered(without(now[i], entry), mesh)
+        leaving = order(without(now[i], entry), mesh)
         if leaving:
-            found.append(Move("all-gather", leaving, here(), (value.shape[i],)))
+            found.append(Move("all-gather", leaving, find_shape(), (value.shape[i],)))
             now[i] = without(now[i], leaving)
     return found
 
 
-def _sizes(sums: Sequence[Sum]) -> tuple[int, ...]:
+def _list_sizes(sums: Sequence[Sum]) -> tuple[int, ...]:
     return tuple(one.size for one in sums)
 
 
-def _axes(sums: Sequence[Sum]) -> set[str]:
+def _collect_axes(sums: Sequence[Sum]) -> set[str]:
     found: set[str] = set()
     for one in sums:
         found.update(one.mesh_axes)
     return found
 
 
-def group(move: Move, mesh: Mapping[str, int]) -> int:
+def count_group(move: Move, mesh: Mapping[str, int]) -> int:
     """Return how many devices take part with each other."""
-    return ways(move.mesh_axes, mesh)
+    return count_shards(move.mesh_axes, mesh)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from ...engine import Entry, without
-from .equations import Equation, Value, labelled, settled
+from .equations import Equation, Value, find_layout, label_dimensions
 
 
 class Sum(NamedTuple):
@@ -24,19 +24,19 @@ Natural: TypeAlias = tuple[list[Entry], tuple[Sum, ...]]
 Rule: TypeAlias = Callable[[Equation, Sequence[Value]], Natural]
 
 
-def natural(equation: Equation, inputs: Sequence[Value]) -> Natural:
+def propagate(equation: Equation, inputs: Sequence[Value]) -> Natural:
     """Return how the first result of an equation is laid out if each device uses what it has."""
     name = equation.primitive.name
     if name.startswith(("reduce_", "arg")) and "axes" in equation.params:
-        return _reduced(equation, inputs)
+        return _reduce(equation, inputs)
     if name.startswith("scatter"):
-        return _scattered(equation, inputs)
-    return _RULES.get(name, _alike)(equation, inputs)
+        return _scatter(equation, inputs)
+    return _RULES.get(name, _align)(equation, inputs)
 
 
-def _alike(equation: Equation, inputs: Sequence[Value]) -> Natural:
+def _align(equation: Equation, inputs: Sequence[Value]) -> Natural:
     """Lay out each dimension as operands do that have as many dimensions, and the same size."""
-    shape = settled(equation.outvars[0]).shape
+    shape = find_layout(equation.outvars[0]).shape
     entries: list[Entry] = [()] * len(shape)
     used: set[str] = set()
     for value in inputs:
@@ -49,7 +49,7 @@ def _alike(equation: Equation, inputs: Sequence[Value]) -> Natural:
     return entries, ()
 
 
-def _reduced(equation: Equation, inputs: Sequence[Value]) -> Natural:
+def _reduce(equation: Equation, inputs: Sequence[Value]) -> Natural:
     value = inputs[0]
     axes = equation.params["axes"]
     entries: list[Entry] = []
@@ -62,10 +62,10 @@ def _reduced(equation: Equation, inputs: Sequence[Value]) -> Natural:
     return entries, tuple(sums)
 
 
-def _product(equation: Equation, inputs: Sequence[Value]) -> Natural:
+def _multiply(equation: Equation, inputs: Sequence[Value]) -> Natural:
     entries: list[Entry] = []
     sums: list[Sum] = []
-    labels = labelled(inputs[0], inputs[1], equation.params["dimension_numbers"])
+    labels = label_dimensions(inputs[0], inputs[1], equation.params["dimension_numbers"])
     for label in labels.values():
         if not label.is_summed:
             entries.append(label.entry)
@@ -74,7 +74,7 @@ def _product(equation: Equation, inputs: Sequence[Value]) -> Natural:
     return entries, tuple(sums)
 
 
-def _convolved(equation: Equation, inputs: Sequence[Value]) -> Natural:
+def _convolve(equation: Equation, inputs: Sequence[Value]) -> Natural:
     image, kernel = inputs[:2]
     numbers = equation.params["dimension_numbers"]
     entries: list[Entry] = [()] * len(image.shape)
@@ -91,7 +91,7 @@ def _convolved(equation: Equation, inputs: Sequence[Value]) -> Natural:
     return entries, sums
 
 
-def _transposed(equation: Equation, inputs: Sequence[Value]) -> Natural:
+def _transpose(equation: Equation, inputs: Sequence[Value]) -> Natural:
     entries = [inputs[0].entries[i] for i in equation.params["permutation"]]
     return entries, ()
 
@@ -105,7 +105,7 @@ def _broadcast(equation: Equation, inputs: Sequence[Value]) -> Natural:
     return entries, ()
 
 
-def _reshaped(equation: Equation, inputs: Sequence[Value]) -> Natural:
+def _reshape(equation: Equation, inputs: Sequence[Value]) -> Natural:
     """Keep mesh axes of the first of dimensions that are merged or split."""
     before: dict[int, Entry] = {}
     place = 1
@@ -113,7 +113,7 @@ def _reshaped(equation: Equation, inputs: Sequence[Value]) -> Natural:
         place *= size
         if size > 1:
             before[place] = entry
-    shape = settled(equation.outvars[0]).shape
+    shape = find_layout(equation.outvars[0]).shape
     entries: list[Entry] = []
     place = 1
     for size in reversed(shape):
@@ -126,7 +126,7 @@ def _reshaped(equation: Equation, inputs: Sequence[Value]) -> Natural:
     return entries, ()
 
 
-def _gathered(equation: Equation, inputs: Sequence[Value]) -> Natural:
+def _gather(equation: Equation, inputs: Sequence[Value]) -> Natural:
     """Look up on each device what it has: along a dimension that is split, others add zeros."""
     table, indices = inputs[:2]
     numbers = equation.params["dimension_numbers"]
@@ -150,15 +150,15 @@ def _gathered(equation: Equation, inputs: Sequence[Value]) -> Natural:
             sums.append(Sum(entry, table.shape[i]))
         if i not in dropped:
             kept.append(entry if is_whole else ())
-    shape = settled(equation.outvars[0]).shape
+    shape = find_layout(equation.outvars[0]).shape
     entries: list[Entry] = []
     for i in range(len(shape)):
         source = kept if i in numbers.offset_dims else rows
         entries.append(without(source.pop(0), parts))
-    return _once(entries), tuple(sums)
+    return _drop_repeats(entries), tuple(sums)
 
 
-def _scattered(equation: Equation, inputs: Sequence[Value]) -> Natural:
+def _scatter(equation: Equation, inputs: Sequence[Value]) -> Natural:
     """Add on each device the updates that it has: those that are split over places are parts of a sum."""
     table, _, updates = inputs[:3]
     numbers = equation.params["dimension_numbers"]
@@ -176,7 +176,7 @@ def _scattered(equation: Equation, inputs: Sequence[Value]) -> Natural:
         at = windows.pop(0)
         if updates.shape[at] == size:
             entries[i] = entries[i] or updates.entries[at]
-    entries = _once(entries)
+    entries = _drop_repeats(entries)
     used: set[str] = set()
     for entry in entries:
         used.update(entry)
@@ -188,7 +188,7 @@ def _scattered(equation: Equation, inputs: Sequence[Value]) -> Natural:
     return entries, tuple(sums)
 
 
-def _once(entries: Sequence[Entry]) -> list[Entry]:
+def _drop_repeats(entries: Sequence[Entry]) -> list[Entry]:
     """Let the first of several dimensions have a mesh axis."""
     used: set[str] = set()
     found: list[Entry] = []
@@ -200,10 +200,10 @@ def _once(entries: Sequence[Entry]) -> list[Entry]:
 
 _RULES: Mapping[str, Rule] = {
     "broadcast_in_dim": _broadcast,
-    "conv_general_dilated": _convolved,
-    "dot_general": _product,
-    "gather": _gathered,
-    "reshape": _reshaped,
-    "squeeze": _reshaped,
-    "transpose": _transposed,
+    "conv_general_dilated": _convolve,
+    "dot_general": _multiply,
+    "gather": _gather,
+    "reshape": _reshape,
+    "squeeze": _reshape,
+    "transpose": _transpose,
 }

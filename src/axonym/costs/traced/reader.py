@@ -11,24 +11,24 @@ from ...engine import Ledger, Tree, make_mesh
 from ...errors import ShardingError, message
 from ...report import ArrayLayout, unwrapped
 from ..report.cost import Cost
-from ..shared.arguments import Arguments, arguments_of
+from ..shared.arguments import Arguments, lay_out_arguments
 from ..shared.events import Sending
 from ..shared.names import NameTable
 from ..shared.overlap import assume_overlap
 from ..shared.places import Place, Places
-from ..shared.ring import Pairs, sends_one_way
-from ..shared.roofline import counted_by_place, work_of
+from ..shared.ring import Pairs, is_sent_one_way
+from ..shared.roofline import make_work, sum_by_place
 from ..shared.rows import OUTSIDE, Collective, Kept, Memory
 from ..shared.targets import Target
-from .compilers import compiler_of
-from .equations import block, short
-from .memory import Residual, donated_bytes, peak_of, residuals, results_bytes
-from .moves import group
-from .reasons import names_of_dimensions, reasons
+from .compilers import find_compiler
+from .equations import abbreviate, divide_shape
+from .memory import Residual, count_donated, count_results, find_peak, list_residuals
+from .moves import count_group
+from .reasons import find_reasons, name_dimensions
 from .walk import Walk
 
 
-def traced_cost(
+def trace_cost(
     fn: Tree,
     mapping: ResourceMapping | Mappings | None,
     abstract: AbstractMesh,
@@ -40,29 +40,29 @@ def traced_cost(
     call = unwrapped(fn, args, kwargs)
     explicit = make_mesh(dict(abstract.shape), "Explicit")
     auto = make_mesh(dict(abstract.shape), "Auto")
-    given = arguments_of(fn, mapping, explicit, args, kwargs)
+    given = lay_out_arguments(fn, mapping, explicit, args, kwargs)
     ledger = Ledger()
     try:
         traced = _trace(given, explicit, ledger)
     except Exception as error:
-        given = arguments_of(fn, mapping, auto, args, kwargs)
+        given = lay_out_arguments(fn, mapping, auto, args, kwargs)
         # What fails there, too, is a mistake of another kind.
         _trace(given, auto, Ledger())
-        raise _needs_auto(call.name, error) from error
+        raise _make_error(call.name, error) from error
 
     kinds, named = given.describe(ledger, abstract)
     is_auto = not abstract.explicit_axes
     sizes = dict(abstract.shape)
-    walk = Walk(sizes, compiler=compiler_of(target.platform), is_auto=is_auto)
+    walk = Walk(sizes, compiler=find_compiler(target.platform), is_auto=is_auto)
     program = traced.jaxpr.jaxpr
-    inputs = list(map(walk.value, program.invars))
+    inputs = list(map(walk.find_value, program.invars))
     name = f"jit({call.name})"
     walk.run(program, inputs, name)
     places = Places(one.source for one in (*walk.done, *walk.sent))
-    communication = _communication(walk, places, named, target)
-    counted = counted_by_place(walk.done, places.find, target)
-    work = work_of(counted, communication, target)
-    kept = [_kept(one, walk, named) for one in residuals(program, places.find, name)]
+    communication = _list_collectives(walk, places, named, target)
+    counted = sum_by_place(walk.done, places.find, target)
+    work = make_work(counted, communication, target)
+    kept = [_make_kept(one, walk, named) for one in list_residuals(program, places.find, name)]
     return Cost(
         given.write_title(call.name),
         "traced",
@@ -71,14 +71,14 @@ def traced_cost(
         tuple(abstract.shape.items()),
         kinds,
         assume_overlap(communication, work),
-        _memory(traced, walk, kinds, kept),
+        _count_memory(traced, walk, kinds, kept),
         work,
         ledger.waiting,
-        _notes(walk, places),
+        _write_notes(walk, places),
     )
 
 
-def _memory(
+def _count_memory(
     traced: Any, walk: Walk, kinds: Mapping[str, tuple[ArrayLayout, ...]], kept: list[Kept]
 ) -> Memory:
     """Count what a device holds."""
@@ -91,14 +91,14 @@ def _memory(
         held["parameters"],
         held["optimizer"],
         held["data"],
-        results_bytes(program.outvars, walk),
-        donated_bytes(program.invars, donated, program.outvars, walk),
-        peak_of(program, walk, is_whole=True),
+        count_results(program.outvars, walk),
+        count_donated(program.invars, donated, program.outvars, walk),
+        find_peak(program, walk, is_whole=True),
         tuple(sorted((one for one in kept if one.nbytes), key=lambda one: -one.nbytes)),
     )
 
 
-def _notes(walk: Walk, places: Places) -> tuple[str, ...]:
+def _write_notes(walk: Walk, places: Places) -> tuple[str, ...]:
     """Say what the numbers leave out."""
     found: dict[str, dict[str, None]] = {}
     for text, source in walk.unknown:
@@ -112,7 +112,7 @@ def _trace(given: Arguments, mesh: AbstractMesh, ledger: Ledger) -> Any:
         return given.fn.trace(*given.args, **given.kwargs)
 
 
-def _needs_auto(name: str, error: Exception) -> ShardingError:
+def _make_error(name: str, error: Exception) -> ShardingError:
     problem = (
         f"{name} can be traced on Auto mesh axes, but not on Explicit ones, whose types it needs"
     )
@@ -121,7 +121,7 @@ def _needs_auto(name: str, error: Exception) -> ShardingError:
     return ShardingError(message("cost", problem, f"{type(error).__name__}: {first}", hint=hint))
 
 
-def _communication(
+def _list_collectives(
     walk: Walk, places: Places, named: NameTable, target: Target
 ) -> tuple[Collective, ...]:
     # Each layer is taken to send both ways at once. What is no permute has no pairs.
@@ -132,16 +132,16 @@ def _communication(
     for one in walk.sent:
         move = one.move
         place = places.find(one.source)
-        devices = group(move, dict(named.mesh))
+        devices = count_group(move, dict(named.mesh))
         beside = permutes[place, one.runs]
-        is_one_way = sends_one_way(one.pairs, devices, beside)
+        is_one_way = is_sent_one_way(one.pairs, devices, beside)
         nbytes, kind, runs = move.elements * one.itemsize, move.kind, one.runs
         if one.is_windowed:
             # Two ways around, a part at a time, with one part more each way than a ring needs.
             kind, nbytes, runs = "collective-permute", nbytes // devices, runs * (devices + 1)
         is_update = place.phase == "other" and places.has_gradient
-        axes = reasons(move, named, place.layer, is_update=is_update)
-        dtype = short(one.dtype)
+        axes = find_reasons(move, named, place.layer, is_update=is_update)
+        dtype = abbreviate(one.dtype)
         event = Sending(
             kind, move.mesh_axes, axes, place, runs, devices, nbytes, move.shape, dtype, is_one_way
         )
@@ -149,17 +149,17 @@ def _communication(
     return tuple(found)
 
 
-def _kept(one: Residual, walk: Walk, named: NameTable) -> Kept:
-    value = walk.value(one.variable)
+def _make_kept(one: Residual, walk: Walk, named: NameTable) -> Kept:
+    value = walk.find_value(one.variable)
     entries: Sequence[tuple[str, ...]] = value.entries
     shape = value.shape
     if one.several > 1:
         shape, entries = shape[1:], entries[1:]
     return Kept(
         one.layer,
-        names_of_dimensions(shape, entries, named),
-        block(shape, entries, dict(named.mesh)),
+        name_dimensions(shape, entries, named),
+        divide_shape(shape, entries, dict(named.mesh)),
         value.dtype,
         one.several,
-        walk.nbytes(one.variable),
+        walk.count_bytes(one.variable),
     )

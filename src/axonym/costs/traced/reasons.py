@@ -8,7 +8,7 @@ from ..shared.names import NameTable, narrow
 from .moves import Move
 
 
-def reasons(move: Move, named: NameTable, layer: str, *, is_update: bool) -> tuple[str, ...]:
+def find_reasons(move: Move, named: NameTable, layer: str, *, is_update: bool) -> tuple[str, ...]:
     """Return the named axis that makes a collective necessary, or several that do; none if that is not known.
 
     Args:
@@ -20,7 +20,7 @@ def reasons(move: Move, named: NameTable, layer: str, *, is_update: bool) -> tup
     rest = list(move.mesh_axes)
     found: list[str] = []
     while rest:
-        name = _reason(move, rest[:1], named, layer, is_update=is_update)
+        name = _find_reason(move, rest[:1], named, layer, is_update=is_update)
         if name is None:
             return ()
         found.append(name)
@@ -29,33 +29,33 @@ def reasons(move: Move, named: NameTable, layer: str, *, is_update: bool) -> tup
     return tuple(found)
 
 
-def _reason(
+def _find_reason(
     move: Move, mesh_axes: Sequence[str], named: NameTable, layer: str, *, is_update: bool
 ) -> str | None:
-    computed = named.on(named.computed, mesh_axes)
-    stored = named.on(named.stored, mesh_axes)
+    computed = named.find_on(named.computed, mesh_axes)
+    stored = named.find_on(named.stored, mesh_axes)
     is_sum = move.kind in ("all-reduce", "reduce-scatter")
     first = stored
     if is_sum and not is_update:
         first = computed
     preferences: tuple[Callable[[str], bool], ...] = (
-        lambda name: _has(move.sizes, named.sizes.get(name, ())),
-        lambda name: _divides(move.sizes, named.sizes.get(name, ())),
+        lambda name: _has_size(move.sizes, named.sizes.get(name, ())),
+        lambda name: _has_divisor(move.sizes, named.sizes.get(name, ())),
         lambda name: name in first,
-        lambda name: named.is_of_layer(name, layer),
+        lambda name: named.is_in(name, layer),
     )
     if is_sum:
-        may_be = functools.partial(named.may_be_of_layer, layer=layer)
+        may_be = functools.partial(named.is_possible_in, layer=layer)
         preferences = (preferences[2], *preferences, may_be)
     candidates = narrow((*computed, *stored), preferences)
     return candidates[0] if len(candidates) == 1 else None
 
 
-def _has(sizes: Sequence[int], own: "frozenset[int] | tuple[()]") -> bool:
+def _has_size(sizes: Sequence[int], own: "frozenset[int] | tuple[()]") -> bool:
     return bool(set(sizes).intersection(own))
 
 
-def _divides(sizes: Sequence[int], own: "frozenset[int] | tuple[()]") -> bool:
+def _has_divisor(sizes: Sequence[int], own: "frozenset[int] | tuple[()]") -> bool:
     for size in sizes:
         for part in own:
             if part > 1 and size % part == 0:
@@ -63,7 +63,7 @@ def _divides(sizes: Sequence[int], own: "frozenset[int] | tuple[()]") -> bool:
     return False
 
 
-def names_of_dimensions(
+def name_dimensions(
     shape: Sequence[int], entries: Sequence[Entry], named: NameTable
 ) -> tuple[str, ...]:
     """Return the names that dimensions may have, by their sizes and mesh axes; those of several are joined by `|`.
@@ -75,11 +75,11 @@ def names_of_dimensions(
     """
     found: list[str] = []
     for size, entry in zip(shape, entries, strict=True):
-        found.append("|".join(_names_of(size, entry, named)) or "?")
+        found.append("|".join(_list_names(size, entry, named)) or "?")
     return tuple(found)
 
 
-def _names_of(size: int, entry: Entry, named: NameTable) -> list[str]:
+def _list_names(size: int, entry: Entry, named: NameTable) -> list[str]:
     fitting = [name for name, sizes in named.sizes.items() if size in sizes]
     laid_out: Mapping[str, Entry] = named.computed
     same = [name for name in fitting if laid_out.get(name, ()) == tuple(entry)]

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence, Set
 
 from jax.lax import Precision
 
-from .equations import PASSING, Equation, Variable, bodies, readers_of
+from .equations import PASSING, Equation, Variable, find_readers, list_bodies
 
 # Products of float32 take one pass of bfloat16, unless they ask for more.
 _ROUNDED = 2
@@ -12,7 +12,7 @@ _ROUNDING = (None, Precision.DEFAULT)
 _ONE_BY_ONE = ("while", "cond", "shard_map")
 
 
-def width_read(
+def find_width(
     variable: Variable, readers: Mapping[int, Sequence[Equation]], returned: Set[int]
 ) -> int:
     """Return the bytes of an element that those who read a floating array need, which are at most its own.
@@ -27,11 +27,11 @@ def width_read(
         return whole
     needed = 0
     for reader in readers.get(id(variable), ()):
-        needed = max(needed, _width_for(reader, variable, readers, returned))
+        needed = max(needed, _find_width_for(reader, variable, readers, returned))
     return needed or whole
 
 
-def _width_for(
+def _find_width_for(
     reader: Equation,
     variable: Variable,
     readers: Mapping[int, Sequence[Equation]],
@@ -39,28 +39,28 @@ def _width_for(
 ) -> int:
     whole = int(variable.aval.dtype.itemsize)
     name = reader.primitive.name
-    if name == "dot_general" and _rounds(reader.params["precision"]):
+    if name == "dot_general" and _is_rounding(reader.params["precision"]):
         return _ROUNDED
     if name in PASSING:
         (result,) = reader.outvars
         width = int(result.aval.dtype.itemsize)
         if width < whole:
             return width
-        return width_read(result, readers, returned)
-    inner = bodies(reader)
+        return find_width(result, readers, returned)
+    inner = list_bodies(reader)
     if name in _ONE_BY_ONE or len(inner) != 1 or len(inner[0].invars) != len(reader.invars):
         return whole
     (body,) = inner
-    inside = readers_of(body.eqns)
+    inside = find_readers(body.eqns)
     results = set(map(id, body.outvars))
     needed = 0
     for operand, own in zip(reader.invars, body.invars, strict=True):
         if operand is variable:
-            needed = max(needed, width_read(own, inside, results))
+            needed = max(needed, find_width(own, inside, results))
     return needed
 
 
-def _rounds(precision: object) -> bool:
+def _is_rounding(precision: object) -> bool:
     several = precision
     if not isinstance(several, tuple):
         several = (precision,)

@@ -8,9 +8,7 @@ from collections.abc import Iterable, Sequence
 TILE = (8, 128)
 
 
-def fills_tiles(
-    part: Sequence[int], dimensions: Iterable[int], *, as_written: bool = False
-) -> bool:
+def is_tiled(part: Sequence[int], dimensions: Iterable[int], *, as_written: bool = False) -> bool:
     """Return whether the parts of an array begin at the borders of tiles.
 
     Args:
@@ -22,22 +20,22 @@ def fills_tiles(
         return True
     rows, columns = len(part) - 2, len(part) - 1
     if not as_written:
-        rows, columns = tiled(part)
+        rows, columns = choose_tile(part)
     steps = {rows: TILE[0], columns: TILE[1]}
     return all(part[one] % steps.get(one, 1) == 0 for one in dimensions)
 
 
-def tiled(part: Sequence[int]) -> tuple[int, int]:
+def choose_tile(part: Sequence[int]) -> tuple[int, int]:
     """Return the dimensions that are rows and columns of tiles: those that leave least of the tiles empty.
 
     Of several that leave as much, columns and then rows are those that are written last.
     """
     last_first = range(len(part) - 1, -1, -1)
     pairs = [(rows, columns) for columns, rows in itertools.permutations(last_first, 2)]
-    return min(pairs, key=lambda pair: _held(part, pair))
+    return min(pairs, key=lambda pair: _count_padded(part, pair))
 
 
-def _held(part: Sequence[int], pair: tuple[int, int]) -> int:
+def _count_padded(part: Sequence[int], pair: tuple[int, int]) -> int:
     """Return how many numbers whole tiles hold."""
     held = list(part)
     for dimension, step in zip(pair, TILE, strict=True):

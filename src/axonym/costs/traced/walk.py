@@ -15,26 +15,26 @@ from .equations import (
     Program,
     Value,
     Variable,
-    block,
-    bodies,
-    flops_of,
+    count_bytes,
+    count_flops,
+    count_unstacked,
+    divide_shape,
+    find_layout,
+    find_needed,
+    find_readers,
+    find_used_inside,
     is_literal,
-    nbytes_of,
-    needed,
-    readers_of,
-    settled,
-    source_of,
-    unstacked,
-    used_inside,
+    list_bodies,
+    write_source,
 )
 from .fusions import Fusion, is_chain
-from .lookups import Part, added, added_where_kept, looked_up
-from .loops import Turns
-from .moves import Move, Sent, moves, ordered
+from .lookups import Part, find_gradient_moves, find_lookup_moves, find_sum_layout
+from .loops import Loops
+from .moves import Move, Sent, list_moves, order
 from .numbering import Numbering
-from .propagation import Sum, natural
-from .rounding import width_read
-from .tiles import fills_tiles
+from .propagation import Sum, propagate
+from .rounding import find_width
+from .tiles import is_tiled
 
 # Collectives that a `shard_map` has, and the kinds that reports call them.
 _COLLECTIVES = {
@@ -72,7 +72,7 @@ class Walk:
         compiler: what makes the program.
         is_auto: whether it is made for Auto mesh axes.
         numbering: what is known of which arrays are the same.
-        turns: what is known of which arrays are the same in every turn of a loop.
+        loops: what is known of which arrays are the same in every turn of a loop.
         additions: what is known of which arrays devices have summed.
 
     Attributes:
@@ -89,14 +89,14 @@ class Walk:
         compiler: Compiler,
         is_auto: bool = False,
         numbering: Numbering | None = None,
-        turns: Turns | None = None,
+        loops: Loops | None = None,
         additions: Additions | None = None,
     ) -> None:
         self._mesh = mesh
         self._compiler = compiler
         self._is_auto = is_auto
         self._numbering = numbering or Numbering(merges=compiler.merges)
-        self._turns = turns or Turns()
+        self._loops = loops or Loops()
         self._additions = additions or Additions()
         self.sent: list[Sent] = []
         self.done: list[Amount] = []
@@ -105,18 +105,18 @@ class Walk:
         self._products: dict[int, float] = {}
         self.values: dict[int, Value] = {}
 
-    def value(self, variable: Variable) -> Value:
+    def find_value(self, variable: Variable) -> Value:
         """Return how an array is laid out."""
         if is_literal(variable):
-            return settled(variable)
+            return find_layout(variable)
         found = self.values.get(id(variable))
         if found is None:
-            found = self.values[id(variable)] = settled(variable)
+            found = self.values[id(variable)] = find_layout(variable)
         return found
 
-    def nbytes(self, variable: Variable) -> int:
+    def count_bytes(self, variable: Variable) -> int:
         """Return the bytes of an array on one device."""
-        return nbytes_of(self.value(variable), self._mesh)
+        return count_bytes(self.find_value(variable), self._mesh)
 
     def run(
         self,
@@ -141,26 +141,26 @@ class Walk:
             How its results are laid out.
         """
         for variable, value in zip(program.invars, given, strict=True):
-            self.values[id(variable)] = settled(variable, value.entries)
+            self.values[id(variable)] = find_layout(variable, value.entries)
         self._split = split or {}
-        equations = needed(program, used)
-        readers = readers_of(equations)
+        equations = find_needed(program, used)
+        readers = find_readers(equations)
         returned = set(map(id, program.outvars))
         if used is not None:
             returned = {id(program.outvars[i]) for i, is_used in enumerate(used) if is_used}
         computed: list[Equation] = []
         for equation in equations:
             before = len(self.sent), len(self.done)
-            is_repeated = not bodies(equation) and self._numbering.is_repeated(equation)
-            self._equation(equation, readers, returned, source, count)
+            is_repeated = not list_bodies(equation) and self._numbering.is_repeated(equation)
+            self._visit(equation, readers, returned, source, count)
             if is_repeated:
                 del self.sent[before[0] :], self.done[before[1] :]
             else:
                 computed.append(equation)
-        self._accesses(Fusion(computed, program.outvars), source, count)
-        return [self.value(variable) for variable in program.outvars]
+        self._count_accesses(Fusion(computed, program.outvars), source, count)
+        return [self.find_value(variable) for variable in program.outvars]
 
-    def _equation(
+    def _visit(
         self,
         equation: Equation,
         readers: Mapping[int, Sequence[Equation]],
@@ -168,29 +168,29 @@ class Walk:
         prefix: str,
         count: int,
     ) -> None:
-        inputs = [self.value(variable) for variable in equation.invars]
-        source = source_of(equation, prefix)
-        inner = bodies(equation)
+        inputs = [self.find_value(variable) for variable in equation.invars]
+        source = write_source(equation, prefix)
+        inner = list_bodies(equation)
         if inner:
             used = [id(one) in readers or id(one) in returned for one in equation.outvars]
-            divided = [self._divided(one, readers, returned) for one in equation.outvars]
-            self._bodies(equation, inner, inputs, used, divided, source, count)
+            divided = [self._find_divisions(one, readers, returned) for one in equation.outvars]
+            self._visit_bodies(equation, inner, inputs, used, divided, source, count)
             return
-        self._turns.note(equation)
+        self._loops.note(equation)
         if self._compiler.adds:
-            spared = self._additions.spared(equation, readers, returned)
+            spared = self._additions.find_redundant(equation, readers, returned)
             if spared is not None:
                 self.sent = [one for one in self.sent if one is not spared]
-        self._computes(equation, inputs, source, count)
+        self._compute(equation, inputs, source, count)
         name = equation.primitive.name
         if name in _COLLECTIVES:
-            self._collective(equation, inputs, readers, returned, source, count)
+            self._visit_collective(equation, inputs, readers, returned, source, count)
             return
         if name == "dot_general":
-            self._products[id(equation.outvars[0])] = flops_of(equation, inputs, self._mesh)
+            self._products[id(equation.outvars[0])] = count_flops(equation, inputs, self._mesh)
         elif name in PASSING and id(equation.invars[0]) in self._products:
             self._products[id(equation.outvars[0])] = self._products[id(equation.invars[0])]
-        entries, sums = natural(equation, inputs)
+        entries, sums = propagate(equation, inputs)
         if name.startswith("scatter"):
             users = readers.get(id(equation.outvars[0]), ())
             entries, sums = self._scatter(equation, inputs, entries, sums, users, source, count)
@@ -198,10 +198,12 @@ class Walk:
             guess: Sequence[Entry] = ()
             if len(entries) == len(getattr(variable.aval, "shape", ())):
                 guess = entries
-            self.values[id(variable)] = settled(variable, guess)
+            self.values[id(variable)] = find_layout(variable, guess)
         if name == "gather":
-            moved = looked_up(equation, inputs, self.value(equation.outvars[0]), self._mesh)
-            self._send(moved, source, self._turns.runs(equation, count))
+            moved = find_lookup_moves(
+                equation, inputs, self.find_value(equation.outvars[0]), self._mesh
+            )
+            self._send(moved, source, self._loops.count_runs(equation, count))
         parts: Entry = ()
         if name in PASSING and inputs:
             parts = inputs[0].partial
@@ -211,7 +213,7 @@ class Walk:
             has = Reached(tuple(entries), parts, sums)
             sources = [source]
             if self._is_auto and name == "reshard":
-                sources = self._loops(equation, has, readers, prefix) or sources
+                sources = self._find_slicing_loops(equation, has, readers, prefix) or sources
             for place in sources:
                 self._reach(equation, has, readers, returned, place, count)
 
@@ -227,17 +229,17 @@ class Walk:
     ) -> tuple[list[Entry], tuple[Sum, ...]]:
         """Send what is added to rows that other devices keep; return the layout and the sums that are left."""
         parts = tuple(axis for one in sums for axis in one.mesh_axes)
-        split = added(equation, inputs, users, parts, self._mesh)
+        split = find_gradient_moves(equation, inputs, users, parts, self._mesh)
         if split is None:
-            return added_where_kept(entries, parts, users), tuple(sums)
+            return find_sum_layout(entries, parts, users), tuple(sums)
         moved, kept = split
-        self._send(moved, source, self._turns.runs(equation, count))
+        self._send(moved, source, self._loops.count_runs(equation, count))
         return list(kept), ()
 
-    def _computes(
+    def _compute(
         self, equation: Equation, inputs: Sequence[Value], source: str, count: int
     ) -> None:
-        flops = flops_of(equation, inputs, self._mesh, self._compiler)
+        flops = count_flops(equation, inputs, self._mesh, self._compiler)
         if equation.primitive.name == "pallas_call" and not flops:
             text = "kernels that do not say what they compute count as nothing"
             self.unknown.append((text, source))
@@ -248,7 +250,7 @@ class Walk:
         for move, value in parts:
             self.sent.append(Sent(move, value.dtype, value.itemsize, source, count))
 
-    def _loops(
+    def _find_slicing_loops(
         self,
         equation: Equation,
         has: "Reached",
@@ -257,15 +259,15 @@ class Walk:
     ) -> list[str]:
         """List the loops that slice an array along a split dimension: on Auto mesh axes, each one gathers it."""
         variable = equation.outvars[0]
-        if not has.entries or has.entries[0] == self.value(variable).entries[0]:
+        if not has.entries or has.entries[0] == self.find_value(variable).entries[0]:
             return []
         found: list[str] = []
         for reader in readers.get(id(variable), ()):
             if reader.primitive.name == "scan":
-                (body,) = bodies(reader)
-                sliced = reader.invars[unstacked(reader.invars, body.invars) :]
+                (body,) = list_bodies(reader)
+                sliced = reader.invars[count_unstacked(reader.invars, body.invars) :]
                 if id(variable) in set(map(id, sliced)):
-                    found.append(source_of(reader, prefix))
+                    found.append(write_source(reader, prefix))
         return found
 
     def _reach(
@@ -279,10 +281,10 @@ class Walk:
     ) -> None:
         """Send what the layout of a result asks for; a sum may wait until devices use a part of it."""
         variable = equation.outvars[0]
-        wanted = self.value(variable)
-        count = self._turns.runs(equation, count)
+        wanted = self.find_value(variable)
+        count = self._loops.count_runs(equation, count)
         compiler = self._compiler
-        is_divided = bool(has.parts) and self._waits(variable, has, readers, returned)
+        is_divided = bool(has.parts) and self._is_deferred(variable, has, readers, returned)
         waiting = is_divided and compiler.scatters
         if is_divided:
             # A part of one sum is taken, also where it is no reduce-scatter.
@@ -294,9 +296,9 @@ class Walk:
         value = wanted._replace(entries=has.entries, partial=has.parts)
         elsewhere: Mapping[str, int] = {}
         if compiler.scatters and has.parts and not is_divided:
-            elsewhere = self._divided(variable, readers, returned)
+            elsewhere = self._find_divisions(variable, readers, returned)
         found: list[Sent] = []
-        for move in moves(
+        for move in list_moves(
             value,
             wanted.entries,
             self._mesh,
@@ -308,7 +310,7 @@ class Walk:
                 move = move._replace(kind="reduce-scatter")
             dtype, itemsize = value.dtype, value.itemsize
             if move.kind in _ROUNDED and compiler.rounds:
-                width = width_read(variable, readers, returned)
+                width = find_width(variable, readers, returned)
                 if width < itemsize:
                     dtype, itemsize = "bfloat16", width
             is_scattered = move.kind == "reduce-scatter"
@@ -329,19 +331,19 @@ class Walk:
             return False
         nbytes = move.elements * value.itemsize
         is_long = self._products[id(variable)] >= self._compiler.intensity * nbytes
-        is_split = bool(_axes_of(value) - set(move.mesh_axes))
+        is_split = bool(_collect_axes(value) - set(move.mesh_axes))
         return is_long and not is_split and nbytes >= least
 
     def _is_scattered(self, variable: Variable, move: Move) -> bool:
         """Return whether the compiler makes a reduce-scatter of a sum of which devices use parts."""
         if not self._compiler.tiles:
             return True
-        wanted = self.value(variable)
+        wanted = self.find_value(variable)
         cut: list[int] = []
         for dimension, entry in enumerate(wanted.entries):
             if set(entry) & set(move.mesh_axes):
                 cut.append(dimension)
-        return fills_tiles(block(wanted.shape, wanted.entries, self._mesh), cut)
+        return is_tiled(divide_shape(wanted.shape, wanted.entries, self._mesh), cut)
 
     def _is_cut_at_tiles(
         self, shape: Sequence[int], cut: Mapping[str, int], over: Sequence[str]
@@ -355,9 +357,9 @@ class Walk:
             return False
         for axis in over:
             part[cut[axis]] //= self._mesh[axis]
-        return fills_tiles(part, dimensions, as_written=True)
+        return is_tiled(part, dimensions, as_written=True)
 
-    def _waits(
+    def _is_deferred(
         self,
         variable: Variable,
         has: "Reached",
@@ -366,11 +368,11 @@ class Walk:
     ) -> bool:
         """Return whether the one who uses a sum uses a part of it on each device."""
         parts = set(has.parts)
-        if parts & _axes_of(self.value(variable)):
+        if parts & _collect_axes(self.find_value(variable)):
             return False
-        return bool(parts & self._divided(variable, readers, returned, within=True).keys())
+        return bool(parts & self._find_divisions(variable, readers, returned, within=True).keys())
 
-    def _divided(
+    def _find_divisions(
         self,
         variable: Variable,
         readers: Mapping[int, Sequence[Equation]],
@@ -395,14 +397,14 @@ class Walk:
             if len(users) != 1 or users[0].primitive.name not in PASSING:
                 return found
             here = users[0].outvars[0]
-            entries = settled(here).entries
+            entries = find_layout(here).entries
             for dimension, entry in enumerate(entries):
                 found |= dict.fromkeys(entry, dimension - len(entries))
         if not within and id(here) not in readers:
             found |= self._split.get(id(here), {})
         return found
 
-    def _collective(
+    def _visit_collective(
         self,
         equation: Equation,
         inputs: Sequence[Value],
@@ -416,29 +418,29 @@ class Walk:
         named = params.get("axes", params.get("axis_name", ()))
         if isinstance(named, str):
             named = (named,)
-        over = ordered((axis for axis in named if axis in self._mesh), self._mesh)
+        over = order((axis for axis in named if axis in self._mesh), self._mesh)
         for variable, value in zip(equation.outvars, inputs, strict=False):
-            result = self.values[id(variable)] = settled(variable, value.entries)
-            shape = block(value.shape, value.entries, self._mesh)
+            result = self.values[id(variable)] = find_layout(variable, value.entries)
+            shape = divide_shape(value.shape, value.entries, self._mesh)
             changed: list[int] = []
             for before, after in zip(value.shape, result.shape, strict=False):
                 if before != after:
                     changed.append(max(before, after))
             move = Move(_COLLECTIVES[equation.primitive.name], over, shape, tuple(changed))
             if move.kind == "all-reduce" and self._compiler.scatters:
-                cut = self._divided(variable, readers, returned)
+                cut = self._find_divisions(variable, readers, returned)
                 if cut.keys() >= set(over) and self._is_cut_at_tiles(shape, cut, over):
                     move = move._replace(kind="reduce-scatter")
             dtype, itemsize = value.dtype, value.itemsize
             if move.kind in _ROUNDED and self._compiler.rounds:
-                width = width_read(variable, readers, returned)
+                width = find_width(variable, readers, returned)
                 if width < itemsize:
                     dtype, itemsize = "bfloat16", width
             if over:
                 pairs = frozenset(params.get("perm", ()))
                 self.sent.append(Sent(move, dtype, itemsize, source, count, pairs=pairs))
 
-    def _bodies(
+    def _visit_bodies(
         self,
         equation: Equation,
         inner: Sequence[Program],
@@ -450,7 +452,7 @@ class Walk:
     ) -> None:
         """Walk through what an equation runs: of branches, the one that computes most."""
         name = equation.primitive.name
-        given = _given(equation, inner[0], inputs)
+        given = _pass_arguments(equation, inner[0], inputs)
         if name == "scan":
             count *= equation.params["length"]
         elif name == "while":
@@ -465,19 +467,19 @@ class Walk:
                 compiler=self._compiler,
                 is_auto=self._is_auto,
                 numbering=self._numbering,
-                turns=self._turns,
+                loops=self._loops,
                 additions=self._additions,
             )
-            outer = self._turns.enter(equation, program)
+            outer = self._loops.enter(equation, program)
             scope = self._numbering.enter(equation, program.invars)
-            inside = used_inside(equation, program, used)
-            split = _split_of(equation, program, divided)
+            inside = find_used_inside(equation, program, used)
+            split = _pass_divisions(equation, program, divided)
             arguments = given[: len(program.invars)]
             results = own.run(program, arguments, source, count, inside, split)
             self._numbering.leave(equation, program.outvars, scope)
-            self._turns.leave(equation, program, outer)
+            self._loops.leave(equation, program, outer)
             if name not in _REPEATING:
-                self._additions.returned(program.outvars, equation.outvars, program.eqns)
+                self._additions.note_results(program.outvars, equation.outvars, program.eqns)
             self.values.update(own.values)
             self.unknown += own.unknown
             flops = sum(one.flops for one in own.done)
@@ -495,13 +497,13 @@ class Walk:
                 more = len(getattr(variable.aval, "shape", ())) - len(guess)
                 guess = ((),) * more + tuple(guess)
             if name == "shard_map":
-                guess = _put_together(equation.params["out_specs"][i], guess)
-            self.values[id(variable)] = settled(variable, guess)
+                guess = _join_entries(equation.params["out_specs"][i], guess)
+            self.values[id(variable)] = find_layout(variable, guess)
 
-    def _accesses(self, fusion: Fusion, source: str, count: int) -> None:
+    def _count_accesses(self, fusion: Fusion, source: str, count: int) -> None:
         """Count the bytes that are read and written, of chains of elements only at their ends."""
-        for equation, operands in fusion.kernels():
-            nbytes = sum(map(self.nbytes, equation.outvars))
+        for equation, operands in fusion.iterate_kernels():
+            nbytes = sum(map(self.count_bytes, equation.outvars))
             name = equation.primitive.name
             if name in ("gather", "dynamic_slice", "slice"):
                 nbytes *= 2
@@ -509,11 +511,11 @@ class Walk:
                 last = 1
                 if name.startswith("scatter"):
                     last = 2
-                nbytes = 2 * self.nbytes(equation.invars[last])
+                nbytes = 2 * self.count_bytes(equation.invars[last])
             else:
-                nbytes += sum(map(self.nbytes, operands))
+                nbytes += sum(map(self.count_bytes, operands))
             if nbytes:
-                self.done.append(Amount(source_of(equation, source), 0.0, "", count * nbytes))
+                self.done.append(Amount(write_source(equation, source), 0.0, "", count * nbytes))
 
 
 class Reached(NamedTuple):
@@ -530,19 +532,19 @@ class Reached(NamedTuple):
     sums: tuple[Sum, ...]
 
 
-def _axes_of(value: Value) -> set[str]:
+def _collect_axes(value: Value) -> set[str]:
     found: set[str] = set()
     for entry in value.entries:
         found.update(entry)
     return found
 
 
-def _given(equation: Equation, body: Program, inputs: Sequence[Value]) -> list[Value]:
+def _pass_arguments(equation: Equation, body: Program, inputs: Sequence[Value]) -> list[Value]:
     """Return how the arguments of a body are laid out, by those of the equation that runs it."""
     name, params = equation.primitive.name, equation.params
     if name == "scan":
-        whole = unstacked(equation.invars, body.invars)
-        return [*inputs[:whole], *map(_sliced, inputs[whole:])]
+        whole = count_unstacked(equation.invars, body.invars)
+        return [*inputs[:whole], *map(_slice, inputs[whole:])]
     if name == "while":
         return list(inputs[params["cond_nconsts"] :])
     if name == "cond":
@@ -552,11 +554,11 @@ def _given(equation: Equation, body: Program, inputs: Sequence[Value]) -> list[V
     given: list[Value] = []
     for variable, value in zip(body.invars, inputs, strict=True):
         rest = [without(entry, params["newly_manual_axes"]) for entry in value.entries]
-        given.append(settled(variable, rest))
+        given.append(find_layout(variable, rest))
     return given
 
 
-def _split_of(
+def _pass_divisions(
     equation: Equation, body: Program, divided: Sequence[Mapping[str, int]]
 ) -> dict[int, Mapping[str, int]]:
     """Return the mesh axes that divide what becomes of the results of a body."""
@@ -566,14 +568,14 @@ def _split_of(
     first = 0
     if name == "scan":
         # What a loop carries is used in its next turn, too.
-        first = unstacked(equation.outvars, body.outvars)
+        first = count_unstacked(equation.outvars, body.outvars)
     found: dict[int, Mapping[str, int]] = {}
     for variable, axes in zip(body.outvars[first:], divided[first:], strict=False):
         found[id(variable)] = axes
     return found
 
 
-def _put_together(spec: PartitionSpec, entries: Sequence[Entry]) -> list[Entry]:
+def _join_entries(spec: PartitionSpec, entries: Sequence[Entry]) -> list[Entry]:
     """Return the mesh axes of a result of a `shard_map`: those that divide it, and those that did inside."""
     own = entries_from_spec(spec)
     found: list[Entry] = []
@@ -585,6 +587,6 @@ def _put_together(spec: PartitionSpec, entries: Sequence[Entry]) -> list[Entry]:
     return found
 
 
-def _sliced(value: Value) -> Value:
+def _slice(value: Value) -> Value:
     """Return what a loop takes of an array in one step."""
     return value._replace(shape=value.shape[1:], entries=value.entries[1:])
