@@ -135,9 +135,7 @@ def plan(
 
     def compile_candidate(one: "Candidate") -> "Cost":
         """Compile a candidate, for the devices of the mesh if it has some."""
-        where = first
-        if isinstance(mesh, int):
-            where = dict(one.mesh)
+        where = dict(one.mesh) if isinstance(mesh, int) else first
         tally.add("compiling", PRICE, math.inf)
         return step.cost(one.mappings, where, one.choices, one.microbatches, "compiled")
 
@@ -292,9 +290,7 @@ class _Counter:
             return None
         mesh = tuple(self.mesh.items())
         found = Candidate(mesh, mappings, report, choices=chosen, microbatches=choice.microbatches)
-        seconds = math.inf
-        if found.fits:
-            seconds = report.time.seconds
+        seconds = report.time.seconds if found.fits else math.inf
         self._tally.add("counting", 1, seconds)
         self.candidates[choice] = found
         return _rank(found)

@@ -1,4 +1,8 @@
-"""Which named axis makes a collective necessary, and in which layer."""
+"""Internal. The named axis and the layer of each collective in a compiled program.
+
+The reader calls `Attribution`. A compiled program has no named axes, so several weak signs are asked one after another:
+arguments, sizes of dimensions, mesh axes and layers. The module must not know the types of traced arrays.
+"""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -62,20 +66,18 @@ class Attribution:
     @cached_property
     def layers(self) -> tuple[str, ...]:
         """The layers that operations belong to."""
-        found: dict[str, None] = {}
-        for _, op in iterate_instructions(self._program):
-            if op.source:
-                found[self.places.find(op.source).layer] = None
+        found = {
+            self.places.find(op.source).layer: None
+            for _, op in iterate_instructions(self._program)
+            if op.source
+        }
         found.pop("", None)
         return tuple(found)
 
     @cached_property
     def _argument_layers(self) -> dict[str, str]:
         """The layers, by what arguments call them."""
-        found: dict[str, str] = {}
-        for layer in self.layers:
-            found[".".join(self._named.find_in_arguments(layer))] = layer
-        return found
+        return {".".join(self._named.find_in_arguments(layer)): layer for layer in self.layers}
 
     def find_collectives(self) -> tuple[Collective, ...]:
         """Return the collectives of the program, those of several arrays one by one, and what hides them."""
@@ -90,9 +92,10 @@ class Attribution:
             if key in permutes:
                 ways = self._named.count_shards(strip_counts(mesh_axes))
                 is_one_way = is_sent_one_way(transfer.pairs, ways, permutes[key])
-            rows: list[Collective] = []
-            for i in range(len(transfer.operands)):
-                rows.append(self._find_collective(transfer, mesh_axes, i, is_one_way))
+            rows = [
+                self._find_collective(transfer, mesh_axes, i, is_one_way)
+                for i in range(len(transfer.operands))
+            ]
             found += apply_window(rows, hiding.get(key))
         return tuple(found)
 
@@ -146,14 +149,10 @@ class Attribution:
         if part.origin.narrow is not None:
             narrow = part.origin.narrow.dtype
         else:
-            place = None
-            if len(transfer.operands) > 1:
-                place = i
+            place = i if len(transfer.operands) > 1 else None
             at, name = transfer.computation, transfer.instruction.name
             narrow = find_later_type(self._program, at, name, place)
-        if narrow is None:
-            return array
-        return Array(narrow, 16, array.shape)
+        return array if narrow is None else Array(narrow, 16, array.shape)
 
     def _find_source(self, own: str, origin: str, count: int, i: int) -> str:
         """Return the name of the operation that an operand of a collective belongs to."""

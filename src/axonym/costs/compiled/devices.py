@@ -1,4 +1,7 @@
-"""Devices to compile for: those of a mesh, simulated ones, or a description of ones that are not there."""
+"""Internal. Devices to compile for: those of a mesh, simulated ones, or descriptions of TPUs that are not there.
+
+`axn.cost` and `axn.plan` call it before they compile. It must not know programs.
+"""
 
 import importlib.util
 import math

@@ -1,4 +1,8 @@
-"""Where the operands of a collective come from: an argument of the program, or a product."""
+"""Internal. Where an operand comes from: an argument of the program, a product, or another operation.
+
+`attribution` and `work` follow an operand back through fusions, calls and loops. The module knows the text of HLO; it
+must not know names.
+"""
 
 import re
 from typing import NamedTuple
@@ -62,9 +66,7 @@ def _find_narrow_type(op: Instruction, ops: Computation) -> Array | None:
     if op.opcode != "convert" or op.source.endswith("convert_element_type"):
         return None
     before, after = parse_arrays(ops[op.operands[0]].type)[0], parse_arrays(op.type)[0]
-    if before.bits < after.bits and before.dtype in _NARROW:
-        return before
-    return None
+    return before if before.bits < after.bits and before.dtype in _NARROW else None
 
 
 def find_later_type(program: Program, computation: str, name: str, place: int | None) -> str | None:
@@ -93,9 +95,7 @@ def find_later_type(program: Program, computation: str, name: str, place: int | 
             found.add(find_later_type(program, computation, op.name, None))
         else:
             found.add(None)
-    if len(found) == 1:
-        return found.pop()
-    return None
+    return found.pop() if len(found) == 1 else None
 
 
 def _find_result_type(op: Instruction) -> str | None:
@@ -150,9 +150,7 @@ def _find_result(program: Program, op: Instruction) -> tuple[str, Instruction] |
 
 def _find_body(op: Instruction) -> str:
     found = re.search(r"\b(?:calls|to_apply|body)=%?([\w.\-]+)", op.line)
-    if found is None:
-        return ""
-    return found[1]
+    return "" if found is None else found[1]
 
 
 def _find_argument(program: Program, here: str, op: Instruction) -> tuple[str, Instruction] | None:

@@ -1,6 +1,7 @@
-"""The text of a compiled program: its instructions, how often each runs, and what devices send each other.
+"""Internal. The text of a compiled program: its instructions, how often each runs, and its collectives.
 
-Tested on the programs of XLA's compilers for CPU and TPU.
+The other modules of this room call it, and benchmarks do. It must not know targets or names. It is tested on programs
+of XLA's compilers for CPU and TPU.
 """
 
 import dataclasses
@@ -91,9 +92,7 @@ class Instruction(NamedTuple):
     def source(self) -> str:
         """The operation of the function that it belongs to; nothing if the compiler does not say."""
         found = _SOURCE.search(self.line)
-        if found is None:
-            return ""
-        return found[1]
+        return "" if found is None else found[1]
 
 
 Computation: TypeAlias = Mapping[str, Instruction]
@@ -263,9 +262,7 @@ class Program:
 
 def _find_operands(kind: str, op: Instruction) -> tuple[str, ...]:
     """Return the operands of a collective that are sent: others of a ragged one say where to, and what is there."""
-    if kind == "ragged-all-to-all":
-        return op.operands[:1]
-    return op.operands
+    return op.operands[:1] if kind == "ragged-all-to-all" else op.operands
 
 
 def sum_bytes(arrays: Iterable[Array]) -> int:
@@ -300,9 +297,7 @@ def parse_groups(line: str, devices: int) -> np.ndarray:
         numbers = re.findall(r"\d+", pairs[1])
         return np.array(numbers, int).reshape(-1, 2)
     if listed := _LISTED.search(line):
-        rows: list[list[int]] = []
-        for row in re.findall(r"\{([\d,]*)\}", listed[1]):
-            rows.append(_parse_numbers(row))
+        rows = [_parse_numbers(row) for row in re.findall(r"\{([\d,]*)\}", listed[1])]
         if rows and rows[0]:
             return np.array(rows, int)
     if iota := _IOTA.search(line):
@@ -330,9 +325,7 @@ def _parse_numbers(text: str) -> list[int]:
 
 def _parse_mesh_groups(mesh: re.Match[str]) -> np.ndarray:
     """Return the groups along axes of a mesh; of an axis, a part may take part, written `'name':(stride)size`."""
-    sizes: dict[str, int] = {}
-    for name, size in re.findall(r"'([^']+)'=(\d+)", mesh[1]):
-        sizes[name] = int(size)
+    sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", mesh[1])}
     grid = np.arange(math.prod(sizes.values()))
     if mesh[2]:
         order = _ORDER.fullmatch(mesh[2])
@@ -345,9 +338,10 @@ def _parse_mesh_groups(mesh: re.Match[str]) -> np.ndarray:
     along: list[int] = []
     rest: list[int] = []
     count = 1
-    wanted: dict[str, tuple[int, int]] = {}
-    for name, before, part in _AXIS_PART.findall(mesh[3]):
-        wanted[name] = int(before or 1), int(part or sizes[name])
+    wanted = {
+        name: (int(before or 1), int(part or sizes[name]))
+        for name, before, part in _AXIS_PART.findall(mesh[3])
+    }
     for name, size in sizes.items():
         before, part = wanted.get(name, (1, 1))
         first = len(split)
@@ -472,9 +466,7 @@ def _find_step(loop: Instruction, computations: Mapping[str, Computation], place
 
 def _parse_constant(op: Instruction) -> int | None:
     number = re.search(r" constant\((-?\d+)\)", op.line)
-    if number is None:
-        return None
-    return int(number[1])
+    return None if number is None else int(number[1])
 
 
 def find_called(op: Instruction) -> list[str]:
@@ -490,9 +482,7 @@ def find_called(op: Instruction) -> list[str]:
 
 def find_text(compiled: jax.stages.Compiled | str) -> str:
     """Return the text of a compiled program, or the text itself."""
-    if isinstance(compiled, str):
-        return compiled
-    return compiled.as_text() or ""
+    return compiled if isinstance(compiled, str) else compiled.as_text() or ""
 
 
 def iterate_instructions(program: Program) -> Iterator[tuple[str, Instruction]]:

@@ -1,4 +1,8 @@
-"""The cost of a program that a compiler has made for the mesh."""
+"""Internal. Compile a function for a mesh, and make a report of the program.
+
+`axn.cost` calls `compile_cost`. The module joins the others of this room; it must not read the text of a program
+itself.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -107,9 +111,7 @@ def _write_notes(program: Program, attribution: Attribution) -> tuple[str, ...]:
 
 def _count_memory(kinds: Mapping[str, tuple[ArrayLayout, ...]], analysis: Any) -> Memory:
     """Read what a device holds from what the compiler says."""
-    held: dict[str, int] = {}
-    for kind, rows in kinds.items():
-        held[kind] = sum(map(_count_bytes, rows))
+    held = {kind: sum(map(_count_bytes, rows)) for kind, rows in kinds.items()}
     # The program may not take all arguments, which are there all the same, and its own layouts may have padding.
     taken = analysis.argument_size_in_bytes - held["parameters"] - held["optimizer"]
     data = max(held["data"], taken)

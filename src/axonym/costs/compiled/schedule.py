@@ -1,4 +1,8 @@
-"""What hides a collective: what a device computes while it sends, by the schedule of a program or by an assumption."""
+"""Internal. What a device computes while it sends, by the order of instructions in a compiled program.
+
+The reader calls it for programs of the target's own compiler, whose order is the schedule. The text does not say how
+long an instruction takes; the roofline of the target does.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -134,11 +138,11 @@ def _find_start(done: Instruction, ops: Mapping[str, Instruction]) -> Instructio
 
 
 def _find_collectives(program: Program, computation: str) -> list[Key]:
-    found: list[Key] = []
-    for op in program.computations[computation].values():
-        if op.opcode in KINDS:
-            found.append((computation, op.name))
-    return found
+    return [
+        (computation, op.name)
+        for op in program.computations[computation].values()
+        if op.opcode in KINDS
+    ]
 
 
 def _find_chains(program: Program) -> list[tuple[_Span, list[Key]]]:
@@ -195,9 +199,7 @@ def _estimate_computing(
 ) -> float:
     """Return how long one run of an instruction computes, with what a fusion has inside."""
     own = count_amount(program, computation, op)
-    seconds = 0.0
-    if own.flops:
-        seconds = own.flops / target.flops_of(own.dtype)
+    seconds = own.flops / target.flops_of(own.dtype) if own.flops else 0.0
     if op.opcode == "fusion":
         for called in find_called(op):
             for inner in program.computations[called].values():

@@ -1,4 +1,7 @@
-"""What a compiled program computes, reads and writes: operations and bytes of each instruction."""
+"""Internal. What a compiled program computes, reads and writes: operations and bytes of each instruction.
+
+The reader and the schedule call it. It knows the text of HLO; it must not know layers or names.
+"""
 
 import math
 import re
@@ -65,9 +68,7 @@ def count_amount(program: Program, computation: str, op: Instruction) -> Amount:
     nbytes = 0
     if computation not in program.fused and op.opcode not in _FREE:
         nbytes = _count_accessed(program, op, ops)
-    dtype = ""
-    if flops and op.operands:
-        dtype = _find_dtype(program, computation, op)
+    dtype = _find_dtype(program, computation, op) if flops and op.operands else ""
     return Amount(op.source, flops, _NAMES.get(dtype, dtype), nbytes)
 
 
@@ -193,9 +194,7 @@ def _parse_sliding(window: Mapping[str, Sequence[str]], at: int) -> Sliding:
 
     def of(name: str, default: str) -> int:
         values = window.get(name)
-        if values is None:
-            return int(default)
-        return int(values[at].split("_")[0])
+        return int(default) if values is None else int(values[at].split("_")[0])
 
     return Sliding(of("stride", "1"), of("rhs_dilate", "1"), of("lhs_dilate", "1"), of("pad", "0"))
 
@@ -294,6 +293,4 @@ def _find_changes(op: Instruction, ops: Computation) -> list[Array]:
         if op.opcode in _CHANGING:
             found.append(parse_operands(op, ops)[_CHANGING[op.opcode]])
         op = ops[op.operands[0]]
-    if op.opcode != "parameter":
-        return []
-    return found
+    return [] if op.opcode != "parameter" else found

@@ -1,4 +1,4 @@
-"""Pictures of costs: what is sent because of which axis, what memory holds, and which layers take time, as bars."""
+"""Pictures of costs: bars of what is sent for which axis, what memory holds, and how long layers take."""
 
 import dataclasses
 import html

@@ -1,4 +1,7 @@
-"""The report of what a program costs: communication, memory and time, as data, text and tables."""
+"""The report of what a program costs: communication, memory and time, as data, text and tables.
+
+Both readers fill it, and the search compares it. It must not know programs.
+"""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -130,9 +133,7 @@ class Cost(Printed):
             whole += one.sent
             if one.axes:
                 known += one.sent
-        if not whole:
-            return 0.0
-        return 1 - known / whole
+        return 1 - known / whole if whole else 0.0
 
     @property
     def by_axis(self) -> Mapping[str, tuple[int, int, float]]:
@@ -179,11 +180,9 @@ class Cost(Printed):
         text = "half the batch of a device, by more microbatches or devices, or keep less for the"
         found.append((memory.temporary // 2, f"{text} backward pass"))
         found.sort(reverse=True)
-        told: list[str] = []
-        for saved, remedy in found:
-            if saved > over / 100:
-                told.append(f"to save {byte_text(saved)}: {remedy}")
-        return tuple(told)
+        return tuple(
+            f"to save {byte_text(saved)}: {remedy}" for saved, remedy in found if saved > over / 100
+        )
 
     @property
     def devices(self) -> int:
@@ -206,19 +205,17 @@ class Cost(Printed):
 
     def picture(self) -> Bars:
         """Return a picture of what is sent because of which axis, what memory holds and which layers take time."""
-        sent: list[Bar] = []
-        for axis, (_, nbytes, _) in self.by_axis.items():
-            sent.append(Bar(axis, nbytes, byte_text(nbytes)))
-        held: list[Bar] = []
-        for what, nbytes in self._list_memory().items():
-            held.append(Bar(what, nbytes, byte_text(nbytes)))
+        sent = [
+            Bar(axis, nbytes, byte_text(nbytes)) for axis, (_, nbytes, _) in self.by_axis.items()
+        ]
+        held = [
+            Bar(what, nbytes, byte_text(nbytes)) for what, nbytes in self._list_memory().items()
+        ]
         seconds: dict[str, float] = {}
         for work in self.work:
             layer = work.layer or OUTSIDE
             seconds[layer] = seconds.get(layer, 0.0) + work.seconds
-        layers: list[Bar] = []
-        for layer, time in seconds.items():
-            layers.append(Bar(layer, time, write_time(time)))
+        layers = [Bar(layer, time, write_time(time)) for layer, time in seconds.items()]
         groups = {
             "sent because of": tuple(sent),
             f"memory, of {byte_text(self.target.memory)}": tuple(held),
@@ -295,9 +292,10 @@ class Cost(Printed):
 
     def _make_memory_table(self) -> Table:
         memory = self.memory
-        cells: list[tuple[Cell, ...]] = []
-        for what, held in self._list_memory().items():
-            cells.append((what, byte_text(held), f"{held / self.target.memory:.1%}"))
+        cells: list[tuple[Cell, ...]] = [
+            (what, byte_text(held), f"{held / self.target.memory:.1%}")
+            for what, held in self._list_memory().items()
+        ]
         share = f"{memory.peak / self.target.memory:.1%}"
         last = ("peak", byte_text(memory.peak), share)
         header = ("memory", "per device", f"of {self.target.name}")

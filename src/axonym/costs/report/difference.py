@@ -1,4 +1,4 @@
-"""What differs between the costs of two programs."""
+"""The difference between the costs of two programs, row by row."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -37,9 +37,7 @@ class Change:
     @property
     def cells(self) -> tuple[str, str, str, str]:
         """The row of a table: what, before, after, by how much."""
-        grown = ""
-        if self.ratio is not None:
-            grown = f"{self.ratio - 1:+.1%}"
+        grown = f"{self.ratio - 1:+.1%}" if self.ratio is not None else ""
         return self.what, self._write(self.before), self._write(self.after), grown
 
     def _write(self, value: str | int | None) -> str:
@@ -78,10 +76,9 @@ class Difference(Printed):
         """Yield the paragraphs and tables."""
         yield f"before: {self.titles[0]}\nafter:  {self.titles[1]}"
         for section in dict.fromkeys(change.section for change in self.changes):
-            rows: list[tuple[Cell, ...]] = []
-            for change in self.changes:
-                if change.section == section:
-                    rows.append(change.cells)
+            rows: list[tuple[Cell, ...]] = [
+                change.cells for change in self.changes if change.section == section
+            ]
             header = (section, "before", "after", "by")
             yield Table(header, tuple(rows), right=("before", "after", "by"))
         if not self.changes:

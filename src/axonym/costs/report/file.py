@@ -1,4 +1,7 @@
-"""What a file keeps of the cost of a program: layouts, collectives by named axis, memory, sums."""
+"""Internal. Files of costs: layouts, collectives by named axis, memory and sums, one line for each.
+
+`Cost.save` and `Cost.diff` call it, and so does `assert_layout`. Times are left out, since they change with the target.
+"""
 
 import json
 from collections.abc import Mapping
@@ -35,9 +38,9 @@ def summarise(cost: "Cost") -> Locked:
             sent[key] = sent.get(key, 0) + amount
 
     memory = cost.memory
-    totals: dict[str, str | int] = {}
-    for name in ("flops", "bytes accessed", "bytes sent"):
-        totals[name] = round(cost.totals[name])
+    totals: dict[str, str | int] = {
+        name: round(cost.totals[name]) for name in ("flops", "bytes accessed", "bytes sent")
+    }
     mesh = write_mesh(cost.mesh)
     return {
         "about": {"depth": cost.depth, "mesh": mesh, "compiled for": cost.compiler},
@@ -84,8 +87,7 @@ def load(path: str | Path) -> tuple[Locked, str]:
         raise OperandError(
             message("assert_layout", problem, hint="write it anew: AXONYM_UPDATE_LAYOUTS=1")
         )
-    written: Locked = {}
-    for section, entries in content.items():
-        if isinstance(entries, dict):
-            written[section] = entries
+    written = {
+        section: entries for section, entries in content.items() if isinstance(entries, dict)
+    }
     return written, str(content.get("jax"))

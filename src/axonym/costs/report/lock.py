@@ -1,4 +1,4 @@
-"""Files of what a program costs, so that a test notices a change of layout, a new collective or more memory."""
+"""Compare a cost with a file, so that a test notices a new layout, a new collective or more memory."""
 
 import os
 from pathlib import Path
@@ -49,10 +49,9 @@ def assert_layout(report: "Cost", path: str | Path, *, tolerance: float = 0.05) 
 
     written, version = load(path)
     found = compare(written, summarise(report), (str(path), report.title))
-    lines: list[str] = []
-    for change in found.changes:
-        if _is_notable(change, tolerance):
-            lines.append(f"{change.section}: {change}")
+    lines = [
+        f"{change.section}: {change}" for change in found.changes if _is_notable(change, tolerance)
+    ]
     if not lines:
         return
     problem = f"{report.title} is not what {path} says"
@@ -63,6 +62,4 @@ def assert_layout(report: "Cost", path: str | Path, *, tolerance: float = 0.05) 
 
 def _is_notable(change: "Change", tolerance: float) -> bool:
     """Return whether a change is more than noise: another text, something new or gone, or a number far off."""
-    if change.ratio is None:
-        return True
-    return abs(change.ratio - 1) > tolerance
+    return change.ratio is None or abs(change.ratio - 1) > tolerance

@@ -1,1 +1,1 @@
-"""Internal. The search for a mapping: choices, what the steps cost, and the candidates that a compiler verifies."""
+"""Internal. The search for a mapping: choices, what steps cost, and candidates that a compiler verifies."""

@@ -1,4 +1,7 @@
-"""What a search for mappings chooses, and what it may change at a time."""
+"""Internal. A choice of the search, and the changes that lead to another one.
+
+`search` makes and compares choices. A choice has only tuples, so that it is a key of a dict; it must not know costs.
+"""
 
 import dataclasses
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""The meshes that a plan compares for a number of devices."""
+"""Internal. The meshes that a plan compares for a number of devices.
+
+`axn.plan` calls it. It must not know mappings.
+"""
 
 from collections.abc import Iterator, Mapping, Set
 

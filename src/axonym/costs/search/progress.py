@@ -1,4 +1,4 @@
-"""How far a search for mappings is."""
+"""The progress of a search for mappings."""
 
 from typing import Literal, NamedTuple
 

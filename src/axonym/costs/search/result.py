@@ -153,9 +153,7 @@ class Plan(Printed):
         if not any(map(_write_choices, (self.best, *self.others))):
             columns.remove(MAPPED.index("choices"))
         header = tuple(table.header[at] for at in columns)
-        rows: list[tuple[Cell, ...]] = []
-        for row in table.rows:
-            rows.append(tuple(row[at] for at in columns))
+        rows: list[tuple[Cell, ...]] = [tuple(row[at] for at in columns) for row in table.rows]
         return dataclasses.replace(table, header=header, rows=tuple(rows))
 
 
@@ -197,10 +195,7 @@ def _write_numbers(cost: Cost) -> tuple[str, str, str]:
 
 def _write_mapping(mapping: AxisMapping) -> str:
     """Write the entries of a mapping, such as `embed→data`."""
-    found: list[str] = []
-    for name, entry in mapping.entries:
-        if entry:
-            found.append(f"{name}→{'+'.join(entry)}")
+    found = [f"{name}→{'+'.join(entry)}" for name, entry in mapping.entries if entry]
     return ", ".join(found) or "nothing"
 
 
@@ -217,9 +212,7 @@ def _explain(one: Candidate, best: Candidate) -> str:
     if not best.fits and memory > other.memory.peak:
         return f"lacks {byte_text(memory - other.memory.peak)} more{suffix}"
     slower = own.time.scheduled / other.time.scheduled - 1
-    text = f"{slower:.0%} slower{suffix}"
-    if slower < 0:
-        text = f"no slower{suffix}"
+    text = f"no slower{suffix}" if slower < 0 else f"{slower:.0%} slower{suffix}"
     axis, more = _find_most_sent(own, other)
     if more > 0:
         text += f", +{byte_text(more)} for {axis}"

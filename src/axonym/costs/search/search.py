@@ -1,4 +1,8 @@
-"""Search for the mappings of a function: from what experts begin with, one axis after the other moves."""
+"""Internal. The search for mappings: it begins with what experts write, and then moves one axis after another.
+
+`axn.plan` runs one `Search` for each mesh. `Axes` says what may be mapped, `Lessons` what is known to fail. It must not
+know how a choice is scored.
+"""
 
 import dataclasses
 import itertools

@@ -1,4 +1,7 @@
-"""A step whose cost is asked for many times: with other mappings, arguments and numbers of microbatches."""
+"""Internal. A step whose cost is asked for many times: with other mappings, arguments and microbatches.
+
+`axn.plan` makes one. It must not know the search.
+"""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -45,10 +48,10 @@ class Step:
 
     def choose(self, given: Sequence[int]) -> dict[str, Tree]:
         """Return the keyword arguments that are chosen, by the numbers of their values."""
-        found: dict[str, Tree] = {}
-        for number, (name, values) in zip(given, self.choices.items(), strict=True):
-            found[name] = values[number]
-        return found
+        return {
+            name: values[number]
+            for number, (name, values) in zip(given, self.choices.items(), strict=True)
+        }
 
     def cost(
         self,
@@ -104,9 +107,7 @@ def _name(axis: AxisSelector) -> str:
 
 def find_state_patterns(report: Cost) -> tuple[str, ...]:
     """Return the paths at which an optimiser keeps arrays like the parameters, such as `0.mu`."""
-    paths: list[list[str]] = []
-    for row in report.arguments.get("parameters", ()):
-        paths.append(row.path.split("."))
+    paths = [row.path.split(".") for row in report.arguments.get("parameters", ())]
     found: dict[str, None] = {}
     for row in report.arguments.get("optimizer", ()):
         parts = row.path.split(".")

@@ -1,4 +1,7 @@
-"""Tell how far a search for mappings is: to whom it may concern, or by a bar on the terminal."""
+"""Internal. The progress of a search, passed to a callback or drawn as a bar on a terminal.
+
+`axn.plan` counts by it. It must not know choices.
+"""
 
 import dataclasses
 import math
@@ -70,9 +73,7 @@ class Bar:
         """Draw how far it is."""
         if self._stream is None or not self._stream.isatty():
             return
-        text = ""
-        if progress.doing != "done":
-            text = _write_line(progress)
+        text = _write_line(progress) if progress.doing != "done" else ""
         # Whatever else is printed begins at the start of the line, and replaces it.
         self._stream.write(f"\r{text}{ERASE}\r")
         self._stream.flush()

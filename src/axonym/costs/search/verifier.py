@@ -1,4 +1,7 @@
-"""Verify mappings by the programs that a compiler makes of them for the target."""
+"""Internal. The verification of the best mappings, by programs that a compiler makes for the target.
+
+`axn.plan` runs it after the search. It knows candidates and costs; it must not know how they were found.
+"""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -51,9 +54,7 @@ class Verifier:
     @property
     def reserve(self) -> int:
         """The part of the limit that the search leaves; never more than half."""
-        if self.obstacle:
-            return 0
-        return min(self.wanted, self.limit // (2 * PRICE)) * PRICE
+        return 0 if self.obstacle else min(self.wanted, self.limit // (2 * PRICE)) * PRICE
 
     def run(
         self, ranked: Sequence[Candidate], counted: int, cost_of: Callable[[Candidate], Cost]
@@ -120,16 +121,12 @@ def sort_near(ordered: Sequence[Candidate]) -> list[Candidate]:
 
 def _measure(one: Candidate, first: Candidate) -> float:
     """Return what must be about the same: the time, or the memory of what does not fit."""
-    if first.fits:
-        return _find_cost(one).time.scheduled
-    return _find_cost(one).memory.peak
+    return _find_cost(one).time.scheduled if first.fits else _find_cost(one).memory.peak
 
 
 def _break_tie(one: Candidate, first: Candidate) -> float:
     """Return what decides between those that are about the same."""
-    if first.fits:
-        return _find_cost(one).totals["bytes sent"]
-    return _find_cost(one).time.scheduled
+    return _find_cost(one).totals["bytes sent"] if first.fits else _find_cost(one).time.scheduled
 
 
 def _find_cost(one: Candidate) -> Cost:
@@ -158,10 +155,9 @@ def _is_twin(one: Candidate, other: Candidate) -> bool:
 
 def _write_refusal(error: Exception) -> str:
     """Return what an error says, without its hints."""
-    lines: list[str] = []
-    for line in str(error).splitlines()[:2]:
-        if not line.strip().startswith("hint:"):
-            lines.append(line.strip())
+    lines = [
+        line.strip() for line in str(error).splitlines()[:2] if not line.strip().startswith("hint:")
+    ]
     return ": ".join(lines)
 
 
@@ -171,9 +167,7 @@ def _rank_verified(one: Candidate) -> tuple[float, ...]:
 
 
 def _find_group(one: Candidate) -> int:
-    if not one.fits:
-        return 2
-    return int(one.compiled is None)
+    return int(one.compiled is None) if one.fits else 2
 
 
 def _write_outcome(first: Candidate, best: Candidate, done: Sequence[Candidate]) -> str:
@@ -181,9 +175,7 @@ def _write_outcome(first: Candidate, best: Candidate, done: Sequence[Candidate])
     if not done:
         return "not verified by a compiler"
     compilers = {one.compiled.compiler: None for one in done if one.compiled is not None}
-    count = f"{len(done)} mappings compiled"
-    if len(done) == 1:
-        count = "1 mapping compiled"
+    count = "1 mapping compiled" if len(done) == 1 else f"{len(done)} mappings compiled"
     if compilers:
         count += f" for {', '.join(compilers)}"
     if best.compiled is None and not best.refusal:

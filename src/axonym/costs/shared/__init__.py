@@ -1,1 +1,1 @@
-"""Internal. What both readers of programs share: targets, links, places, arguments and the roofline."""
+"""Internal. What both readers of programs share: events, rows, layers, links, overlap and arguments."""

@@ -1,4 +1,8 @@
-"""The arguments of a function, laid out on a mesh without values, and what their names say."""
+"""Internal. The arguments of a function, laid out on a mesh without values.
+
+Both readers call `lay_out_arguments` before they trace or compile, and `Arguments.describe` after it. The module knows
+trees and mappings; it must not know what a program looks like.
+"""
 
 import dataclasses
 import functools
@@ -158,9 +162,7 @@ def _find_mappings(
 def _make_abstract(leaf: Payload) -> Any:
     """Return an array without values; all else stays."""
     payload = payload_of(leaf)
-    if not is_array(payload):
-        return leaf
-    return refilled(leaf, abstract_array(payload))
+    return refilled(leaf, abstract_array(payload)) if is_array(payload) else leaf
 
 
 def _keep_layout(leaf: Payload, placed: Payload, mesh: MeshLike) -> Any:
@@ -194,16 +196,18 @@ def sort_by_kind(
 ) -> dict[str, tuple[ArrayLayout, ...]]:
     """Sort arguments into parameters, state of an optimiser and data."""
     fn, args, kwargs = given.fn.__wrapped__, given.args, given.kwargs
-    states: list[str] = []
-    for label, node in labels(fn, args, kwargs, is_optimiser_state):
-        if is_optimiser_state(node):
-            states.append(_write_path(label))
+    states = [
+        _write_path(label)
+        for label, node in labels(fn, args, kwargs, is_optimiser_state)
+        if is_optimiser_state(node)
+    ]
     arguments = [*args, *kwargs.values()]
     # Arrays that are arguments of their own, not parts of one.
-    whole: list[str] = []
-    for label, leaf in labels(fn, args, kwargs, is_named_array):
-        if any(leaf is argument for argument in arguments):
-            whole.append(_write_path(label))
+    whole = [
+        _write_path(label)
+        for label, leaf in labels(fn, args, kwargs, is_named_array)
+        if any(leaf is argument for argument in arguments)
+    ]
 
     mappings = given.mappings
     found: dict[str, list[ArrayLayout]] = {"parameters": [], "optimizer": [], "data": []}

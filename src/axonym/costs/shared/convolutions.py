@@ -1,4 +1,8 @@
-"""How a convolution goes along one dimension, and which of its products meet elements of the image."""
+"""Internal. How a convolution slides along one dimension, and how many of its products meet an element of the image.
+
+Both readers count convolutions by it. Padding and the gaps between spread elements are multiplied by nobody, and so do
+not count.
+"""
 
 from typing import NamedTuple
 

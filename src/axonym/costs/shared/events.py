@@ -1,6 +1,6 @@
-"""Internal. What a reader finds in a program: operations that compute and move memory, and collectives that send.
+"""Internal. Events of a program: operations that compute and move memory, and collectives that send.
 
-Both readers emit these two types, and `roofline` and `overlap` turn them into rows of a report. An event does not know
+Both readers emit these two types; `roofline` and `overlap` turn them into rows of a report. An event does not know
 which kind of program it comes from.
 """
 

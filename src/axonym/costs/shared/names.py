@@ -1,4 +1,8 @@
-"""Internal. What names say about a program: where axes lie, how long they are, and which layers have them."""
+"""Internal. What names say about a program: where axes lie, how long they are, and which layers have them.
+
+The readers ask a `NameTable` why a collective is necessary. It knows mappings, the ledger of a trace and arguments; it
+must not know collectives.
+"""
 
 import dataclasses
 import math
@@ -45,9 +49,7 @@ class NameTable:
     @cached_property
     def _words(self) -> frozenset[str]:
         """The parts of the paths of arguments."""
-        found: set[str] = set()
-        for argument in self.arguments.values():
-            found.update(argument.path.split("."))
+        found = {part for argument in self.arguments.values() for part in argument.path.split(".")}
         return frozenset(found)
 
     def find_in_arguments(self, layer: str) -> list[str]:
@@ -112,10 +114,7 @@ def collect_names(
             for base in bases_of(name):
                 sizes.setdefault(base, set()).add(size)
     known = {name: frozenset(several) for name, several in sizes.items()}
-    held: set[str] = set()
-    for row in parameters:
-        for name in row.names:
-            held.update(bases_of(name))
+    held = {axis for row in parameters for name in row.names for axis in bases_of(name)}
     return NameTable(tuple(mesh.shape.items()), computed, stored, known, rows, frozenset(held))
 
 

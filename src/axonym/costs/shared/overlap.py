@@ -1,4 +1,8 @@
-"""Internal. Which part of a collective overlaps with something else: by an assumption, or by a window of a schedule."""
+"""Internal. Which part of a collective overlaps with computation, by an assumption or by a window of a schedule.
+
+The reader of traced programs has no schedule and assumes overlap within a layer. The reader of compiled programs finds
+windows, and assumes nothing if the program was compiled for the target.
+"""
 
 import dataclasses
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,8 @@
-"""Where an operation comes from: the layer and the phase that the names of operations in programs tell."""
+"""Internal. The layer and the phase of an operation, from the name that JAX gives it.
+
+Jaxprs and compiled programs hold the same names, so both readers ask `Places`. It knows how JAX writes names; it must
+not know operations.
+"""
 
 import itertools
 import re

@@ -1,4 +1,8 @@
-"""What devices that form a ring send, and how long it takes."""
+"""Internal. What devices that form a ring send, and how long that takes.
+
+`events` gets times here, and `rows` the bytes that are sent. Benchmarks use the same formulas. The module knows links;
+it must not know programs.
+"""
 
 from collections.abc import Container, Iterable
 from typing import TypeAlias
@@ -30,9 +34,7 @@ def count_wire_bytes(kind: str, nbytes: float, group: int) -> float:
 
 def estimate_latency(kind: str, group: int, mesh_axes: tuple[str, ...], target: Target) -> float:
     """Return how long the steps of a ring take in which nothing is sent."""
-    steps = 1
-    if kind in STEPS:
-        steps = STEPS[kind] * (group - 1)
+    steps = STEPS[kind] * (group - 1) if kind in STEPS else 1
     return steps * _find_link(mesh_axes, target).latency
 
 
@@ -56,9 +58,7 @@ def estimate_seconds(
         is_one_way: whether a device sends to one neighbour, and nothing to the other one meanwhile.
     """
     link = _find_link(mesh_axes, target)
-    bandwidth = link.bandwidth
-    if is_one_way and link.one_way is not None:
-        bandwidth = link.one_way
+    bandwidth = link.one_way if is_one_way and link.one_way is not None else link.bandwidth
     sending = count_wire_bytes(kind, nbytes, group) / bandwidth
     return estimate_latency(kind, group, mesh_axes, target) + sending
 

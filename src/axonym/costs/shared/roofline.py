@@ -1,4 +1,7 @@
-"""How long a device computes, reads and sends in each layer, from what was counted there."""
+"""Internal. How long a device computes, reads and sends in each layer: the roofline of its events.
+
+Both readers call `sum_by_place` and `make_work` at their end. The module must not know which reader calls it.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias

@@ -79,9 +79,7 @@ class Target:
 
     def link_of(self, mesh_axes: tuple[str, ...]) -> Link:
         """Return what connects the devices along mesh axes: the slowest link of all."""
-        found: list[Link] = []
-        for axis in mesh_axes:
-            found.append(self.links.get(axis, self.link))
+        found = [self.links.get(axis, self.link) for axis in mesh_axes]
         return min(found, key=lambda link: link.bandwidth, default=self.link)
 
     def linked(self, **links: Link) -> "Target":

@@ -1,4 +1,4 @@
-"""Texts of large numbers, short times and meshes."""
+"""Internal. Texts of large numbers, short times and meshes, for tables and pictures."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,7 @@
-"""Sums among devices that are only added up: a compiler that adds first needs one of them."""
+"""Internal. Sums among devices whose results are only added: a compiler that adds first sends one of them.
+
+`Walk` asks it about each addition. It must not know layouts.
+"""
 
 from collections.abc import Mapping, Sequence, Set
 
@@ -24,9 +27,7 @@ class Additions:
         self, inside: Sequence[Variable], outside: Sequence[Variable], body: Sequence[Equation]
     ) -> None:
         """Note that the results of a body, which nobody else reads, are those of an equation."""
-        read: set[int] = set()
-        for equation in body:
-            read.update(map(id, equation.invars))
+        read = {id(one) for equation in body for one in equation.invars}
         for own, result in zip(inside, outside, strict=False):
             found = self._sums.get(id(own))
             if found is not None and id(own) not in read:
@@ -54,6 +55,4 @@ class Additions:
             if same != (other.move.kind, other.move.mesh_axes, other.runs, other.move.elements):
                 return None
         self._sums[id(equation.outvars[0])] = first
-        if others and others[0] is not first:
-            return others[0]
-        return None
+        return others[0] if others and others[0] is not first else None

@@ -1,4 +1,7 @@
-"""What the compilers for different devices make of the same function."""
+"""Internal. What the compilers for CPU, GPU and TPU make of the same function.
+
+`Walk` and `moves` ask a `Compiler` where programs for different devices differ. No other module names a platform.
+"""
 
 from typing import NamedTuple
 

@@ -1,4 +1,8 @@
-"""The equations of a traced function: how their arrays are laid out, and what they compute."""
+"""Internal. The equations of a jaxpr: how their arrays are laid out, what they read, and what they compute.
+
+All modules of this room call it. It is the one place that knows how JAX stores equations; it must not know names or
+layers.
+"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -63,10 +67,9 @@ def divide_shape(
     shape: Sequence[int], entries: Sequence[Entry], mesh: Mapping[str, int]
 ) -> tuple[int, ...]:
     """Return the dimensions of what one device holds of an array; uneven parts are rounded up."""
-    found: list[int] = []
-    for size, entry in zip(shape, entries, strict=True):
-        found.append(-(-size // count_shards(entry, mesh)))
-    return tuple(found)
+    return tuple(
+        -(-size // count_shards(entry, mesh)) for size, entry in zip(shape, entries, strict=True)
+    )
 
 
 def count_bytes(value: Value, mesh: Mapping[str, int]) -> int:
@@ -125,9 +128,7 @@ def list_bodies(equation: Equation) -> list[Program]:
         return []
     found: list[Program] = []
     for value in equation.params.values():
-        several = value
-        if not isinstance(value, tuple | list):
-            several = (value,)
+        several = value if isinstance(value, tuple | list) else (value,)
         for part in several:
             program = getattr(part, "jaxpr", part)
             if hasattr(program, "eqns"):
@@ -168,10 +169,7 @@ def find_needed(program: Program, used: Sequence[bool] | None = None) -> list[Eq
         program: the program.
         used: which of its results somebody uses; by default all.
     """
-    live: set[int] = set()
-    for i, variable in enumerate(program.outvars):
-        if used is None or used[i]:
-            live.add(id(variable))
+    live = {id(variable) for i, variable in enumerate(program.outvars) if used is None or used[i]}
     found: list[Equation] = []
     for equation in reversed(program.eqns):
         if has_effect(equation) or live.intersection(map(id, equation.outvars)):
@@ -192,17 +190,11 @@ def _find_operands(equation: Equation, used: Sequence[bool]) -> Sequence[Variabl
     inside = find_used_inside(equation, body, used)
     if inside is None:
         return operands
-    read: set[int] = set()
-    for one in find_needed(body, inside):
-        read.update(map(id, one.invars))
+    read = {id(each) for one in find_needed(body, inside) for each in one.invars}
     for variable, is_used in zip(body.outvars, inside, strict=True):
         if is_used:
             read.add(id(variable))
-    found: list[Variable] = []
-    for operand, own in zip(operands, body.invars, strict=True):
-        if id(own) in read:
-            found.append(operand)
-    return found
+    return [operand for operand, own in zip(operands, body.invars, strict=True) if id(own) in read]
 
 
 def has_effect(equation: Equation) -> bool:
@@ -230,9 +222,7 @@ def find_used_inside(equation: Equation, body: Program, used: Sequence[bool]) ->
     is_settled = False
     while not is_settled:
         is_settled = True
-        read: set[int] = set()
-        for one in find_needed(body, found):
-            read.update(map(id, one.invars))
+        read = {id(each) for one in find_needed(body, found) for each in one.invars}
         for i, variable in enumerate(body.outvars):
             if found[i]:
                 read.add(id(variable))
@@ -282,9 +272,7 @@ def count_flops(
 
 def _count_product(equation: Equation, inputs: Sequence[Value], mesh: Mapping[str, int]) -> float:
     labels = label_dimensions(inputs[0], inputs[1], equation.params["dimension_numbers"])
-    used: set[str] = set()
-    for label in labels.values():
-        used.update(label.entry)
+    used = {axis for label in labels.values() for axis in label.entry}
     asked = list(find_layout(equation.outvars[0]).entries)
     total = 2.0
     for label in labels.values():

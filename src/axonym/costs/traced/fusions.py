@@ -1,4 +1,7 @@
-"""What a compiler would compute together: chains of elements, with the sums at their ends."""
+"""Internal. Which equations a compiler computes together: chains of elements, with the sums at their ends.
+
+`Walk` counts accesses of memory by it, and `memory` counts what is held. It must not know layouts.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -112,8 +115,5 @@ class Fusion:
     def iterate_all(self) -> Iterator[tuple[Equation, list[Variable], list[Variable]]]:
         """Yield all equations, with the arrays in memory that they read and those that they make."""
         for equation in self._equations:
-            made: list[Variable] = []
-            for variable in equation.outvars:
-                if self.is_stored(variable):
-                    made.append(variable)
+            made = [variable for variable in equation.outvars if self.is_stored(variable)]
             yield equation, self.find_operands(equation), made

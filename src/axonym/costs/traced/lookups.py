@@ -1,4 +1,7 @@
-"""Rows of a table whose other dimensions are split as the rows are: they are read where they are, and sent."""
+"""Internal. Lookups in a table whose rows are divided along the same mesh axes as the indices.
+
+`Walk` asks how many bytes a `gather` of rows and its gradient send. Other gathers are left to `propagation`.
+"""
 
 import itertools
 from collections.abc import Mapping, Sequence

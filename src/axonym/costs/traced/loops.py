@@ -1,4 +1,7 @@
-"""What a loop does alike in every turn: compilers do it once, before the loop."""
+"""Internal. Operations that do the same in every iteration of a loop: compilers run them once, before the loop.
+
+`Walk` asks how often an equation runs. The module must not know layouts or costs.
+"""
 
 import math
 from collections.abc import Sequence
@@ -63,9 +66,7 @@ class Loops:
         return max(map(self._find_depth, variables), default=0)
 
     def _find_depth(self, variable: Variable) -> int:
-        if is_literal(variable):
-            return 0
-        return self._depths.get(id(variable), 0)
+        return 0 if is_literal(variable) else self._depths.get(id(variable), 0)
 
     def _copy_depths(self, given: Sequence[Variable], taken: Sequence[Variable]) -> None:
         for one, other in zip(given, taken, strict=True):

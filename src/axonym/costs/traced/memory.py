@@ -1,4 +1,7 @@
-"""What a traced function holds: at its peak, and between the forward and the backward pass."""
+"""Internal. What a traced function holds: at its peak, and from the forward to the backward pass.
+
+The reader calls it after a `Walk`, which knows the layouts. It must not know collectives.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -44,10 +47,7 @@ def find_peak(program: Program, walk: Walk, *, is_whole: bool = False) -> int:
     equations = find_needed(program)
     fusion = Fusion(equations, program.outvars)
     order = list(fusion.iterate_all())
-    last: dict[int, int] = {}
-    for i, (_, operands, _) in enumerate(order):
-        for variable in operands:
-            last[id(variable)] = i
+    last = {id(variable): i for i, (_, operands, _) in enumerate(order) for variable in operands}
     for variable in program.outvars:
         last[id(variable)] = len(order)
     free: set[int] = set()
@@ -84,10 +84,11 @@ def _find_inner_peak(equation: Equation, body: Program, walk: Walk) -> int:
 def find_needed_results(program: Program) -> list[Variable]:
     """Return the results that a program makes, and does not pass on."""
     given = set(map(id, (*program.invars, *program.constvars)))
-    found: dict[int, Variable] = {}
-    for variable in program.outvars:
-        if not is_literal(variable) and id(variable) not in given:
-            found[id(variable)] = variable
+    found = {
+        id(variable): variable
+        for variable in program.outvars
+        if not is_literal(variable) and id(variable) not in given
+    }
     return list(found.values())
 
 

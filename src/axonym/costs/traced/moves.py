@@ -1,4 +1,7 @@
-"""What devices send each other, so that an array that is laid out in one way is laid out in another."""
+"""Internal. The collectives that bring an array from one layout to another.
+
+`Walk` and `lookups` call it. The order of steps is that of XLA's partitioner. It must not know equations.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -85,9 +88,7 @@ def list_moves(
     found: list[Move] = []
     now = list(value.entries)
     has = [axis for entry in now for axis in entry]
-    wants: set[str] = set()
-    for entry in wanted:
-        wants.update(entry)
+    wants = {axis for entry in wanted for axis in entry}
     parts = without(value.partial, set(keeping))
 
     def find_shape() -> tuple[int, ...]:
@@ -109,9 +110,7 @@ def list_moves(
     if not compiler.folds and sums:
         together = [(one,) for one in sums]
     for several in together:
-        own = rest
-        if several:
-            own = only(rest, _collect_axes(several))
+        own = only(rest, _collect_axes(several)) if several else rest
         if own:
             found.append(Move("all-reduce", own, find_shape(), _list_sizes(several)))
     rest = order(parts, mesh)
@@ -139,10 +138,7 @@ def _list_sizes(sums: Sequence[Sum]) -> tuple[int, ...]:
 
 
 def _collect_axes(sums: Sequence[Sum]) -> set[str]:
-    found: set[str] = set()
-    for one in sums:
-        found.update(one.mesh_axes)
-    return found
+    return {axis for one in sums for axis in one.mesh_axes}
 
 
 def count_group(move: Move, mesh: Mapping[str, int]) -> int:

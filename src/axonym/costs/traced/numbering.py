@@ -1,4 +1,7 @@
-"""Which equations compute the same: a compiler computes it once."""
+"""Internal. Which equations compute the same: a compiler computes it once.
+
+`Walk` asks it about each equation. It numbers arrays as compilers number values; it must not know layouts.
+"""
 
 import itertools
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""How the result of an equation would be laid out if nothing was sent, and which sums would be unfinished."""
+"""Internal. The layout of a result if devices use what they have, and the sums that are then unfinished.
+
+`Walk` compares it with the layout that the type asks for. One rule stands here for each kind of equation.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
@@ -85,9 +88,7 @@ def _convolve(equation: Equation, inputs: Sequence[Value]) -> Natural:
         # Groups of features are not summed.
         return entries, ()
     parts = image.entries[features] or kernel.entries[numbers.rhs_spec[1]]
-    sums: tuple[Sum, ...] = ()
-    if parts:
-        sums = (Sum(parts, image.shape[features]),)
+    sums: tuple[Sum, ...] = (Sum(parts, image.shape[features]),) if parts else ()
     return entries, sums
 
 
@@ -118,9 +119,7 @@ def _reshape(equation: Equation, inputs: Sequence[Value]) -> Natural:
     place = 1
     for size in reversed(shape):
         place *= size
-        own: Entry = ()
-        if size > 1:
-            own = before.pop(place, ())
+        own: Entry = before.pop(place, ()) if size > 1 else ()
         entries.append(own)
     entries.reverse()
     return entries, ()
@@ -177,9 +176,7 @@ def _scatter(equation: Equation, inputs: Sequence[Value]) -> Natural:
         if updates.shape[at] == size:
             entries[i] = entries[i] or updates.entries[at]
     entries = _drop_repeats(entries)
-    used: set[str] = set()
-    for entry in entries:
-        used.update(entry)
+    used = {axis for entry in entries for axis in entry}
     sums: list[Sum] = []
     for i, entry in enumerate(updates.entries):
         own = without(entry, used)

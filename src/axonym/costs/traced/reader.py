@@ -1,4 +1,8 @@
-"""The cost of a function from its types: traced for Explicit mesh axes, on which types say how arrays are laid out."""
+"""Internal. Trace a function for Explicit mesh axes, and make a report from the types of its arrays.
+
+`axn.cost` calls `trace_cost`. On Explicit mesh axes, types say how arrays are laid out, so that neither a compiler nor
+devices are needed. The module joins the others of this room.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -83,9 +87,9 @@ def _count_memory(
 ) -> Memory:
     """Count what a device holds."""
     program = traced.jaxpr.jaxpr
-    held: dict[str, int] = {}
-    for kind, arrays in kinds.items():
-        held[kind] = sum(row.nbytes_per_device or 0 for row in arrays)
+    held = {
+        kind: sum(row.nbytes_per_device or 0 for row in arrays) for kind, arrays in kinds.items()
+    }
     donated = [info.donated for info in jax.tree.leaves(traced.args_info)]
     return Memory(
         held["parameters"],

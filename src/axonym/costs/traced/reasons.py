@@ -1,4 +1,7 @@
-"""Which named axis makes a collective of a traced function necessary, and the names of dimensions."""
+"""Internal. The named axis of each collective of a traced function, and the names of dimensions.
+
+The reader calls it. It knows names and moves; it must not know equations.
+"""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -35,9 +38,7 @@ def _find_reason(
     computed = named.find_on(named.computed, mesh_axes)
     stored = named.find_on(named.stored, mesh_axes)
     is_sum = move.kind in ("all-reduce", "reduce-scatter")
-    first = stored
-    if is_sum and not is_update:
-        first = computed
+    first = computed if is_sum and not is_update else stored
     preferences: tuple[Callable[[str], bool], ...] = (
         lambda name: _has_size(move.sizes, named.sizes.get(name, ())),
         lambda name: _has_divisor(move.sizes, named.sizes.get(name, ())),
@@ -73,10 +74,10 @@ def name_dimensions(
         entries: the mesh axes of each.
         named: what names are known.
     """
-    found: list[str] = []
-    for size, entry in zip(shape, entries, strict=True):
-        found.append("|".join(_list_names(size, entry, named)) or "?")
-    return tuple(found)
+    return tuple(
+        "|".join(_list_names(size, entry, named)) or "?"
+        for size, entry in zip(shape, entries, strict=True)
+    )
 
 
 def _list_names(size: int, entry: Entry, named: NameTable) -> list[str]:

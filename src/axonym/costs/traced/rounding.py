@@ -1,4 +1,7 @@
-"""As how many bytes products read an array: a compiler that rounds for them sends what is rounded."""
+"""Internal. How many bytes of an element products read: a compiler that rounds for them sends rounded numbers.
+
+`Walk` asks it about each array that is gathered for a TPU.
+"""
 
 from collections.abc import Mapping, Sequence, Set
 
@@ -44,9 +47,7 @@ def _find_width_for(
     if name in PASSING:
         (result,) = reader.outvars
         width = int(result.aval.dtype.itemsize)
-        if width < whole:
-            return width
-        return find_width(result, readers, returned)
+        return width if width < whole else find_width(result, readers, returned)
     inner = list_bodies(reader)
     if name in _ONE_BY_ONE or len(inner) != 1 or len(inner[0].invars) != len(reader.invars):
         return whole

@@ -1,4 +1,7 @@
-"""How a TPU lays out what one device has of an array: in tiles, of which the last dimensions fill whole ones."""
+"""Internal. How a TPU stores an array: in tiles, which the last dimensions fill.
+
+`Walk` asks whether the parts of a sum are whole tiles. Otherwise the compiler makes no reduce-scatter.
+"""
 
 import itertools
 import math

@@ -1,4 +1,8 @@
-"""A walk through a traced function: what its equations compute, send, read and write, how often."""
+"""Internal. A walk through a traced function: what its equations compute, send, read and write, and how often.
+
+The reader runs one `Walk`, which runs another one for each body. It emits events; it must not know names, layers or
+times.
+"""
 
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
@@ -204,9 +208,7 @@ class Walk:
                 equation, inputs, self.find_value(equation.outvars[0]), self._mesh
             )
             self._send(moved, source, self._loops.count_runs(equation, count))
-        parts: Entry = ()
-        if name in PASSING and inputs:
-            parts = inputs[0].partial
+        parts: Entry = inputs[0].partial if name in PASSING and inputs else ()
         for one in sums:
             parts = (*parts, *one.mesh_axes)
         if parts or name in _MOVING or name.startswith("scatter"):
@@ -339,10 +341,11 @@ class Walk:
         if not self._compiler.tiles:
             return True
         wanted = self.find_value(variable)
-        cut: list[int] = []
-        for dimension, entry in enumerate(wanted.entries):
-            if set(entry) & set(move.mesh_axes):
-                cut.append(dimension)
+        cut = [
+            dimension
+            for dimension, entry in enumerate(wanted.entries)
+            if set(entry) & set(move.mesh_axes)
+        ]
         return is_tiled(divide_shape(wanted.shape, wanted.entries, self._mesh), cut)
 
     def _is_cut_at_tiles(
@@ -422,10 +425,11 @@ class Walk:
         for variable, value in zip(equation.outvars, inputs, strict=False):
             result = self.values[id(variable)] = find_layout(variable, value.entries)
             shape = divide_shape(value.shape, value.entries, self._mesh)
-            changed: list[int] = []
-            for before, after in zip(value.shape, result.shape, strict=False):
-                if before != after:
-                    changed.append(max(before, after))
+            changed = [
+                max(before, after)
+                for before, after in zip(value.shape, result.shape, strict=False)
+                if before != after
+            ]
             move = Move(_COLLECTIVES[equation.primitive.name], over, shape, tuple(changed))
             if move.kind == "all-reduce" and self._compiler.scatters:
                 cut = self._find_divisions(variable, readers, returned)
@@ -508,9 +512,7 @@ class Walk:
             if name in ("gather", "dynamic_slice", "slice"):
                 nbytes *= 2
             elif name.startswith("scatter") or name == "dynamic_update_slice":
-                last = 1
-                if name.startswith("scatter"):
-                    last = 2
+                last = 2 if name.startswith("scatter") else 1
                 nbytes = 2 * self.count_bytes(equation.invars[last])
             else:
                 nbytes += sum(map(self.count_bytes, operands))
@@ -533,10 +535,7 @@ class Reached(NamedTuple):
 
 
 def _collect_axes(value: Value) -> set[str]:
-    found: set[str] = set()
-    for entry in value.entries:
-        found.update(entry)
-    return found
+    return {axis for entry in value.entries for axis in entry}
 
 
 def _pass_arguments(equation: Equation, body: Program, inputs: Sequence[Value]) -> list[Value]:
@@ -569,10 +568,10 @@ def _pass_divisions(
     if name == "scan":
         # What a loop carries is used in its next turn, too.
         first = count_unstacked(equation.outvars, body.outvars)
-    found: dict[int, Mapping[str, int]] = {}
-    for variable, axes in zip(body.outvars[first:], divided[first:], strict=False):
-        found[id(variable)] = axes
-    return found
+    return {
+        id(variable): axes
+        for variable, axes in zip(body.outvars[first:], divided[first:], strict=False)
+    }
 
 
 def _join_entries(spec: PartitionSpec, entries: Sequence[Entry]) -> list[Entry]:
@@ -580,9 +579,7 @@ def _join_entries(spec: PartitionSpec, entries: Sequence[Entry]) -> list[Entry]:
     own = entries_from_spec(spec)
     found: list[Entry] = []
     for i, entry in enumerate(entries):
-        outer: Entry = ()
-        if i < len(own):
-            outer = own[i]
+        outer: Entry = own[i] if i < len(own) else ()
         found.append((*outer, *entry))
     return found
 
