@@ -38,7 +38,7 @@ from measure import table
 import axonym as axn
 import axonym.nn as nn
 from axonym import Axis, NamedArray
-from axonym.costs.program import KINDS, Instruction, Program, arrays_of, called_by
+from axonym.costs.compiled.program import KINDS, Instruction, Program, find_called, parse_arrays
 
 LARGE = dataclasses.replace(
     SIZES, vocab=32000, layers=8, embed=2048, mlp=5632, heads=16, kv_heads=8, head_dim=128, positions=8192
@@ -79,7 +79,7 @@ def sent(text: str, elements: int) -> int:
 
 
 def _sizes(instruction: Instruction) -> list[int]:
-    return [math.prod(array.shape) for array in arrays_of(instruction.type)]
+    return [math.prod(array.shape) for array in parse_arrays(instruction.type)]
 
 
 def _only_moves(program: Program, instruction: Instruction, elements: int) -> bool:
@@ -87,7 +87,7 @@ def _only_moves(program: Program, instruction: Instruction, elements: int) -> bo
     if instruction.opcode != "fusion":
         return instruction.opcode.removesuffix("-start") in MOVES
     moves = False
-    for name in called_by(instruction):
+    for name in find_called(instruction):
         for inner in program.computations[name].values():
             if elements not in _sizes(inner) or inner.opcode in NAMELESS:
                 continue

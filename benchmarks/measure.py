@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from axonym.costs.program import Program, text_of
-from axonym.costs.ring import wire_bytes as ring_bytes
+from axonym.costs.compiled.program import Program, find_text
+from axonym.costs.shared.ring import count_wire_bytes as ring_bytes
 
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "collective-permute", "all-to-all")
 
@@ -165,7 +165,7 @@ def collectives(compiled: jax.stages.Compiled | str, *, unknown_trip_count: int 
         ValueError: where a collective is inside a loop of unknown length and `unknown_trip_count` is None.
     """
     found: list[Collective] = []
-    for one in Program(text_of(compiled), unknown_trip_count).transfers():
+    for one in Program(find_text(compiled), unknown_trip_count).list_transfers():
         if one.kind in KINDS:
             found.append(Collective(one.kind, one.nbytes, one.count, one.name, one.group))
     return found

@@ -11,7 +11,18 @@ import pytest
 import axonym as axn
 from axonym.places import NAMES
 
-HEAVY = ("jax", "equinox", "numpy", "axonym.array", "axonym.engine", "axonym.nn", "axonym.ops", "axonym.partitioning")
+HEAVY = (
+    *("jax", "equinox", "numpy"),
+    *(
+        "axonym.array",
+        "axonym.compat",
+        "axonym.costs",
+        "axonym.engine",
+        "axonym.nn",
+        "axonym.ops",
+        "axonym.partitioning",
+    ),
+)
 
 
 def run(program: str, given: bytes = b"") -> str:

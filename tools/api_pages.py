@@ -36,7 +36,21 @@ NAMESPACES = (
 )
 
 # Classes that users get and do not make.
-RETURNED = {"ArrayLayout", "At", "Layouts", "Picture", "Problem", "Report", "ScatterMode", "Shape"}
+RETURNED = {
+    "ArrayLayout",
+    "At",
+    "Collective",
+    "Kept",
+    "Layouts",
+    "Memory",
+    "Picture",
+    "Problem",
+    "Report",
+    "ScatterMode",
+    "Shape",
+    "Time",
+    "Work",
+}
 
 
 class Name(NamedTuple):

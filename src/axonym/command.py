@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import jax
 
 from .costs.cost import cost
-from .costs.lock import assert_layout
 from .costs.plan import plan
-from .costs.targets import TARGETS
+from .costs.report.lock import assert_layout
+from .costs.shared.targets import TARGETS
 from .errors import AxonymError, ShardingError
 from .kinds import Tree, type_text
 from .layout.assignment import Mappings, ResourceMapping

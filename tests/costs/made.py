@@ -4,8 +4,9 @@ import dataclasses
 
 from jax.sharding import PartitionSpec
 
-from axonym.costs.report import Collective, Cost, Kept, Memory
-from axonym.costs.roofline import work_of
+from axonym.costs.report import Cost
+from axonym.costs.shared.roofline import make_work
+from axonym.costs.shared.rows import Collective, Kept, Memory
 from axonym.partitioning import Link, Target
 from axonym.report.show import ArrayLayout
 
@@ -39,7 +40,7 @@ def made(**changes: object) -> Cost:
         {"parameters": (WEIGHT,), "optimizer": (), "data": ()},
         sent,
         MEMORY,
-        work_of(counted, sent, TARGET),
+        make_work(counted, sent, TARGET),
     )
     return dataclasses.replace(cost, **changes)
 

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
+from .. import Mappings, ResourceMapping
+from ..engine import MeshLike, Tree, type_text
 from ..errors import ArgumentError, OperandError, message
-from ..kinds import Tree, type_text
-from ..layout.assignment import Mappings, MeshLike, ResourceMapping
-from .targets import Target
+from .shared.targets import Target
 
 if TYPE_CHECKING:
-    from .report import Cost
+    from .report.cost import Cost
 
 __all__ = ["cost"]
 
@@ -60,10 +60,10 @@ def cost(
         all-reduce ('model',) mlp 8192 bytes
     """
     # Here, so that who asks for no cost does not wait for it.
-    from ..report.target import abstract_mesh
-    from .compiled import compiled_cost
-    from .devices import known_target
-    from .traced import traced_cost
+    from ..report import abstract_mesh
+    from .compiled.devices import find_target
+    from .compiled.reader import compile_cost
+    from .traced.reader import trace_cost
 
     if depth not in ("compiled", "traced"):
         problem = f"there is no depth {depth!r}"
@@ -72,7 +72,7 @@ def cost(
         problem = f"it takes a function or a module, not {type_text(fn)}"
         hint = "axn.check tells how a tree is laid out"
         raise OperandError(message("cost", problem, hint=hint))
-    known = known_target(target)
+    known = find_target(target)
     if depth == "traced":
-        return traced_cost(fn, mapping, abstract_mesh(mesh, "cost"), known, args, kwargs)
-    return compiled_cost(fn, mapping, mesh, abstract_mesh(mesh, "cost"), known, args, kwargs)
+        return trace_cost(fn, mapping, abstract_mesh(mesh, "cost"), known, args, kwargs)
+    return compile_cost(fn, mapping, mesh, abstract_mesh(mesh, "cost"), known, args, kwargs)

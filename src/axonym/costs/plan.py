@@ -5,22 +5,21 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..axis import AxisSelector
+from .. import AxisSelector, Mappings, ResourceMapping
+from ..engine import MeshLike, Tree, normalized, type_text
 from ..errors import ArgumentError, AxonymError, OperandError, message, suggestion
-from ..kinds import Tree, type_text
-from ..layout.assignment import Mappings, MeshLike, ResourceMapping, normalized
-from .meshes import INNER, finer, meshes_of
-from .targets import Target
+from .search.meshes import INNER, iterate_finer, iterate_meshes
+from .shared.targets import Target
 
 if TYPE_CHECKING:
-    from .choice import Choice
-    from .planned import Candidate, Plan
-    from .progress import Progress
-    from .report import Cost
-    from .search import Axes, Budget, Search
-    from .step import Step
-    from .tally import Tally
-    from .verify import Verifier
+    from .report.cost import Cost
+    from .search.choice import Choice
+    from .search.progress import Progress
+    from .search.result import Candidate, Plan
+    from .search.search import Axes, Budget, Search
+    from .search.step import Step
+    from .search.tally import Tally
+    from .search.verifier import Verifier
 
 __all__ = ["plan"]
 
@@ -94,33 +93,33 @@ def plan(
         AxisMapping(entries=(('batch', ('data',)),))
     """
     # Here, so that who asks for no plan does not wait for it.
-    from .devices import known_target
-    from .planned import Plan
-    from .search import Budget, Lessons, Search
-    from .step import Step, piped_axes
-    from .tally import Tally
-    from .verify import PRICE, near_by_bytes
+    from .compiled.devices import find_target
+    from .search.result import Plan
+    from .search.search import Budget, Lessons, Search
+    from .search.step import Step, parse_pipeline
+    from .search.tally import Tally
+    from .search.verifier import PRICE, sort_near
 
     if not callable(fn):
         raise OperandError(message("plan", f"it takes a function or a module, not {type_text(fn)}"))
-    step = Step(fn, args, kwargs, target, choices or {}, piped_axes(pipelined))
-    known = known_target(target, "plan")
+    step = Step(fn, args, kwargs, target, choices or {}, parse_pipeline(pipelined))
+    known = find_target(target, "plan")
     # With mesh axes of one kind, it does not matter which of them has how many devices.
-    meshes = list(meshes_of(mesh, is_symmetric=not fixed and not known.links))
+    meshes = list(iterate_meshes(mesh, is_symmetric=not fixed and not known.links))
     if limit < len(meshes):
         problem = f"limit={limit} mappings cannot be counted on {len(meshes)} meshes"
         raise ArgumentError(message("plan", problem, hint="use a larger limit"))
     first: MeshLike | Mapping[str, int] = meshes[0]
     if not isinstance(mesh, int):
         first = mesh
-    verifier = _verifier(first, target, limit, verify)
+    verifier = _make_verifier(first, target, limit, verify)
     tally = Tally(progress, limit)
-    share = max(len(meshes), limit - verifier.reserved)
+    share = max(len(meshes), limit - verifier.reserve)
     budget, lessons = Budget(share), Lessons()
-    searches: list[tuple[_Counting, Search]] = []
+    searches: list[tuple[_Counter, Search]] = []
     for sizes in meshes:
-        counting = _Counting(step, sizes, tally)
-        search = Search(counting.axes(fixed), counting.score, budget, lessons)
+        counting = _Counter(step, sizes, tally)
+        search = Search(counting.find_axes(fixed), counting.score, budget, lessons)
         # At least half is left for the moves.
         search.begin(max(1, share // (2 * len(meshes))), is_first=not searches)
         searches.append((counting, search))
@@ -128,40 +127,38 @@ def plan(
     divides = isinstance(mesh, int) and not known.links
     _climb(searches, budget, round(FINER * divides * share))
     if divides:
-        searches += _divided(searches, budget)
+        searches += _divide(searches, budget)
     candidates: list[Candidate] = []
     for counting, search in searches:
-        candidates += [counting.candidates[choice] for choice in search.best()]
+        candidates += [counting.candidates[choice] for choice in search.list_best()]
     counted = sum(len(search.scores) for _, search in searches)
 
-    def cost_of(one: "Candidate") -> "Cost":
+    def compile_candidate(one: "Candidate") -> "Cost":
         """Compile a candidate, for the devices of the mesh if it has some."""
-        where = first
-        if isinstance(mesh, int):
-            where = dict(one.mesh)
+        where = dict(one.mesh) if isinstance(mesh, int) else first
         tally.add("compiling", PRICE, math.inf)
         return step.cost(one.mappings, where, one.choices, one.microbatches, "compiled")
 
-    ranked = near_by_bytes(sorted(candidates, key=_rank))
-    (best, *others), text = verifier.run(ranked, counted, cost_of)
+    ranked = sort_near(sorted(candidates, key=_rank))
+    (best, *others), text = verifier.run(ranked, counted, compile_candidate)
     tally.close()
     illegal = counted - len(candidates)
     return Plan(best, tuple(others), counted, illegal, not budget.ran_out, text)
 
 
-def _verifier(mesh: object, target: Target | str, limit: int, wanted: int) -> "Verifier":
+def _make_verifier(mesh: object, target: Target | str, limit: int, wanted: int) -> "Verifier":
     """Find out whether programs for the target can be compiled here."""
-    from ..report.target import abstract_mesh
-    from .devices import known_target, obstacle
-    from .verify import Verifier
+    from ..report import abstract_mesh
+    from .compiled.devices import find_obstacle, find_target
+    from .search.verifier import Verifier
 
     why = "verify=0"
     if wanted:
-        why = obstacle(mesh, abstract_mesh(mesh, "plan"), known_target(target))
+        why = find_obstacle(mesh, abstract_mesh(mesh, "plan"), find_target(target))
     return Verifier(wanted, limit, why)
 
 
-def _climb(searches: "Sequence[tuple[_Counting, Search]]", budget: "Budget", reserved: int) -> None:
+def _climb(searches: "Sequence[tuple[_Counter, Search]]", budget: "Budget", reserved: int) -> None:
     """Move on from the best starts, on whichever meshes they are, with a pipeline and without.
 
     Args:
@@ -170,38 +167,40 @@ def _climb(searches: "Sequence[tuple[_Counting, Search]]", budget: "Budget", res
         reserved: how many of them are left for later.
     """
     # Which start is the best depends on what is given to the step.
-    for at, choice in _best(searches, GIVEN):
+    for at, choice in _find_best(searches, GIVEN):
         searches[at][1].give(choice)
-    starts = _best(searches, 1)
+    starts = _find_best(searches, 1)
     if len(starts) == 1:
-        starts = _best(searches, CLIMBED)
+        starts = _find_best(searches, CLIMBED)
     for number, (at, choice) in enumerate(starts):
         left = max(0, budget.left - reserved)
         searches[at][1].climb(choice, left // (len(starts) - number))
 
 
-def _divided(
-    searches: "Sequence[tuple[_Counting, Search]]", budget: "Budget"
-) -> "list[tuple[_Counting, Search]]":
+def _divide(
+    searches: "Sequence[tuple[_Counter, Search]]", budget: "Budget"
+) -> "list[tuple[_Counter, Search]]":
     """Divide a mesh axis of the best choices into two, and move something to the new one."""
-    found: list[tuple[_Counting, Search]] = []
+    found: list[tuple[_Counter, Search]] = []
     # With one axis, a mesh that is divided is one of those before.
     flat = [one for one in searches if min(one[0].mesh.values()) > 1]
-    starts = _best(flat, 1)
+    starts = _find_best(flat, 1)
     for number, (at, choice) in enumerate(starts):
         counting, search = flat[at]
-        meshes = list(finer(counting.mesh, search.pinned))
+        meshes = list(iterate_finer(counting.mesh, search.fixed_axes))
         end = budget.left - budget.left // (len(starts) - number)
         for tried, (axis, sizes) in enumerate(meshes):
-            own = counting.on(sizes)
-            divided = search.on(sizes, own.score)
+            own = counting.move_to(sizes)
+            divided = search.move_to(sizes, own.score)
             limit = (budget.left - end) // (len(meshes) - tried)
             divided.divide(search, choice, axis, INNER, limit)
             found.append((own, divided))
     return found
 
 
-def _best(searches: "Sequence[tuple[_Counting, Search]]", count: int) -> "list[tuple[int, Choice]]":
+def _find_best(
+    searches: "Sequence[tuple[_Counter, Search]]", count: int
+) -> "list[tuple[int, Choice]]":
     """Return the best choices that were looked at, with the numbers of their searches.
 
     Args:
@@ -210,7 +209,7 @@ def _best(searches: "Sequence[tuple[_Counting, Search]]", count: int) -> "list[t
     """
     found: list[tuple[tuple[float, ...], int, Choice]] = []
     for at, (_, search) in enumerate(searches):
-        found += [(search.known(choice), at, choice) for choice in search.best()]
+        found += [(search.look_up(choice), at, choice) for choice in search.list_best()]
     found.sort(key=lambda one: one[:2])
     alone = [one for one in found if one[2].microbatches is None]
     piped = [one for one in found if one[2].microbatches is not None]
@@ -218,7 +217,7 @@ def _best(searches: "Sequence[tuple[_Counting, Search]]", count: int) -> "list[t
     return [one[1:] for one in kept]
 
 
-class _Counting:
+class _Counter:
     """Count what mappings cost on one mesh.
 
     Attributes:
@@ -233,22 +232,22 @@ class _Counting:
         self._states: tuple[str, ...] = ()
         self.candidates: dict[Choice, Candidate] = {}
 
-    def on(self, mesh: dict[str, int]) -> "_Counting":
+    def move_to(self, mesh: dict[str, int]) -> "_Counter":
         """Return the same for another mesh."""
         other = copy.copy(self)
         other.mesh, other.candidates = mesh, {}
         return other
 
-    def axes(self, fixed: ResourceMapping | Mappings | None) -> "Axes":
+    def find_axes(self, fixed: ResourceMapping | Mappings | None) -> "Axes":
         """Return what can be mapped: the axes of the arguments.
 
         Raises:
             ShardingError: if what is fixed does not fit.
             OperandError: if there are no axes of a pipeline.
         """
-        from .choice import Choice
-        from .search import MICROBATCHES, Axes
-        from .step import state_patterns
+        from .search.choice import Choice
+        from .search.search import MICROBATCHES, Axes
+        from .search.step import find_state_patterns
 
         pinned = fixed
         if not isinstance(pinned, Mappings):
@@ -260,19 +259,19 @@ class _Counting:
         given = (0,) * len(choices)
         # Mistakes of the function and of what is fixed are errors here, not choices that lose.
         report = self._step.cost(
-            pinned, self.mesh, self._step.chosen(given), microbatches, "traced"
+            pinned, self.mesh, self._step.choose(given), microbatches, "traced"
         )
-        parameters, data = _sizes(report, "parameters"), _sizes(report, "data")
+        parameters, data = _collect_sizes(report, "parameters"), _collect_sizes(report, "data")
         if piped is not None:
             _check_piped(piped, parameters, data)
-        self._parameters, self._states = tuple(parameters), state_patterns(report)
-        own = _sorted(pinned.parameters), _sorted(pinned.compute)
+        self._parameters, self._states = tuple(parameters), find_state_patterns(report)
+        own = _sort_entries(pinned.parameters), _sort_entries(pinned.compute)
         return Axes(
             self.mesh,
             parameters,
             data,
             Choice(*own, microbatches=microbatches, given=given),
-            _elements(report),
+            _count_elements(report),
             piped,
             tuple(map(len, choices.values())),
             bool(self._states),
@@ -280,10 +279,10 @@ class _Counting:
 
     def score(self, choice: "Choice") -> tuple[float, ...] | None:
         """Count a choice; None, if it is not legal."""
-        from .planned import Candidate
+        from .search.result import Candidate
 
-        mappings = choice.mappings(self._parameters, self._states)
-        chosen = self._step.chosen(choice.given)
+        mappings = choice.make_mappings(self._parameters, self._states)
+        chosen = self._step.choose(choice.given)
         try:
             report = self._step.cost(mappings, self.mesh, chosen, choice.microbatches, "traced")
         except (AxonymError, ValueError):
@@ -291,9 +290,7 @@ class _Counting:
             return None
         mesh = tuple(self.mesh.items())
         found = Candidate(mesh, mappings, report, choices=chosen, microbatches=choice.microbatches)
-        seconds = math.inf
-        if found.fits:
-            seconds = report.time.seconds
+        seconds = report.time.seconds if found.fits else math.inf
         self._tally.add("counting", 1, seconds)
         self.candidates[choice] = found
         return _rank(found)
@@ -319,34 +316,34 @@ def _check_piped(
 
 def _rank(one: "Candidate") -> tuple[float, ...]:
     """Return what decides; of mappings that cost the same, the shortest one is the best."""
-    from .verify import rank
+    from .search.verifier import rank
 
     entries = [*one.mappings.parameters.values(), *one.mappings.compute.values()]
     return *rank(one.cost), sum(map(len, entries)), len(one.mappings.overrides)
 
 
-def _sizes(report: "Cost", kind: str) -> dict[str, frozenset[int]]:
+def _collect_sizes(report: "Cost", kind: str) -> dict[str, frozenset[int]]:
     """Return the sizes of each axis of some arguments; derived axes go with their bases."""
     found: dict[str, frozenset[int]] = {}
     for row in report.arguments.get(kind, ()):
         shape = row.shape[len(row.shape) - len(row.names) :]
-        for name, size in zip(map(_base, row.names), shape, strict=True):
+        for name, size in zip(map(_find_base, row.names), shape, strict=True):
             found[name] = found.get(name, frozenset()) | {size}
     return found
 
 
-def _elements(report: "Cost") -> dict[tuple[str, ...], int]:
+def _count_elements(report: "Cost") -> dict[tuple[str, ...], int]:
     """Return how many elements parameters with the same axes have."""
     found: dict[tuple[str, ...], int] = {}
     for row in report.arguments.get("parameters", ()):
-        names = tuple(dict.fromkeys(map(_base, row.names)))
+        names = tuple(dict.fromkeys(map(_find_base, row.names)))
         found[names] = found.get(names, 0) + math.prod(row.shape)
     return found
 
 
-def _base(name: str) -> str:
+def _find_base(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _sorted(mapping: ResourceMapping) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _sort_entries(mapping: ResourceMapping) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return tuple(sorted((name, entry) for name, entry in normalized(mapping).entries if entry))

@@ -1,36 +1,53 @@
 """How a positional function becomes a named one.
 
-What the package lists is for libraries that are written on Axonym and need more than its functions: how arguments are
-read, how arrays get their names, and what is current. `axonym.compat.haliax` is one, and uses nothing else of Axonym
-than this and what users have.
+The package lists names for libraries that are written on Axonym and need more than its functions: how arguments are
+read, how arrays get their names, where axes lie, and which values are current. `axonym.compat.haliax` uses nothing else
+of Axonym than this and public names; `axonym.costs` also uses the names that `axonym.report` lists.
 """
 
 from ..axis import AxisKey, Pairs, names_in, selection, selector, selectors, shown, sized, spec
-from ..core import facts, shape_of, wrap
+from ..core import facts, payload_of, shape_of, wrap
 from ..dtypes import limits
-from ..kinds import Payload, Tree
-from ..layout.assignment import AxisMapping, MeshLike
-from ..layout.context import context_mesh, resolve_mapping
+from ..kinds import Payload, Tree, type_text
+from ..layout.assignment import AxisMapping, Entry, MeshLike, bases_of, normalized
+from ..layout.context import MAPPING, context_mesh, resolve_mapping
+from ..layout.layout import Layout
+from ..layout.modes import find_auto_axes, make_mesh
+from ..layout.partition import only, without
+from ..layout.records import LEDGER, Ledger
 from ..layout.tracing import transforming
+from ..names.plans import Names
 from .auto import whole
 from .operators import equality_operator, left_operator, right_operator
 from .pointwise import nary
 from .steps import selectors_of
 
 __all__ = [
+    "LEDGER",
+    "MAPPING",
     "AxisKey",
     "AxisMapping",
+    "Entry",
+    "Layout",
+    "Ledger",
     "MeshLike",
+    "Names",
     "Pairs",
     "Payload",
     "Tree",
+    "bases_of",
     "context_mesh",
     "equality_operator",
     "facts",
+    "find_auto_axes",
     "left_operator",
     "limits",
+    "make_mesh",
     "names_in",
     "nary",
+    "normalized",
+    "only",
+    "payload_of",
     "resolve_mapping",
     "right_operator",
     "selection",
@@ -42,6 +59,8 @@ __all__ = [
     "sized",
     "spec",
     "transforming",
+    "type_text",
     "whole",
+    "without",
     "wrap",
 ]

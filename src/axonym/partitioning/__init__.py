@@ -7,10 +7,10 @@ if not _typing.TYPE_CHECKING:
 
     __all__, __getattr__, __dir__ = _lazy.names_of("axonym.partitioning")
 else:
-    from ..costs.lock import assert_layout as assert_layout
-    from ..costs.planned import Plan as Plan
-    from ..costs.report import Cost as Cost
-    from ..costs.targets import (
+    from ..costs.report.cost import Cost as Cost
+    from ..costs.report.lock import assert_layout as assert_layout
+    from ..costs.search.result import Plan as Plan
+    from ..costs.shared.targets import (
         TARGETS as TARGETS,
         Link as Link,
         Target as Target,

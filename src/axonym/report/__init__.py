@@ -1,1 +1,38 @@
-"""What only tells: checks and pictures of layouts."""
+"""Reports about functions and trees: checks, pictures and tables of layouts.
+
+The package lists names for libraries that write reports of their own: how a call is read, how its arguments are laid
+out without values, and how tables are written. `axonym.costs` is one.
+"""
+
+from ..partitioning.arguments import by_parameter, identifiers, labels
+from ..partitioning.jit import remapped
+from ..partitioning.trees import find_several, is_optimiser_state, no_mapping, shard_tree
+from ..transform.leaves import refilled
+from .picture import ALONE, FONT, LETTER
+from .show import ArrayLayout
+from .table import Cell, Printed, Table, byte_text
+from .target import abstract_array, abstract_mesh, is_array, unwrapped
+
+__all__ = [
+    "ALONE",
+    "FONT",
+    "LETTER",
+    "ArrayLayout",
+    "Cell",
+    "Printed",
+    "Table",
+    "abstract_array",
+    "abstract_mesh",
+    "by_parameter",
+    "byte_text",
+    "find_several",
+    "identifiers",
+    "is_array",
+    "is_optimiser_state",
+    "labels",
+    "no_mapping",
+    "refilled",
+    "remapped",
+    "shard_tree",
+    "unwrapped",
+]

@@ -1,0 +1,130 @@
+"""Internal. Compile a function for a mesh, and make a report of the program.
+
+`axn.cost` calls `compile_cost`. The module joins the others of this room; it must not read the text of a program
+itself.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh
+
+from ... import Mappings, ResourceMapping
+from ...engine import Ledger, Tree
+from ...errors import OperandError, message
+from ...report import ArrayLayout, unwrapped
+from ..report.cost import Cost
+from ..shared.arguments import lay_out_arguments
+from ..shared.overlap import assume_overlap
+from ..shared.roofline import make_work, sum_by_place
+from ..shared.rows import OUTSIDE, Memory
+from ..shared.targets import Target
+from .attribution import Attribution
+from .devices import has_compiler_of, make_device_mesh
+from .program import Program, count_iterations, iterate_instructions
+from .schedule import estimate_operations
+from .work import iterate_amounts
+
+# How many elements share a byte of an array.
+_SHARING = {"int4": 2, "uint4": 2, "float4_e2m1fn": 2, "int2": 4, "uint2": 4}
+
+
+def compile_cost(
+    fn: Tree,
+    mapping: ResourceMapping | Mappings | None,
+    mesh: object,
+    abstract: AbstractMesh,
+    target: Target,
+    args: tuple[Tree, ...],
+    kwargs: dict[str, Tree],
+) -> Cost:
+    """Compile a function for a mesh, and read the program; see `axn.cost`."""
+    devices = make_device_mesh(mesh, abstract, target)
+    call = unwrapped(fn, args, kwargs)
+    given = lay_out_arguments(fn, mapping, devices, args, kwargs)
+    ledger = Ledger()
+    with given.enter(devices, ledger):
+        made = compile_program(given.fn.lower(*given.args, **given.kwargs), target)
+    kinds, named = given.describe(ledger, abstract)
+    # The length of a loop that nobody knows is taken to be one.
+    program = Program(made.as_text() or "", unknown_trip_count=1)
+    attribution = Attribution(program, named, target)
+    communication = attribution.find_collectives()
+    counted = sum_by_place(iterate_amounts(program), attribution.places.find, target)
+    work = make_work(counted, communication, target)
+    device = devices.devices.flat[0]
+    operations: float | None = None
+    if has_compiler_of(device, target):
+        operations = estimate_operations(program, target)
+    else:  # whose schedule says nothing about the target
+        communication = assume_overlap(communication, work)
+    return Cost(
+        given.write_title(call.name),
+        "compiled",
+        str(device.device_kind),
+        target,
+        tuple(abstract.shape.items()),
+        kinds,
+        communication,
+        _count_memory(kinds, made.memory_analysis()),
+        work,
+        ledger.waiting,
+        _write_notes(program, attribution),
+        operations=operations,
+    )
+
+
+def compile_program(lowered: jax.stages.Lowered, target: Target) -> jax.stages.Compiled:
+    """Compile a program.
+
+    Raises:
+        OperandError: if it needs more memory than the devices have that it is compiled for.
+    """
+    try:
+        return lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        text = str(error)
+        if "RESOURCE_EXHAUSTED" not in text:
+            raise
+        problem = f"the program does not fit into the memory of {target.name}"
+        fact = text.splitlines()[0]
+        hint = (
+            "pass a mesh of simulated devices of this machine: then the report says what to change"
+        )
+        raise OperandError(message("cost", problem, fact, hint=hint)) from error
+
+
+def _write_notes(program: Program, attribution: Attribution) -> tuple[str, ...]:
+    """Say which loops count as one run."""
+    places: dict[str, str] = {}
+    for computation, op in iterate_instructions(program):
+        if op.opcode != "while":
+            continue
+        if count_iterations(op, computation, program.computations) is None:
+            places[op.name] = attribution.places.find(op.source).layer or OUTSIDE
+    if not places:
+        return ()
+    where = ", ".join(dict.fromkeys(places.values()))
+    return (f"loops whose length the program does not say count as one iteration: {where}",)
+
+
+def _count_memory(kinds: Mapping[str, tuple[ArrayLayout, ...]], analysis: Any) -> Memory:
+    """Read what a device holds from what the compiler says."""
+    held = {kind: sum(map(_count_bytes, rows)) for kind, rows in kinds.items()}
+    # The program may not take all arguments, which are there all the same, and its own layouts may have padding.
+    taken = analysis.argument_size_in_bytes - held["parameters"] - held["optimizer"]
+    data = max(held["data"], taken)
+    return Memory(
+        held["parameters"],
+        held["optimizer"],
+        data,
+        analysis.output_size_in_bytes,
+        analysis.alias_size_in_bytes,
+        analysis.temp_size_in_bytes,
+    )
+
+
+def _count_bytes(row: ArrayLayout) -> int:
+    """Return the bytes of an argument on one device, in which a compiler packs what is narrower than a byte."""
+    return -(-(row.nbytes_per_device or 0) // _SHARING.get(row.dtype or "", 1))

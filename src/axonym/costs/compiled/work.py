@@ -1,0 +1,296 @@
+"""Internal. What a compiled program computes, reads and writes: operations and bytes of each instruction.
+
+The reader and the schedule call it. It knows the text of HLO; it must not know layers or names.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from ..shared.convolutions import Sliding, count_meetings
+from ..shared.events import Amount
+from .origin import find_origin
+from .program import (
+    Array,
+    Computation,
+    Instruction,
+    Program,
+    iterate_instructions,
+    parse_arrays,
+    sum_bytes,
+)
+
+_CONTRACTING = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)')
+_WINDOW = re.compile(r"\bwindow=\{([^}]*)\}")
+_LABELS = re.compile(r"\bdim_labels=(\w+)_(\w+)->(\w+)")
+_PRODUCTS = ("gemm", "matmul", "dot")
+# What kernels for products of the rows of groups say.
+_RAGGED = "ragged_dot_tiling"
+# What kernels say that they compute: those that the compiler for TPU makes of attention, and of Pallas.
+_ESTIMATE = re.compile(r'"cost_estimate":\s*\{"flops":\s*"?(\d+)')
+# These change a part of their first operand in place, by another one.
+_CHANGING = {"dynamic-update-slice": 1, "scatter": -1}
+# These move no memory: they are names, forms or calls of what is counted by itself.
+_FREE = {
+    "after-all",
+    "async-start",
+    "bitcast",
+    "call",
+    "conditional",
+    "constant",
+    "domain",
+    "get-tuple-element",
+    "iota",
+    "opt-barrier",
+    "optimization-barrier",
+    "parameter",
+    "partition-id",
+    "replica-id",
+    "tuple",
+    "while",
+}
+
+
+def iterate_amounts(program: Program) -> Iterator[Amount]:
+    """Yield what instructions compute, read and write, those inside of fusions with the operations alone."""
+    for computation, op in iterate_instructions(program):
+        count = program.runs[computation]
+        one = count_amount(program, computation, op)
+        if one.flops or one.nbytes:
+            source = _find_source(program, op) or program.find_source_around(computation)
+            yield Amount(source, count * one.flops, one.dtype, count * one.nbytes)
+
+
+def count_amount(program: Program, computation: str, op: Instruction) -> Amount:
+    """Return what one run of an instruction computes, reads and writes by itself, without what is inside of it."""
+    ops = program.computations[computation]
+    flops = count_flops(op, ops)
+    nbytes = 0
+    if computation not in program.fused and op.opcode not in _FREE:
+        nbytes = _count_accessed(program, op, ops)
+    dtype = _find_dtype(program, computation, op) if flops and op.operands else ""
+    return Amount(op.source, flops, _NAMES.get(dtype, dtype), nbytes)
+
+
+def _find_dtype(program: Program, computation: str, op: Instruction) -> str:
+    """Return the dtype of the operands of a product, as the function has them."""
+    narrow = find_origin(program, computation, op.operands[0]).narrow
+    if narrow is not None:
+        return narrow.dtype
+    return parse_operands(op, program.computations[computation])[0].dtype
+
+
+# What other libraries call the dtypes of XLA.
+_NAMES = {
+    "bf16": "bfloat16",
+    "f16": "float16",
+    "f32": "float32",
+    "f64": "float64",
+    "f8e4m3fn": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
+    "s8": "int8",
+}
+
+
+def _find_source(program: Program, op: Instruction) -> str:
+    """Return the operation of the function; of a fusion that says none, the first one inside."""
+    if _RAGGED in op.line:
+        # What the kernel does is written behind the operation.
+        return op.source.rpartition("/")[0]
+    if op.source or op.opcode != "fusion":
+        return op.source
+    called = re.search(r"\bcalls=%?([\w.\-]+)", op.line)
+    if called is None:
+        return ""
+    for own in reversed(program.computations[called[1]].values()):
+        if own.source:
+            return own.source
+    return ""
+
+
+def parse_operands(op: Instruction, ops: Computation) -> list[Array]:
+    """Return the types of the operands of an instruction."""
+    found: list[Array] = []
+    for name in op.operands:
+        found += parse_arrays(ops[name].type)
+    return found
+
+
+def count_contracted(op: Instruction, ops: Computation) -> int:
+    """Return over how many elements a product sums; 1 if that is not known."""
+    found = _CONTRACTING.search(op.line)
+    if found is None:
+        return 1
+    shape = parse_operands(op, ops)[0].shape
+    return math.prod(shape[int(i)] for i in re.findall(r"\d+", found[1]))
+
+
+def count_flops(op: Instruction, ops: Computation) -> float:
+    """Return the operations of a product, a convolution or a kernel that tells them; all others count as none."""
+    if op.opcode == "convolution":
+        return _count_convolution(op, ops)
+    if _RAGGED in op.line:
+        return _count_ragged(op, ops)
+    estimate = _ESTIMATE.search(op.line)
+    if op.opcode == "custom-call" and estimate is not None:
+        return float(estimate[1])
+    is_call = op.opcode == "custom-call" and any(mark in op.line for mark in _PRODUCTS)
+    if op.opcode != "dot" and not (is_call and _CONTRACTING.search(op.line)):
+        return 0.0
+    result = parse_arrays(op.type)[0]
+    return 2.0 * math.prod(result.shape) * count_contracted(op, ops)
+
+
+def _count_ragged(op: Instruction, ops: Computation) -> float:
+    """Count each row of a kernel for TPU once: its last operands are the rows, and the matrices of all groups."""
+    rows = parse_operands(op, ops)[-2]
+    result = parse_arrays(op.type)[0]
+    return 2.0 * math.prod(rows.shape) * result.shape[-1]
+
+
+def _count_convolution(op: Instruction, ops: Computation) -> float:
+    """Count the operations of a convolution; elements of the padding do not count.
+
+    The compiler for TPU writes all products as convolutions, and dimensions that only repeat a product as windows that
+    see one element.
+    """
+    labels = _LABELS.search(op.line)
+    if labels is None:
+        return 0.0
+    image, kernel = parse_operands(op, ops)[:2]
+    result = parse_arrays(op.type)[0]
+    window = _parse_window(op.line)
+    total = 2.0
+    for label, size in zip(labels[3], result.shape, strict=True):
+        if not label.isdigit():
+            total *= size
+    for label, size in zip(labels[2], kernel.shape, strict=True):
+        if label == "i":
+            total *= size
+    for label in labels[3]:
+        if label.isdigit():
+            at = int(label)
+            sizes = (
+                image.shape[labels[1].index(label)],
+                kernel.shape[labels[2].index(label)],
+                result.shape[labels[3].index(label)],
+            )
+            total *= count_meetings(*sizes, _parse_sliding(window, at))
+    return total
+
+
+def _parse_window(line: str) -> dict[str, list[str]]:
+    """Return the properties of a window, each with a value for each dimension."""
+    found = _WINDOW.search(line)
+    properties: dict[str, list[str]] = {}
+    for part in (found[1] if found else "").split():
+        name, _, values = part.partition("=")
+        properties[name] = values.split("x")
+    return properties
+
+
+def _parse_sliding(window: Mapping[str, Sequence[str]], at: int) -> Sliding:
+    """Return how a kernel goes along one dimension."""
+
+    def of(name: str, default: str) -> int:
+        values = window.get(name)
+        return int(default) if values is None else int(values[at].split("_")[0])
+
+    return Sliding(of("stride", "1"), of("rhs_dilate", "1"), of("lhs_dilate", "1"), of("pad", "0"))
+
+
+def count_bytes(arrays: Iterable[Array]) -> int:
+    """Return the bytes of arrays that are in the memory of the device, and not closer to its units."""
+    return sum_bytes(array for array in arrays if not array.space)
+
+
+def _count_accessed(program: Program, op: Instruction, ops: Computation) -> int:
+    """Return the bytes that an instruction reads and writes; of an array that is sliced, those of the slice."""
+    # What is started is counted there.
+    if op.opcode.endswith(("-done", "-update")):
+        return 0
+    results = parse_arrays(op.type)
+    operands = parse_operands(op, ops)
+    if op.opcode == "copy-start":
+        results = results[:1]
+    elif op.opcode.endswith("-start") and len(results) > len(operands):
+        # Of what it returns, the operands come first; of an all-reduce, there are only results.
+        results = results[len(operands) :]
+    written = count_bytes(results)
+    kind = op.opcode.removesuffix("-start")
+    if kind in ("dynamic-slice", "slice", "gather"):
+        # The slice may be nearer to the units than what it is taken of.
+        return written + _count_part(results[0], operands[0])
+    if kind in _CHANGING:
+        change = operands[_CHANGING[kind]]
+        return count_bytes([change]) + _count_part(change, results[0])
+    if op.opcode == "fusion":
+        called = re.search(r"\bcalls=%?([\w.\-]+)", op.line)
+        if called is not None:
+            return _count_fusion(program.computations[called[1]])
+    return written + count_bytes(operands)
+
+
+def _count_part(part: Array, whole: Array) -> int:
+    """Return the bytes of a part of an array, if they are in the memory of the device."""
+    return count_bytes([part._replace(space=whole.space)])
+
+
+def _count_fusion(ops: Computation) -> int:
+    """Return the bytes that a fusion reads and writes."""
+    users: dict[str, list[Instruction]] = {}
+    for op in ops.values():
+        for name in op.operands:
+            users.setdefault(name, []).append(op)
+    total = 0
+    for op in ops.values():
+        if op.opcode == "parameter":
+            whole = count_bytes(parse_arrays(op.type))
+            total += min(whole, _count_reads(op.name, whole, users))
+        if op.is_root:
+            total += _count_writes(op, ops)
+    return total
+
+
+def _count_reads(name: str, whole: int, users: Mapping[str, Sequence[Instruction]]) -> int:
+    """Return the bytes of an array that a fusion reads."""
+    parts = 0
+    for user in users.get(name, ()):
+        is_first = user.operands[0] == name
+        if user.opcode == "bitcast":
+            parts += _count_reads(user.name, whole, users)
+        elif user.opcode in ("dynamic-slice", "slice", "gather") and is_first:
+            parts += parse_arrays(user.type)[0].nbytes
+        elif user.opcode in _CHANGING and is_first:
+            # It is changed in place.
+            continue
+        else:
+            return whole
+    return parts
+
+
+def _count_writes(op: Instruction, ops: Computation) -> int:
+    """Return the bytes that a fusion writes; where to, the type of its result says, and not what is inside."""
+    results = parse_arrays(op.type)
+    made = [op]
+    if op.opcode == "tuple":
+        made = list(map(ops.__getitem__, op.operands))
+    total = 0
+    for one in made:
+        count = len(parse_arrays(one.type))
+        own, results = results[:count], results[count:]
+        changes = _find_changes(one, ops)
+        if changes:
+            own = [change._replace(space=own[0].space) for change in changes]
+        total += count_bytes(own)
+    return total
+
+
+def _find_changes(op: Instruction, ops: Computation) -> list[Array]:
+    """Return what a fusion writes into an array that it is given; nothing, if it makes a new array."""
+    found: list[Array] = []
+    while op.opcode in ("bitcast", *_CHANGING):
+        if op.opcode in _CHANGING:
+            found.append(parse_operands(op, ops)[_CHANGING[op.opcode]])
+        op = ops[op.operands[0]]
+    return [] if op.opcode != "parameter" else found

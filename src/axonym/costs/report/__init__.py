@@ -1,0 +1,19 @@
+"""The report of what a program costs: sums, tables, pictures, differences and files."""
+
+from ..shared.rows import Collective, Kept, Memory, Time, Work
+from .bars import Bar, Bars
+from .cost import Cost
+from .difference import Change, Difference
+
+__all__ = [
+    "Bar",
+    "Bars",
+    "Change",
+    "Collective",
+    "Cost",
+    "Difference",
+    "Kept",
+    "Memory",
+    "Time",
+    "Work",
+]

@@ -1,0 +1,380 @@
+"""The report of what a program costs: communication, memory and time, as data, text and tables.
+
+Both readers fill it, and the search compares it. It must not know programs.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from ...report import ArrayLayout, Cell, Printed, Table, byte_text
+from ..shared.rows import OUTSIDE, Collective, Memory, Time, Work
+from ..shared.targets import Target
+from ..shared.units import write_count, write_mesh, write_time
+from .bars import Bar, Bars
+from .difference import Difference
+from .file import compare, save, summarise
+
+__all__ = ["Cost"]
+
+Depth: TypeAlias = Literal["compiled", "traced"]
+# Columns that hold numbers.
+RIGHT = (
+    "runs",
+    "sent",
+    "time",
+    "hidden",
+    "per device",
+    "FLOPs",
+    "read, written",
+    "computing",
+    "memory",
+    "sending",
+)
+WORDS = {"parameters": "parameters", "optimizer": "the state of the optimiser"}
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Cost(Printed):
+    """What a program costs, which prints as tables, also in notebooks. All numbers are those of one device.
+
+    Attributes:
+        title: what was measured.
+        depth: `compiled`, from the program of a compiler, or `traced`, from the function.
+        compiler: for which devices it was compiled; empty for a traced one.
+        target: the device that times are for.
+        mesh: the axes of the mesh with their sizes.
+        arguments: how the arguments are laid out, by what they are: `parameters`, `optimizer` and `data`.
+        communication: the collectives.
+        memory: what a device holds.
+        work: what it computes, by layer and phase.
+        bubble: the part of the time in which a stage of a pipeline waits, which `work` has too.
+        notes: what the numbers leave out.
+        operations: seconds of the operations of the program, one after another, if it is one of the compiler for the
+            target.
+    """
+
+    title: str
+    depth: Depth
+    compiler: str
+    target: Target
+    mesh: tuple[tuple[str, int], ...]
+    arguments: Mapping[str, tuple[ArrayLayout, ...]]
+    communication: tuple[Collective, ...]
+    memory: Memory
+    work: tuple[Work, ...]
+    bubble: float = 0.0
+    notes: tuple[str, ...] = ()
+    operations: float | None = None
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether times and what hides collectives are read from a schedule; otherwise they are assumed."""
+        return self.operations is not None
+
+    @property
+    def time(self) -> Time:
+        """An estimate of how long one run takes."""
+        overlapped = serial = computing = moving = sending = useful = 0.0
+        for work in self.work:
+            overlapped += work.seconds
+            serial += max(work.computing, work.moving) + work.sending
+            computing += work.computing
+            moving += work.moving
+            sending += work.sending
+            if work.phase in ("forward", "backward"):
+                useful += work.flops
+        utilisation = 0.0
+        if overlapped:
+            # While a stage waits, it computes what nobody needs.
+            needed = useful * (1 - self.bubble)
+            utilisation = needed / self.target.peak / overlapped
+        exposed = 0.0
+        for one in self.communication:
+            exposed += one.exposed
+        scheduled = serial - sending + exposed
+        if self.operations is not None:
+            # Copies that are under way beside operations read and write, too.
+            scheduled = max(self.operations, moving) + exposed
+        return Time(
+            overlapped,
+            serial,
+            scheduled,
+            computing,
+            moving,
+            sending,
+            self.bubble,
+            utilisation,
+        )
+
+    @property
+    def totals(self) -> Mapping[str, float]:
+        """Sums: operations, bytes that are accessed and sent, collectives, bytes at the peak, seconds."""
+        flops = nbytes = 0.0
+        for work in self.work:
+            flops += work.flops
+            nbytes += work.nbytes
+        count, sent, _ = _sum_up(self.communication)
+        return {
+            "flops": flops,
+            "bytes accessed": nbytes,
+            "bytes sent": sent,
+            "collectives": count,
+            "peak memory": self.memory.peak,
+            "seconds": self.time.seconds,
+        }
+
+    @property
+    def unattributed(self) -> float:
+        """The share of bytes sent of which no named axis is known to be the reason."""
+        whole = known = 0
+        for one in self.communication:
+            whole += one.sent
+            if one.axes:
+                known += one.sent
+        return 1 - known / whole if whole else 0.0
+
+    @property
+    def by_axis(self) -> Mapping[str, tuple[int, int, float]]:
+        """For each named axis: the number of collectives, the bytes that a device sends, and seconds."""
+        return self._sum_by(lambda one: one.axis)
+
+    @property
+    def by_layer(self) -> Mapping[str, tuple[int, int, float]]:
+        """For each layer: the number of collectives, the bytes that a device sends, and seconds."""
+        return self._sum_by(lambda one: one.layer)
+
+    def _sum_by(self, key: Callable[[Collective], str]) -> dict[str, tuple[int, int, float]]:
+        sums: dict[str, tuple[int, int, float]] = {}
+        for one in self.communication:
+            count, sent, seconds = sums.get(key(one), (0, 0, 0.0))
+            sums[key(one)] = count + one.count, sent + one.sent, seconds + one.seconds
+        return dict(sorted(sums.items(), key=lambda item: -item[1][1]))
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What does not fit, with what to change."""
+        memory, capacity = self.memory, self.target.memory
+        if memory.peak <= capacity:
+            return ()
+        over = memory.peak - capacity
+        text = f"{byte_text(memory.peak)} at the peak do not fit into the {byte_text(capacity)}"
+        return (f"{text} of {self.target.name}, by {byte_text(over)}", *self.remedies(over))
+
+    def remedies(self, over: int) -> tuple[str, ...]:
+        """List what saves memory, and how much, what saves most first, without what hardly helps.
+
+        Args:
+            over: how many bytes there are too many.
+        """
+        memory, ways = self.memory, self.devices
+        found: list[tuple[int, str]] = []
+        for kind, held in (("parameters", memory.parameters), ("optimizer", memory.optimizer)):
+            whole = 0
+            for array in self.arguments.get(kind, ()):
+                whole += array.nbytes or 0
+            found.append((held - whole // ways, f"split {WORDS[kind]} over all mesh axes"))
+        spare = min(memory.results - memory.donated, memory.parameters + memory.optimizer)
+        found.append((spare, "donate the arguments that the results replace"))
+        text = "half the batch of a device, by more microbatches or devices, or keep less for the"
+        found.append((memory.temporary // 2, f"{text} backward pass"))
+        found.sort(reverse=True)
+        return tuple(
+            f"to save {byte_text(saved)}: {remedy}" for saved, remedy in found if saved > over / 100
+        )
+
+    @property
+    def devices(self) -> int:
+        """The number of devices."""
+        count = 1
+        for _, size in self.mesh:
+            count *= size
+        return count
+
+    def diff(self, other: "Cost") -> Difference:
+        """Compare with the cost of another mapping, batch, policy or mesh: what it changes, row by row."""
+        before, after = summarise(self), summarise(other)
+        for content, cost in ((before, self), (after, other)):
+            content["time"] = {"of one run": round(cost.time.seconds * 1e9)}
+        return compare(before, after, (self.title, other.title))
+
+    def save(self, path: str | Path) -> None:
+        """Write layouts, collectives and sums to a file, for `axn.partitioning.assert_layout`."""
+        save(self, path)
+
+    def picture(self) -> Bars:
+        """Return a picture of what is sent because of which axis, what memory holds and which layers take time."""
+        sent = [
+            Bar(axis, nbytes, byte_text(nbytes)) for axis, (_, nbytes, _) in self.by_axis.items()
+        ]
+        held = [
+            Bar(what, nbytes, byte_text(nbytes)) for what, nbytes in self._list_memory().items()
+        ]
+        seconds: dict[str, float] = {}
+        for work in self.work:
+            layer = work.layer or OUTSIDE
+            seconds[layer] = seconds.get(layer, 0.0) + work.seconds
+        layers = [Bar(layer, time, write_time(time)) for layer, time in seconds.items()]
+        groups = {
+            "sent because of": tuple(sent),
+            f"memory, of {byte_text(self.target.memory)}": tuple(held),
+            "time by layer": tuple(layers),
+        }
+        return Bars(self._write_headline(), groups)
+
+    def _list_memory(self) -> dict[str, int]:
+        """Return what memory holds at the peak, without what takes none."""
+        memory = self.memory
+        held = {
+            "parameters": memory.parameters,
+            "state of the optimiser": memory.optimizer,
+            "data": memory.data,
+            "temporaries": memory.temporary,
+            "results in new memory": memory.results - memory.donated,
+        }
+        return {what: nbytes for what, nbytes in held.items() if nbytes}
+
+    def parts(self) -> Iterator[str | Table]:
+        """Yield the paragraphs and tables."""
+        yield self._write_headline()
+        if self.communication:
+            yield self._make_axes_table()
+            yield self._make_collectives_table()
+        else:
+            yield "nothing is sent"
+        yield self._make_memory_table()
+        if self.memory.kept:
+            yield self._make_kept_table()
+        yield self._make_work_table()
+        yield self._write_summary()
+
+    def _write_headline(self) -> str:
+        on = write_mesh(self.mesh) or "one device"
+        text = f"{self.title} on the mesh {on}, for {self.target.name}"
+        if self.compiler:
+            text += f"; compiled for {self.compiler}"
+        return text
+
+    def _make_axes_table(self) -> Table:
+        _, whole, _ = _sum_up(self.communication)
+        rows: list[tuple[Cell, ...]] = []
+        for axis, (count, sent, seconds) in self.by_axis.items():
+            share = f"{sent / max(whole, 1):.0%}"
+            rows.append((axis, str(count), byte_text(sent), share, write_time(seconds)))
+        header = ("sent because of", "runs", "sent", "share", "time")
+        return Table(header, tuple(rows), right=(*RIGHT, "share"))
+
+    def _make_collectives_table(self) -> Table:
+        groups: dict[tuple[str, ...], list[Collective]] = {}
+        for one in self.communication:
+            over = ", ".join(one.mesh_axes)
+            layer = one.layer or OUTSIDE
+            key: tuple[str, ...] = (one.kind, over, one.axis, layer, one.phase)
+            groups.setdefault(key, []).append(one)
+        lines: list[tuple[Cell, ...]] = []
+        times: list[float] = []
+        for cells, same in groups.items():
+            count, sent, seconds = _sum_up(same)
+            hidden, by = _sum_hidden(same)
+            numbers = (str(count), byte_text(sent), write_time(seconds), write_time(hidden))
+            lines.append((*cells, *numbers, by))
+            times.append(seconds)
+        order = sorted(range(len(lines)), key=lambda i: -times[i])
+        rows = tuple(map(lines.__getitem__, order))
+        place = ("collective", "over", "because of", "layer", "phase")
+        count, sent, seconds = _sum_up(self.communication)
+        hidden, _ = _sum_hidden(self.communication)
+        numbers = (str(count), byte_text(sent), write_time(seconds), write_time(hidden))
+        last = ("all", "", "", "", "", *numbers, "")
+        header = (*place, "runs", "sent", "time", "hidden", "by")
+        return Table(header, rows, last, right=RIGHT)
+
+    def _make_memory_table(self) -> Table:
+        memory = self.memory
+        cells: list[tuple[Cell, ...]] = [
+            (what, byte_text(held), f"{held / self.target.memory:.1%}")
+            for what, held in self._list_memory().items()
+        ]
+        share = f"{memory.peak / self.target.memory:.1%}"
+        last = ("peak", byte_text(memory.peak), share)
+        header = ("memory", "per device", f"of {self.target.name}")
+        return Table(header, tuple(cells), last, right=("per device", header[2]))
+
+    def _make_kept_table(self) -> Table:
+        rows: list[tuple[Cell, ...]] = []
+        for kept in self.memory.kept:
+            each = f"{kept.count} x {kept.dtype}{[*kept.shape]}"
+            rows.append((kept.layer, kept.names, each, byte_text(kept.nbytes)))
+        header = ("kept for the backward pass", "axes", "arrays", "per device")
+        return Table(header, tuple(rows))
+
+    def _make_work_table(self) -> Table:
+        rows: list[tuple[Cell, ...]] = []
+        for work in sorted(self.work, key=lambda work: -work.seconds):
+            rows.append(
+                (
+                    work.layer or OUTSIDE,
+                    work.phase,
+                    write_count(work.flops),
+                    byte_text(round(work.nbytes)),
+                    write_time(work.computing),
+                    write_time(work.moving),
+                    write_time(work.sending),
+                    work.bound,
+                )
+            )
+        header = (
+            "layer",
+            "phase",
+            "FLOPs",
+            "read, written",
+            "computing",
+            "memory",
+            "sending",
+            "bound",
+        )
+        return Table(header, tuple(rows), right=RIGHT)
+
+    def _write_summary(self) -> str:
+        time = self.time
+        lines = [
+            f"{write_time(time.seconds)} if within each layer, computing, reading and sending overlap;"
+            f" {write_time(time.serial)} if sending does not",
+            f"{time.utilisation:.1%} of the peak of {self.target.name} for the model",
+        ]
+        if self.is_scheduled and self.communication:
+            hidden, _ = _sum_hidden(self.communication)
+            how = "it sends nothing while it computes"
+            if hidden:
+                how = f"{write_time(hidden)} of {write_time(time.sending)} of sending are hidden"
+            lines.insert(1, f"{write_time(time.scheduled)} as the program is scheduled: {how}")
+        if time.bubble:
+            lines.append(f"{time.bubble:.0%} of the time, a stage of the pipeline waits")
+        if self.communication:
+            lines.append(f"{self.unattributed:.1%} of the bytes sent are unattributed")
+        lines += self.notes
+        if self.problems:
+            lines.append(f"error: {self.problems[0]}")
+        for remedy in self.problems[1:]:
+            lines.append(f"  {remedy}")
+        return "\n".join(lines)
+
+
+def _sum_hidden(several: Iterable[Collective]) -> tuple[float, tuple[str, ...]]:
+    """Return the seconds that are hidden, and by what, the most first."""
+    total = 0.0
+    by: dict[tuple[str, ...], float] = {}
+    for one in several:
+        total += one.hidden
+        by[one.hidden_by] = by.get(one.hidden_by, 0.0) + one.hidden
+    most = max(by, key=lambda names: by[names], default=())
+    return total, most or ("nothing",)
+
+
+def _sum_up(several: Iterable[Collective]) -> tuple[int, int, float]:
+    """Return the number of collectives, the bytes that a device sends, and seconds."""
+    count, sent, seconds = 0, 0, 0.0
+    for one in several:
+        count, sent, seconds = count + one.count, sent + one.sent, seconds + one.seconds
+    return count, sent, seconds

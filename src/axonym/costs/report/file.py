@@ -1,0 +1,93 @@
+"""Internal. Files of costs: layouts, collectives by named axis, memory and sums, one line for each.
+
+`Cost.save` and `Cost.diff` call it, and so does `assert_layout`. Times are left out, since they change with the target.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import jax
+
+from ...errors import OperandError, message
+from ..shared.units import write_mesh
+from .difference import Change, Difference
+
+if TYPE_CHECKING:
+    from .cost import Cost
+
+VERSION = 1
+Locked: TypeAlias = dict[str, dict[str, str | int]]
+
+
+def summarise(cost: "Cost") -> Locked:
+    """Return what a file keeps: layouts, collectives by named axis, memory, sums."""
+    layouts: dict[str, str | int] = {}
+    # The state of an optimiser repeats parameters; where it does not, its memory changes.
+    for kind in ("parameters", "data"):
+        for array in cost.arguments.get(kind, ()):
+            layouts[array.path or "array"] = f"{array.dtype} {', '.join(array.layout)}"
+
+    sent: dict[str, int] = {}
+    for one in cost.communication:
+        over = ", ".join(one.mesh_axes)
+        what = f"{one.kind} over {over} because of {one.axis}"
+        for measure, amount in (("runs", one.count), ("bytes sent", one.sent)):
+            key = f"{what}, {measure}"
+            sent[key] = sent.get(key, 0) + amount
+
+    memory = cost.memory
+    totals: dict[str, str | int] = {
+        name: round(cost.totals[name]) for name in ("flops", "bytes accessed", "bytes sent")
+    }
+    mesh = write_mesh(cost.mesh)
+    return {
+        "about": {"depth": cost.depth, "mesh": mesh, "compiled for": cost.compiler},
+        "layouts": dict(sorted(layouts.items())),
+        "communication": dict(sorted(sent.items())),
+        "memory": {
+            "parameters": memory.parameters,
+            "state of the optimiser": memory.optimizer,
+            "data": memory.data,
+            "temporaries": memory.temporary,
+            "peak": memory.peak,
+        },
+        "totals": totals,
+    }
+
+
+def compare(before: Locked, after: Locked, titles: tuple[str, str]) -> Difference:
+    """Compare what two files keep."""
+    changes: list[Change] = []
+    for section in dict.fromkeys((*before, *after)):
+        old, new = before.get(section, {}), after.get(section, {})
+        for what in dict.fromkeys((*old, *new)):
+            if old.get(what) != new.get(what):
+                changes.append(Change(section, what, old.get(what), new.get(what)))
+    return Difference(titles, tuple(changes))
+
+
+def save(cost: "Cost", path: str | Path) -> None:
+    """Write a file, with one line for each layout and number, so that its changes can be read."""
+    content = {"version": VERSION, "jax": jax.__version__, **summarise(cost)}
+    Path(path).write_text(
+        json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+
+
+def load(path: str | Path) -> tuple[Locked, str]:
+    """Return what a file says, and the version of JAX that it was written with."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError:
+        content = None
+    if not isinstance(content, Mapping) or content.get("version") != VERSION:
+        problem = f"{path} is not a file of what a program costs, version {VERSION}"
+        raise OperandError(
+            message("assert_layout", problem, hint="write it anew: AXONYM_UPDATE_LAYOUTS=1")
+        )
+    written = {
+        section: entries for section, entries in content.items() if isinstance(entries, dict)
+    }
+    return written, str(content.get("jax"))

@@ -1,0 +1,146 @@
+"""Internal. A choice of the search, and the changes that lead to another one.
+
+`search` makes and compares choices. A choice has only tuples, so that it is a key of a dict; it must not know costs.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+from ... import Mappings
+from ...engine import Entry
+
+Role: TypeAlias = Literal["stored", "computed", "both"]
+Entries: TypeAlias = tuple[tuple[str, Entry], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """Mesh axes of named axes, sorted by name; those on none are left out.
+
+    Attributes:
+        stored: for parameters, gradients and the state of the optimiser.
+        computed: for activations and data.
+        kept: for the state of the optimiser, if it is not laid out as the parameters.
+        microbatches: of a pipeline.
+        given: for each keyword argument that is chosen, the number of its value.
+    """
+
+    stored: Entries = ()
+    computed: Entries = ()
+    kept: Entries | None = None
+    microbatches: int | None = None
+    given: tuple[int, ...] = ()
+
+    def make_mappings(self, parameters: Sequence[str], states: Sequence[str] = ()) -> Mappings:
+        """Return the mappings.
+
+        Args:
+            parameters: the names of axes that parameters have.
+            states: patterns of the paths at which an optimiser keeps arrays like the parameters.
+        """
+        stored, computed = dict(self.stored), dict(self.computed)
+        listed: dict[str, Entry] = {}
+        for name in parameters:
+            # An array with an axis that the computation alone lists would be taken for data.
+            if name in stored or name in computed:
+                listed[name] = stored.get(name, ())
+        if self.kept is None:
+            return Mappings(listed, computed)
+        kept = {**dict.fromkeys(listed, ()), **dict(self.kept)}
+        return Mappings(listed, computed, dict.fromkeys(states, kept))
+
+    def divide(self, axis: str, inner: str) -> "Choice":
+        """Return the same where a mesh axis is two: itself, and its inner part."""
+        kept = self.kept
+        if kept is not None:
+            kept = _divide(kept, axis, inner)
+        stored = _divide(self.stored, axis, inner)
+        computed = _divide(self.computed, axis, inner)
+        return dataclasses.replace(self, stored=stored, computed=computed, kept=kept)
+
+
+def _divide(entries: Entries, axis: str, inner: str) -> Entries:
+    found: list[tuple[str, Entry]] = []
+    for name, entry in entries:
+        if axis in entry:
+            at = entry.index(axis) + 1
+            entry = (*entry[:at], inner, *entry[at:])
+        found.append((name, entry))
+    return tuple(found)
+
+
+class Change(Protocol):
+    """What may change."""
+
+    def apply(self, choice: Choice, /) -> Choice:
+        """Return a choice with the change made."""
+        ...
+
+
+class Move(NamedTuple):
+    """An axis, its new mesh axes, and where; others may have to leave these mesh axes."""
+
+    name: str
+    entry: Entry
+    role: Role
+    evicts: bool
+
+    def apply(self, choice: Choice) -> Choice:
+        """Return a choice with the move made."""
+        stored, computed = choice.stored, choice.computed
+        if self.role in ("stored", "both"):
+            stored = self._change(stored)
+        if self.role in ("computed", "both"):
+            computed = self._change(computed)
+        return dataclasses.replace(choice, stored=stored, computed=computed)
+
+    def _change(self, entries: Entries) -> Entries:
+        found: dict[str, Entry] = {self.name: self.entry}
+        for name, entry in entries:
+            if name == self.name:
+                continue
+            if self.evicts:
+                entry = tuple(axis for axis in entry if axis not in self.entry)
+            found[name] = entry
+        return tuple(sorted((name, entry) for name, entry in found.items() if entry))
+
+
+class Keep(NamedTuple):
+    """Where the state of the optimiser is; None: where the parameters are."""
+
+    entries: Entries | None
+
+    def apply(self, choice: Choice) -> Choice:
+        """Return a choice with the state there."""
+        return dataclasses.replace(choice, kept=self.entries)
+
+
+class Pipeline(NamedTuple):
+    """Layers along a mesh axis become stages of a pipeline; it divides the rows last, so that each cuts its own."""
+
+    layers: str
+    rows: str
+    axis: str
+    microbatches: int
+
+    def apply(self, choice: Choice) -> Choice:
+        """Return a choice with the pipeline."""
+        others = dict(choice.computed).get(self.rows, ())
+        entry = (*(axis for axis in others if axis != self.axis), self.axis)
+        piped = Move(self.layers, (self.axis,), "both", evicts=True).apply(choice)
+        piped = Move(self.rows, entry, "computed", evicts=False).apply(piped)
+        return dataclasses.replace(piped, microbatches=self.microbatches)
+
+
+class Give(NamedTuple):
+    """Another value of a keyword argument."""
+
+    at: int
+    number: int
+
+    def apply(self, choice: Choice) -> Choice:
+        """Return a choice with the value."""
+        given = list(choice.given)
+        given[self.at] = self.number
+        return dataclasses.replace(choice, given=tuple(given))

@@ -1,0 +1,58 @@
+"""Internal. The meshes that a plan compares for a number of devices.
+
+`axn.plan` calls it. It must not know mappings.
+"""
+
+from collections.abc import Iterator, Mapping, Set
+
+from ...errors import ArgumentError, message
+from ...report import abstract_mesh
+
+# The mesh axis that a part of another one becomes.
+INNER = "inner"
+# Tensor parallelism over more devices is rarely faster.
+MOST = 16
+
+
+def iterate_meshes(mesh: object, *, is_symmetric: bool) -> Iterator[dict[str, int]]:
+    """Yield the sizes of a mesh, or those of several with so many devices.
+
+    Args:
+        mesh: a mesh, or a number of devices.
+        is_symmetric: whether the axes of a mesh may swap their sizes.
+
+    Raises:
+        ArgumentError: if the number is not positive.
+    """
+    if not isinstance(mesh, int) or isinstance(mesh, bool):
+        yield dict(abstract_mesh(mesh, "plan").shape)
+        return
+    if mesh < 1:
+        raise ArgumentError(message("plan", f"the number of devices must be positive, not {mesh}"))
+    for model in range(1, min(mesh, MOST) + 1):
+        if mesh % model == 0 and not (is_symmetric and model * model > mesh):
+            yield {"data": mesh // model, "model": model}
+
+
+def iterate_finer(
+    mesh: Mapping[str, int], pinned: Set[str]
+) -> Iterator[tuple[str, dict[str, int]]]:
+    """Yield each mesh axis that can be divided, with the mesh where a part of it is an axis of its own.
+
+    Args:
+        mesh: the axes with their sizes.
+        pinned: those that stay as they are.
+    """
+    for axis, size in mesh.items():
+        if axis in pinned:
+            continue
+        # What is along one part may as well be along the other.
+        for part in range(2, min(MOST, int(size**0.5)) + 1):
+            if size % part:
+                continue
+            sizes: dict[str, int] = {}
+            for name, own in mesh.items():
+                sizes[name] = own
+                if name == axis:
+                    sizes |= {axis: size // part, INNER: part}
+            yield axis, sizes

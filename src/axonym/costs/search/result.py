@@ -1,0 +1,234 @@
+"""The result of a search for mappings: the best one, and why the others lose."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+from ... import Mappings
+from ...engine import AxisMapping, Tree
+from ...report import Cell, Printed, Table, byte_text
+from ..report.cost import Cost
+from ..shared.units import write_mesh, write_time
+
+__all__ = ["Candidate", "Plan"]
+
+SHOWN = 8
+MAPPED = ("mesh", "parameters", "computation", "choices")
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """A mapping that was counted.
+
+    Attributes:
+        mesh: the axes of the mesh with their sizes.
+        mappings: of parameters, and of the computation.
+        cost: what it costs, traced.
+        compiled: what it costs by the program of the compiler for the target, if it was verified.
+        refusal: why there is no such program, if the compiler refuses it.
+        choices: the values of keyword arguments that were chosen.
+        microbatches: for `axn.pipelined`, if it is a pipeline.
+    """
+
+    mesh: tuple[tuple[str, int], ...]
+    mappings: Mappings
+    cost: Cost
+    compiled: Cost | None = None
+    refusal: str = ""
+    choices: Mapping[str, Tree] = dataclasses.field(default_factory=dict)
+    microbatches: int | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether a device has the memory for it, by the compiler, if it was asked."""
+        return not self.problems
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What does not fit, with what to change, by the compiler, if it was asked."""
+        if self.refusal:
+            return (self.refusal, *self.cost.remedies(0))
+        return (self.compiled or self.cost).problems
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Plan(Printed):
+    """The result of `axn.plan`, which prints as a table.
+
+    Attributes:
+        best: the one that takes the least time of those that fit; if none fits, the fastest of those that need within
+            1 % of the least memory.
+        others: those that lose, the next best one first.
+        counted: how many mappings were counted.
+        illegal: how many of them were not legal.
+        is_complete: whether the search ended by itself; otherwise at its limit.
+        verification: what was compiled for the target, what that has changed, and why no more.
+    """
+
+    best: Candidate
+    others: tuple[Candidate, ...]
+    counted: int
+    illegal: int
+    is_complete: bool
+    verification: str = ""
+
+    @property
+    def mappings(self) -> Mappings:
+        """The best mappings."""
+        return self.best.mappings
+
+    @property
+    def mesh(self) -> dict[str, int]:
+        """The mesh of the best mappings."""
+        return dict(self.best.mesh)
+
+    @property
+    def choices(self) -> Mapping[str, Tree]:
+        """The keyword arguments of the best one that were chosen."""
+        return self.best.choices
+
+    @property
+    def microbatches(self) -> int | None:
+        """For `axn.pipelined`, if the best one is a pipeline."""
+        return self.best.microbatches
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What does not fit in the best one, with what to change."""
+        return self.best.problems
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether the best one was compiled for the target."""
+        return self.best.compiled is not None
+
+    def parts(self) -> Iterator[str | Table]:
+        """Yield the paragraphs and tables."""
+        target = self.best.cost.target.name
+        how = "the search ended by itself"
+        if not self.is_complete:
+            how = "the search ended at its limit"
+        lines = [
+            f"for {target}, mesh {write_mesh(self.best.mesh)}: {self.counted} mappings counted,"
+            f" {self.illegal} of them not legal; {how}"
+        ]
+        if self.verification:
+            lines.append(self.verification)
+        yield "\n".join(lines)
+        if self.problems:
+            yield "\n".join(("nothing fits", *self.problems))
+        yield self._make_table(self.others[:SHOWN])
+        verified = [one for one in (self.best, *self.others) if one.compiled or one.refusal]
+        if verified:
+            yield self._make_verified_table(verified)
+
+    def _make_table(self, others: Sequence[Candidate]) -> Table:
+        """Tell the best candidates by their traced cost, and why others lose."""
+        rows: list[tuple[Cell, ...]] = [
+            (*_write_mapped(self.best), *_write_traced(self.best), "best")
+        ]
+        for other in others:
+            rows.append((*_write_mapped(other), *_write_traced(other), _explain(other, self.best)))
+        header = (*MAPPED, "time", "sent", "peak", "")
+        return self._trim(Table(header, tuple(rows), right=header[4:7]))
+
+    def _make_verified_table(self, verified: Sequence[Candidate]) -> Table:
+        """Tell what compiled candidates cost beside their traced cost."""
+        rows: list[tuple[Cell, ...]] = []
+        for one in verified:
+            traced, compiled = _write_traced(one), ("refused",) * 3
+            if one.compiled is not None:
+                compiled = _write_numbers(one.compiled)
+            pairs: list[Cell] = []
+            for own, other in zip(traced, compiled, strict=True):
+                pairs += [own, other]
+            rows.append((*_write_mapped(one), *pairs))
+        numbers = ("time", "compiled", "sent", "compiled", "peak", "compiled")
+        return self._trim(Table((*MAPPED, *numbers), tuple(rows), right=numbers))
+
+    def _trim(self, table: Table) -> Table:
+        """Leave out the column of meshes if there is one mesh, and that of choices if there are none."""
+        columns = list(range(len(table.header)))
+        if all(other.mesh == self.best.mesh for other in self.others):
+            columns.remove(MAPPED.index("mesh"))
+        if not any(map(_write_choices, (self.best, *self.others))):
+            columns.remove(MAPPED.index("choices"))
+        header = tuple(table.header[at] for at in columns)
+        rows: list[tuple[Cell, ...]] = [tuple(row[at] for at in columns) for row in table.rows]
+        return dataclasses.replace(table, header=header, rows=tuple(rows))
+
+
+def _write_mapped(one: Candidate) -> tuple[str, str, str, str]:
+    mappings = one.mappings
+    stored = _write_mapping(mappings.parameters)
+    for _, kept in mappings.overrides[:1]:
+        stored += f"; state: {_write_mapping(kept)}"
+    return (
+        write_mesh(one.mesh),
+        stored,
+        _write_mapping(mappings.compute),
+        _write_choices(one),
+    )
+
+
+def _write_choices(one: Candidate) -> str:
+    """Write what was chosen beside mappings, such as `8 microbatches, policy=full`."""
+    found: list[str] = []
+    if one.microbatches is not None:
+        found.append(f"{one.microbatches} microbatches")
+    for name, value in one.choices.items():
+        found.append(f"{name}={value}")
+    return ", ".join(found)
+
+
+def _write_traced(one: Candidate) -> tuple[str, str, str]:
+    return _write_numbers(one.cost)
+
+
+def _write_numbers(cost: Cost) -> tuple[str, str, str]:
+    totals = cost.totals
+    return (
+        write_time(cost.time.scheduled),
+        byte_text(round(totals["bytes sent"])),
+        byte_text(round(totals["peak memory"])),
+    )
+
+
+def _write_mapping(mapping: AxisMapping) -> str:
+    """Write the entries of a mapping, such as `embed→data`."""
+    found = [f"{name}→{'+'.join(entry)}" for name, entry in mapping.entries if entry]
+    return ", ".join(found) or "nothing"
+
+
+def _explain(one: Candidate, best: Candidate) -> str:
+    """Say why a candidate loses: by the compiler, where it was asked for both."""
+    if one.refusal:
+        return "the compiler refuses it"
+    own, other, suffix = one.cost, best.cost, ""
+    if one.compiled is not None and (best.compiled is not None or not one.fits):
+        own, other, suffix = one.compiled, best.compiled or best.cost, ", compiled"
+    memory, capacity = own.memory.peak, own.target.memory
+    if best.fits and memory > capacity:
+        return f"does not fit by {byte_text(memory - capacity)}{suffix}"
+    if not best.fits and memory > other.memory.peak:
+        return f"lacks {byte_text(memory - other.memory.peak)} more{suffix}"
+    best_time = other.time.scheduled
+    slower = own.time.scheduled - best_time
+    text = f"{slower / (best_time or 1):.0%} slower{suffix}"
+    if slower < 0:
+        text = f"no slower{suffix}"
+    elif slower and not best_time:  # a program that only passes arrays on takes no time
+        text = f"slower{suffix}"
+    axis, more = _find_most_sent(own, other)
+    if more > 0:
+        text += f", +{byte_text(more)} for {axis}"
+    return text
+
+
+def _find_most_sent(one: Cost, best: Cost) -> tuple[str, int]:
+    """Return the axis because of which most is sent that the best one does not send."""
+    found = ("", 0)
+    for axis, (_, sent, _) in one.by_axis.items():
+        more = sent - best.by_axis.get(axis, (0, 0, 0.0))[1]
+        if more > found[1]:
+            found = axis, more
+    return found

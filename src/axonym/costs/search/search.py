@@ -1,0 +1,485 @@
+"""Internal. The search for mappings: it begins with what experts write, and then moves one axis after another.
+
+`axn.plan` runs one `Search` for each mesh. `Axes` says what may be mapped, `Lessons` what is known to fail. It must not
+know how a choice is scored.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from typing import TypeAlias
+
+from ...engine import Entry
+from .choice import Change, Choice, Give, Keep, Move, Pipeline, Role
+
+# Bytes that do not fit, seconds, bytes sent, bytes at the peak: the first that differ decide.
+Score: TypeAlias = tuple[float, ...]
+# So many sets of axes are tried as those that devices divide the layers by.
+GROUPS = 4
+# Microbatches for each stage of a pipeline, the first number first: the more, the shorter stages wait.
+MICROBATCHES = (4, 8, 2, 1)
+# The state of the optimiser is tried along so many axes of its own.
+KEPT = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Axes:
+    """What can be mapped.
+
+    Attributes:
+        mesh: the axes of the mesh with their sizes.
+        parameters: for each axis of parameters, the sizes that it has.
+        data: for each axis of data.
+        fixed: what stays as it is.
+        arrays: for the axes of each kind of parameter, how many elements there are.
+        piped: the axis of layers that may be stages, and the axis that is cut into microbatches.
+        alternatives: for each keyword argument that is chosen, how many values there are.
+        has_state: whether an optimiser keeps arrays like the parameters.
+    """
+
+    mesh: Mapping[str, int]
+    parameters: Mapping[str, frozenset[int]]
+    data: Mapping[str, frozenset[int]]
+    fixed: Choice
+    arrays: Mapping[tuple[str, ...], int] = dataclasses.field(default_factory=dict)
+    piped: tuple[str, str] | None = None
+    alternatives: tuple[int, ...] = ()
+    has_state: bool = False
+
+    @property
+    def mesh_axes(self) -> Entry:
+        """The mesh axes of several devices."""
+        return tuple(name for name, size in self.mesh.items() if size > 1)
+
+    @property
+    def _narrow_first(self) -> list[str]:
+        """The mesh axes, that of the fewest devices first, which are the most likely to divide layers."""
+        return sorted(self.mesh_axes, key=lambda name: self.mesh[name])
+
+    def is_divisible(self, name: str, entry: Entry) -> bool:
+        """Return whether mesh axes divide all sizes of an axis."""
+        sizes = self.parameters.get(name, frozenset()) | self.data.get(name, frozenset())
+        ways = math.prod(self.mesh[axis] for axis in entry)
+        return all(size % ways == 0 for size in sizes)
+
+    def iterate_entries(self, name: str) -> Iterator[Entry]:
+        """Yield the mesh axes that divide all sizes of an axis: none, one, several in their order."""
+        for count in range(len(self.mesh_axes) + 1):
+            for entry in itertools.combinations(self.mesh_axes, count):
+                if self.is_divisible(name, entry):
+                    yield entry
+
+    def find_widest(self, name: str, among: Entry) -> Entry:
+        """Return as many of some mesh axes as divide an axis."""
+        found: Entry = ()
+        for entry in self.iterate_entries(name):
+            if set(entry) <= set(among):
+                found = entry
+        return found
+
+    def list_moves(self) -> list[Change]:
+        """List all that may change: axes of data first, then those of parameters that divide most of them."""
+        found: list[Change] = [*self.list_gifts()]
+        for name in dict.fromkeys((*self.data, *self._sort_by_elements())):
+            for entry in self.iterate_entries(name):
+                for role in self._list_roles(name):
+                    found.append(Move(name, entry, role, evicts=False))
+                    if entry:
+                        found.append(Move(name, entry, role, evicts=True))
+        for axis in self._narrow_first:
+            found += self.list_pipelines(axis)
+        if self.has_state:
+            found.append(Keep(None))
+            for name in self._sort_by_elements()[:KEPT]:
+                for entry in self.iterate_entries(name):
+                    found.append(Keep(((name, entry),)))
+        return found
+
+    def list_gifts(self) -> list[Give]:
+        """List all values of keyword arguments."""
+        found: list[Give] = []
+        for at, count in enumerate(self.alternatives):
+            found += [Give(at, number) for number in range(count)]
+        return found
+
+    def _list_roles(self, name: str) -> list[Role]:
+        """Return where an axis may move."""
+        # As stages, layers move together with the number of microbatches.
+        is_stage = self.piped is not None and name == self.piped[0]
+        found: list[Role] = []
+        if name not in dict(self.fixed.computed) and not is_stage:
+            found.append("computed")
+        if name in self.parameters and name not in dict(self.fixed.stored):
+            found.append("stored")
+        if len(found) == 2:
+            found.append("both")
+        return found
+
+    def list_pipelines(self, axis: str) -> list[Pipeline]:
+        """List the pipelines along a mesh axis, by their numbers of microbatches."""
+        found: list[Pipeline] = []
+        if self.piped is None or not self.is_divisible(self.piped[0], (axis,)):
+            return found
+        layers, rows = self.piped
+        for several in MICROBATCHES:
+            number = several * self.mesh[axis]
+            if all(size % number == 0 for size in self.data.get(rows, ())):
+                found.append(Pipeline(layers, rows, axis, number))
+        return found
+
+    def list_starts(self) -> list[Choice]:
+        """List what experts begin with, and what is there to be better than.
+
+        That is: nothing mapped; an axis of data on all mesh axes; with parameters stored so, too, or along one mesh
+        axis alone; pipelines along one mesh axis, and data along the others; and along one mesh axis what divides the
+        layers, with the data and the rest of what is stored along the others.
+        """
+        found = [self.fixed]
+        for name in self.data:
+            if most := self.find_widest(name, self.mesh_axes):
+                found += self._divide_data(Move(name, most, "computed", evicts=True))
+        for axis in self._narrow_first:
+            for group in self.find_groups(axis):
+                found += self._divide_group(group, axis)
+            found += self._divide_stages(axis)
+        return list(dict.fromkeys(map(self._restore_fixed, found)))
+
+    def _divide_data(self, data: Move) -> Iterator[Choice]:
+        """Yield choices with data along mesh axes, and parameters stored along some of them."""
+        divided = data.apply(self.fixed)
+        yield divided
+        for entry in (data.entry, *((axis,) for axis in data.entry)):
+            for name in self._sort_by_elements():
+                if own := self.find_widest(name, entry):
+                    yield Move(name, own, "stored", evicts=True).apply(divided)
+                    break
+        for axis in self._narrow_first:
+            yield from self._add_stages(divided, axis)
+        # What needs no rows of its own, such as experts, shares the mesh axes of the rows.
+        for name in self._sort_by_elements():
+            for axis in self._narrow_first:
+                if "both" in self._list_roles(name) and self.is_divisible(name, (axis,)):
+                    yield from self._add_rest(Move(name, (axis,), "both", False).apply(divided))
+
+    def _divide_group(self, group: Sequence[str], axis: str) -> Iterator[Choice]:
+        """Yield choices with some axes of the layers along one mesh axis, and data along the others."""
+        base = self.fixed
+        for name in group:
+            base = Move(name, (axis,), "both", evicts=False).apply(base)
+        rest = tuple(other for other in self.mesh_axes if other != axis)
+        if not rest:
+            yield base
+        for name in self.data:
+            if most := self.find_widest(name, rest):
+                yield from self._add_rest(Move(name, most, "computed", evicts=False).apply(base))
+
+    def _divide_stages(self, axis: str) -> Iterator[Choice]:
+        """Yield pipelines whose stages are divided along a mesh axis, too."""
+        for group in self.find_groups(axis)[:1]:
+            for choice in self._divide_group(group, axis):
+                for other in self._narrow_first:
+                    if other != axis:
+                        yield from self._add_stages(choice, other)
+
+    def _add_stages(self, choice: Choice, axis: str) -> Iterator[Choice]:
+        """Yield it as a pipeline, if it can be one."""
+        for pipeline in self.list_pipelines(axis):
+            piped = pipeline.apply(choice)
+            if not self.has_clash(piped):
+                yield from self._add_rest(piped)
+                return
+
+    def _add_rest(self, choice: Choice) -> Iterator[Choice]:
+        """Yield a choice, and it with parameters stored along the mesh axes that are free there."""
+        yield choice
+        taken = {axis for _, entry in choice.stored for axis in entry}
+        free = tuple(axis for axis in self.mesh_axes if axis not in taken)
+        for name in self._sort_by_elements():
+            most = self.find_widest(name, free)
+            if name not in dict(choice.stored) and most:
+                yield Move(name, most, "stored", evicts=False).apply(choice)
+                return
+
+    def find_groups(self, axis: str) -> list[tuple[str, ...]]:
+        """List sets of axes, no two of which one parameter has, that divide most of the elements."""
+        names: list[str] = []
+        for name in self._sort_by_elements():
+            is_divided = name not in self.data and self.is_divisible(name, (axis,))
+            if is_divided and "both" in self._list_roles(name):
+                names.append(name)
+        found = sorted(_separate(names, list(self.arrays)), key=lambda one: self._rank_group(one))
+        return found[:GROUPS]
+
+    def _rank_group(self, names: Sequence[str]) -> tuple[int, int]:
+        # In percent, so that norms do not count; of several that divide as much, those that name more differ less
+        # from layer to layer.
+        total = sum(self.arrays.values()) or 1
+        divided = sum(count for own, count in self.arrays.items() if set(names) & set(own))
+        return -round(100 * divided / total), -len(names)
+
+    def _sort_by_elements(self) -> list[str]:
+        """Return the axes of parameters, that of most elements first."""
+
+        def elements(name: str) -> int:
+            return sum(count for own, count in self.arrays.items() if name in own)
+
+        return sorted(self.parameters, key=elements, reverse=True)
+
+    def move_along(self, choice: Choice, axis: str) -> list[Choice]:
+        """List what a choice becomes if something moves to a mesh axis: layers as stages, a group, or one name."""
+        found = [pipeline.apply(choice) for pipeline in self.list_pipelines(axis)]
+        names = [(name,) for name in dict.fromkeys((*self._sort_by_elements(), *self.data))]
+        for group in (*self.find_groups(axis)[:1], *names):
+            for evicts in (True, False):
+                other = choice
+                for name in group:
+                    if self.is_divisible(name, (axis,)) and (roles := self._list_roles(name)):
+                        other = Move(name, (axis,), roles[-1], evicts).apply(other)
+                found.append(other)
+        return [
+            other for other in dict.fromkeys(found) if other != choice and self.is_allowed(other)
+        ]
+
+    def is_one(self, choice: Choice) -> bool:
+        """Return whether a choice takes all mesh axes for one."""
+        several = {entry for _, entry in (*choice.stored, *choice.computed)}
+        return len(self.mesh_axes) > 1 and several <= {self.mesh_axes}
+
+    def has_clash(self, choice: Choice) -> bool:
+        """Return whether two axes of a parameter would share a mesh axis where they are kept, or rows have no cut."""
+        for entries in (choice.stored, choice.kept or ()):
+            held = dict(entries)
+            for names in self.arrays:
+                used = [axis for name in names for axis in held.get(name, ())]
+                if len(used) > len(set(used)):
+                    return True
+        return self.piped is not None and not self._is_cut(choice, *self.piped)
+
+    def _is_cut(self, choice: Choice, layers: str, rows: str) -> bool:
+        """Return whether each device can cut its rows into microbatches."""
+        computed = dict(choice.computed)
+        stages = computed.get(layers, ())
+        across = [axis for axis in computed.get(rows, ()) if axis not in stages]
+        parts = (choice.microbatches or 1) * math.prod(self.mesh[axis] for axis in across)
+        return all(size % parts == 0 for size in self.data.get(rows, ()))
+
+    def is_allowed(self, choice: Choice) -> bool:
+        """Return whether a choice has all that is fixed, and nothing without effect."""
+        return self._restore_fixed(choice) == choice
+
+    def _restore_fixed(self, choice: Choice) -> Choice:
+        """Put back what is fixed, and leave out what has no effect."""
+        stored = {**dict(choice.stored), **dict(self.fixed.stored)}
+        computed = {**dict(choice.computed), **dict(self.fixed.computed)}
+        microbatches = choice.microbatches
+        if self.piped is not None and self.piped[0] not in computed:
+            microbatches = self.fixed.microbatches
+        kept = choice.kept
+        if kept == tuple(sorted(stored.items())):
+            kept = None
+        return dataclasses.replace(
+            choice,
+            stored=tuple(sorted(stored.items())),
+            computed=tuple(sorted(computed.items())),
+            kept=kept,
+            microbatches=microbatches,
+        )
+
+
+def _separate(names: Sequence[str], arrays: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    """Return the largest sets of axes, no two of which one array has."""
+    found: list[tuple[str, ...]] = []
+
+    def has_common(name: str, group: Iterable[str]) -> bool:
+        return any(name in own and other in own for own in arrays for other in group)
+
+    def extend(group: tuple[str, ...], rest: Sequence[str]) -> None:
+        for at, name in enumerate(rest):
+            if not has_common(name, group):
+                extend((*group, name), rest[at + 1 :])
+        others = [name for name in names if name not in group]
+        if group and all(has_common(name, group) for name in others):
+            found.append(group)
+
+    extend((), names)
+    return found
+
+
+class Lessons:
+    """What was learnt from choices that are not legal, on any mesh: names that cannot be mapped, alone or together."""
+
+    def __init__(self) -> None:
+        self._good: set[frozenset[str]] = set()
+        self._bad: set[frozenset[str]] = set()
+
+    def learn(self, choice: Choice, *, is_legal: bool) -> None:
+        """Remember a choice; if it is not legal, what no legal choice has is to blame, if that is one thing."""
+        reasons = _find_reasons(choice)
+        if is_legal:
+            self._good |= reasons
+            self._bad -= reasons
+            return
+        unknown = reasons - self._good
+        # That two share a mesh axis says more than that one of them is mapped.
+        several = {reason for reason in unknown if len(reason) > 2}
+        blamed = several or unknown
+        if len(blamed) == 1:
+            self._bad |= blamed
+
+    def forbid(self, choice: Choice) -> bool:
+        """Return whether a choice has what is to blame elsewhere."""
+        return bool(_find_reasons(choice) & self._bad)
+
+
+def _find_reasons(choice: Choice) -> Set[frozenset[str]]:
+    """Return the names that the computation maps, and the pairs of those along one mesh axis."""
+    # In a pipeline of as many microbatches, other things are legal.
+    how = f"{choice.microbatches} microbatches"
+    found = {frozenset((name, how)) for name, _ in choice.computed}
+    for (one, first), (other, second) in itertools.combinations(choice.computed, 2):
+        if set(first) & set(second):
+            found.add(frozenset((one, other, how)))
+    return found
+
+
+def _count_idle(before: Choice, after: Choice) -> int:
+    """Return how many mesh axes divide nothing of the computation any more."""
+
+    def collect_used(choice: Choice) -> set[str]:
+        return {axis for _, entry in choice.computed for axis in entry}
+
+    return len(collect_used(before) - collect_used(after))
+
+
+class Budget:
+    """How many choices may still be counted, on all meshes together."""
+
+    def __init__(self, limit: int) -> None:
+        self.left = limit
+        self.ran_out = False
+
+    def take(self, end: int = 0) -> bool:
+        """Use one up, if more are left than there should be in the end."""
+        if self.left <= end:
+            self.ran_out = True
+            return False
+        self.left -= 1
+        return True
+
+
+class Search:
+    """Look for the choice with the lowest score on a mesh, and remember all scores.
+
+    Args:
+        axes: what can be mapped.
+        score: counts a choice; None, if it is not legal.
+        budget: how many choices may be counted.
+        lessons: what is known of choices on other meshes.
+    """
+
+    def __init__(
+        self,
+        axes: Axes,
+        score: Callable[[Choice], Score | None],
+        budget: Budget,
+        lessons: Lessons | None = None,
+    ) -> None:
+        self._axes = axes
+        self._score = score
+        self._budget = budget
+        self._lessons = lessons or Lessons()
+        self.scores: dict[Choice, Score | None] = {}
+
+    def begin(self, limit: int, *, is_first: bool = True) -> None:
+        """Look at where to begin.
+
+        Args:
+            limit: of how many choices.
+            is_first: otherwise, what is the same as on another mesh is left out.
+        """
+        end = len(self.scores) + limit
+        for start in self._axes.list_starts():
+            if len(self.scores) >= end:
+                return
+            if is_first or not self._axes.is_one(start):
+                self._look_at(start)
+
+    def list_best(self) -> list[Choice]:
+        """Return the legal choices that were looked at, the best one first."""
+        legal = [choice for choice, score in self.scores.items() if score is not None]
+        return sorted(legal, key=self.look_up)
+
+    def give(self, choice: Choice) -> None:
+        """Look at a choice with other values of keyword arguments."""
+        for gift in self._axes.list_gifts():
+            self._look_at(gift.apply(choice))
+
+    def climb(self, best: Choice, limit: int) -> None:
+        """Make moves as long as one of them helps.
+
+        Args:
+            best: where to begin.
+            limit: how many choices may be counted.
+        """
+        moves, end = self._axes.list_moves(), max(0, self._budget.left - limit)
+        better: Choice | None = best
+        while better is not None:
+            best = better
+            better = self._find_better(best, moves, end)
+
+    def _find_better(self, best: Choice, moves: Iterable[Change], end: int) -> Choice | None:
+        """Return the first choice, one move away, that is better; None, if there is none."""
+        others = [move.apply(best) for move in moves]
+        # What leaves devices with equal work is rarely better, and what is stored costs least to change.
+        others.sort(key=lambda other: (_count_idle(best, other), other.computed != best.computed))
+        for other in dict.fromkeys(others):
+            if not self._axes.is_allowed(other):
+                continue
+            found = self._look_at(other, end)
+            if found is not None and found < self.look_up(best):
+                return other
+        return None
+
+    @property
+    def fixed_axes(self) -> Set[str]:
+        """The mesh axes of what is fixed."""
+        fixed = self._axes.fixed
+        return {axis for _, entry in (*fixed.stored, *fixed.computed) for axis in entry}
+
+    def move_to(self, mesh: Mapping[str, int], score: Callable[[Choice], Score | None]) -> "Search":
+        """Return a search for the same on another mesh."""
+        axes = dataclasses.replace(self._axes, mesh=mesh)
+        return Search(axes, score, self._budget, self._lessons)
+
+    def divide(self, before: "Search", choice: Choice, axis: str, inner: str, limit: int) -> None:
+        """Begin with a choice for a mesh on which a part of one axis is another one, and move something there.
+
+        Args:
+            before: the search on the mesh before.
+            choice: that of the mesh before.
+            axis: what was divided.
+            inner: its new part.
+            limit: how many choices may be counted.
+        """
+        end = max(0, self._budget.left - limit)
+        for other in self._axes.move_along(choice.divide(axis, inner), inner):
+            self._look_at(other, end)
+        best = self.list_best()
+        if best and self.look_up(best[0]) < before.look_up(choice):
+            self.climb(best[0], max(0, self._budget.left - end))
+
+    def look_up(self, choice: Choice) -> Score:
+        """Return the score of a legal choice that was looked at."""
+        return self.scores[choice] or ()
+
+    def _look_at(self, choice: Choice, end: int = 0) -> Score | None:
+        if choice in self.scores:
+            return self.scores[choice]
+        if self._axes.has_clash(choice) or self._lessons.forbid(choice):
+            return None
+        if not self._budget.take(end):
+            return None
+        found = self.scores[choice] = self._score(choice)
+        self._lessons.learn(choice, is_legal=found is not None)
+        return found

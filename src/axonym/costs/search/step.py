@@ -1,0 +1,119 @@
+"""Internal. A step whose cost is asked for many times: with other mappings, arguments and microbatches.
+
+`axn.plan` makes one. It must not know the search.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal
+
+from ... import AxisSelector, Mappings, axis_name, pipelined
+from ...engine import MeshLike, Tree
+from ...errors import AxonymError, OperandError, message
+from ..cost import cost
+from ..report.cost import Cost
+from ..shared.targets import Target
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A function with what stays and what may change.
+
+    Attributes:
+        fn: the function.
+        args: its arguments.
+        kwargs: its keyword arguments.
+        target: what its times and memory are for.
+        choices: keyword arguments of which one value each is chosen.
+        piped: the axis of layers that may be stages, and the axis that is cut into microbatches.
+    """
+
+    fn: Tree
+    args: tuple[Tree, ...]
+    kwargs: Mapping[str, Tree]
+    target: Target | str
+    choices: Mapping[str, Sequence[Tree]]
+    piped: tuple[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        for name, values in self.choices.items():
+            if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+                problem = f"choices[{name!r}] must be a list of values, not {values!r}"
+                hint = f"write choices={{{name!r}: [...]}}"
+                raise OperandError(message("plan", problem, hint=hint))
+            if name in self.kwargs:
+                problem = f"{name!r} is an argument, and in choices, too"
+                raise OperandError(message("plan", problem, hint="leave one of the two out"))
+
+    def choose(self, given: Sequence[int]) -> dict[str, Tree]:
+        """Return the keyword arguments that are chosen, by the numbers of their values."""
+        return {
+            name: values[number]
+            for number, (name, values) in zip(given, self.choices.items(), strict=True)
+        }
+
+    def cost(
+        self,
+        mappings: Mappings,
+        mesh: MeshLike | Mapping[str, int],
+        chosen: Mapping[str, Tree],
+        microbatches: int | None,
+        depth: Literal["compiled", "traced"],
+    ) -> Cost:
+        """Tell what the step costs; see `axn.cost`.
+
+        Raises:
+            AxonymError: as that one does, of the plan.
+        """
+        block: AbstractContextManager[Any] = nullcontext()
+        if self.piped is not None and microbatches is not None:
+            block = pipelined(self.piped[1], microbatches)
+        options: dict[str, Tree] = {**self.kwargs, **chosen}
+        try:
+            with block:
+                return cost(
+                    self.fn, mappings, mesh, *self.args, target=self.target, depth=depth, **options
+                )
+        except AxonymError as error:
+            if error.function != "cost":
+                raise
+            text = message("plan", error.problem, *error.facts, hint=error.hint)
+            raise type(error)(text) from error.__cause__
+
+
+def parse_pipeline(pair: object) -> tuple[str, str] | None:
+    """Return the names of the layers and of the axis that is cut.
+
+    Raises:
+        OperandError: if it is no pair of two axes.
+    """
+    if pair is None:
+        return None
+    hint = 'write pipelined=("layers", "batch")'
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        problem = f"pipelined must be the axis of the layers and the axis that is cut, not {pair!r}"
+        raise OperandError(message("plan", problem, hint=hint))
+    layers, rows = map(_name, pair)
+    if layers == rows:
+        problem = f"pipelined has {layers!r} twice"
+        raise OperandError(message("plan", problem, hint=hint))
+    return layers, rows
+
+
+def _name(axis: AxisSelector) -> str:
+    return axis_name(axis)
+
+
+def find_state_patterns(report: Cost) -> tuple[str, ...]:
+    """Return the paths at which an optimiser keeps arrays like the parameters, such as `0.mu`."""
+    paths = [row.path.split(".") for row in report.arguments.get("parameters", ())]
+    found: dict[str, None] = {}
+    for row in report.arguments.get("optimizer", ()):
+        parts = row.path.split(".")
+        # Behind the name of the argument, and before what is the path of a parameter in its own argument.
+        for at in range(2, len(parts)):
+            if any(parts[at:] == path[1:] for path in paths):
+                found[".".join(parts[1:at])] = None
+                break
+    return tuple(found)

@@ -1,0 +1,185 @@
+"""Internal. The verification of the best mappings, by programs that a compiler makes for the target.
+
+`axn.plan` runs it after the search. It knows candidates and costs; it must not know how they were found.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+
+from ...errors import ArgumentError, AxonymError, message
+from ..report.cost import Cost
+from .result import Candidate
+
+# A round number: on two busy cores, to compile for a v5e took 6 times as long as to trace (4 small layers), and 49 to
+# 149 times (GPT-2 124M).
+PRICE = 10
+# Times that differ by less are the same, as far as an estimate can tell.
+NEAR = 0.01
+
+
+class Verified(NamedTuple):
+    """What compiling has shown.
+
+    Attributes:
+        candidates: all of them, the best one first.
+        text: what was compiled, and why no more.
+    """
+
+    candidates: tuple[Candidate, ...]
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Verifier:
+    """Compile the best mappings, as far as a budget goes.
+
+    Attributes:
+        wanted: how many are to be compiled.
+        limit: how many mappings may be counted in all, of which a compiled one counts as several.
+        obstacle: why nothing can be compiled; nothing, if it can.
+    """
+
+    wanted: int
+    limit: int
+    obstacle: str
+
+    def __post_init__(self) -> None:
+        if self.wanted < 0:
+            problem = f"verify must not be negative, not {self.wanted}"
+            raise ArgumentError(message("plan", problem, hint="verify=0 compiles nothing"))
+
+    @property
+    def reserve(self) -> int:
+        """The part of the limit that the search leaves; never more than half."""
+        return 0 if self.obstacle else min(self.wanted, self.limit // (2 * PRICE)) * PRICE
+
+    def run(
+        self, ranked: Sequence[Candidate], counted: int, cost_of: Callable[[Candidate], Cost]
+    ) -> Verified:
+        """Compile the best candidates, and put them in their order.
+
+        If none of the wanted number fits by the compiler, those that fit by their traced cost follow, until one does.
+        What is the same on another mesh is not compiled again.
+
+        Args:
+            ranked: the candidates, the best one by its traced cost first.
+            counted: how much of the limit is used.
+            cost_of: compiles a candidate.
+        """
+        if self.obstacle:
+            return Verified(tuple(ranked), f"not verified by a compiler: {self.obstacle}")
+        affordable = max(0, self.limit - counted) // PRICE
+        done: list[Candidate] = []
+        rest: list[Candidate] = []
+        for one in ranked:
+            is_enough = len(done) >= self.wanted and _is_settled(one, done)
+            if is_enough or len(done) >= affordable or any(_is_twin(one, own) for own in done):
+                rest.append(one)
+            else:
+                done.append(_compile(one, cost_of))
+        ordered = tuple(sort_near(sorted((*done, *rest), key=_rank_verified)))
+        lines = [_write_outcome(ranked[0], ordered[0], done)]
+        if affordable < self.wanted and len(done) == affordable < len(ranked):
+            lines.append(
+                f"limit={self.limit} leaves {len(done)} of verify={self.wanted}:"
+                f" a compiled mapping counts as {PRICE}"
+            )
+        return Verified(ordered, "\n".join(lines))
+
+
+def rank(cost: Cost) -> tuple[float, ...]:
+    """Return what decides: bytes that do not fit, seconds, bytes sent, bytes at the peak."""
+    memory, totals = cost.memory.peak, cost.totals
+    over = max(0, memory - cost.target.memory)
+    return over, cost.time.scheduled, totals["bytes sent"], memory
+
+
+def sort_near(ordered: Sequence[Candidate]) -> list[Candidate]:
+    """Let those go first that take about as long as the first one and fit, the one that sends least before all.
+
+    Of those that do not fit, those that need about as much memory as the first one go first, the fastest before all.
+
+    Args:
+        ordered: candidates, the one that takes the least time, or lacks the least memory, first.
+    """
+    first = ordered[0]
+    near: list[Candidate] = []
+    rest: list[Candidate] = []
+    for one in ordered:
+        if _find_group(one) == _find_group(first) and _measure(one, first) <= (1 + NEAR) * _measure(
+            first, first
+        ):
+            near.append(one)
+        else:
+            rest.append(one)
+    near.sort(key=lambda one: _break_tie(one, first))
+    return [*near, *rest]
+
+
+def _measure(one: Candidate, first: Candidate) -> float:
+    """Return what must be about the same: the time, or the memory of what does not fit."""
+    return _find_cost(one).time.scheduled if first.fits else _find_cost(one).memory.peak
+
+
+def _break_tie(one: Candidate, first: Candidate) -> float:
+    """Return what decides between those that are about the same."""
+    return _find_cost(one).totals["bytes sent"] if first.fits else _find_cost(one).time.scheduled
+
+
+def _find_cost(one: Candidate) -> Cost:
+    return one.compiled or one.cost
+
+
+def _compile(one: Candidate, cost_of: Callable[[Candidate], Cost]) -> Candidate:
+    """Compile a candidate, or keep what the compiler has against it."""
+    try:
+        return dataclasses.replace(one, compiled=cost_of(one))
+    except (AxonymError, ValueError, jax.errors.JaxRuntimeError) as error:
+        return dataclasses.replace(one, refusal=_write_refusal(error))
+
+
+def _is_settled(one: Candidate, done: Sequence[Candidate]) -> bool:
+    """Return whether there is no need for another candidate: one fits, or this one does not."""
+    return not one.fits or any(own.fits for own in done)
+
+
+def _is_twin(one: Candidate, other: Candidate) -> bool:
+    """Return whether two candidates are the same on meshes that divide the devices in other ways."""
+    if one.mesh == other.mesh or rank(one.cost) != rank(other.cost):
+        return False
+    return one.cost.totals == other.cost.totals and one.cost.by_axis == other.cost.by_axis
+
+
+def _write_refusal(error: Exception) -> str:
+    """Return what an error says, without its hints."""
+    lines = [
+        line.strip() for line in str(error).splitlines()[:2] if not line.strip().startswith("hint:")
+    ]
+    return ": ".join(lines)
+
+
+def _rank_verified(one: Candidate) -> tuple[float, ...]:
+    """Return what decides: first those that fit by the compiler, then those that fit by their traced cost."""
+    return _find_group(one), *rank(_find_cost(one))
+
+
+def _find_group(one: Candidate) -> int:
+    return int(one.compiled is None) if one.fits else 2
+
+
+def _write_outcome(first: Candidate, best: Candidate, done: Sequence[Candidate]) -> str:
+    """Say what was compiled, and what it has changed."""
+    if not done:
+        return "not verified by a compiler"
+    compilers = {one.compiled.compiler: None for one in done if one.compiled is not None}
+    count = "1 mapping compiled" if len(done) == 1 else f"{len(done)} mappings compiled"
+    if compilers:
+        count += f" for {', '.join(compilers)}"
+    if best.compiled is None and not best.refusal:
+        return f"{count}, none of which fits; the best one is not verified by a compiler"
+    if best.mappings is first.mappings:
+        return f"{count}; the best one is the best by its traced cost, too"
+    return f"{count}; their order changes: the best one is not the best by its traced cost"

@@ -1,0 +1,238 @@
+"""Internal. The arguments of a function, laid out on a mesh without values.
+
+Both readers call `lay_out_arguments` before they trace or compile, and `Arguments.describe` after it. The module knows
+trees and mappings; it must not know what a program looks like.
+"""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh, NamedSharding
+
+from ... import Mappings, NamedJit, ResourceMapping, is_named_array, set_mesh
+from ...engine import (
+    LEDGER,
+    MAPPING,
+    AxisMapping,
+    Ledger,
+    MeshLike,
+    Payload,
+    Tree,
+    payload_of,
+    resolve_mapping,
+)
+from ...partitioning import show
+from ...report import (
+    ArrayLayout,
+    abstract_array,
+    by_parameter,
+    find_several,
+    identifiers,
+    is_array,
+    is_optimiser_state,
+    labels,
+    no_mapping,
+    refilled,
+    remapped,
+    shard_tree,
+    unwrapped,
+)
+from .names import NameTable, collect_names
+
+_INDEX = re.compile(r"\[['\"]?([^\]'\"]*)['\"]?\]")
+
+
+class Arguments(NamedTuple):
+    """A function, and arguments that are laid out on a mesh.
+
+    Attributes:
+        fn: a `NamedJit`, or what `jax.jit` returns.
+        args: abstract arguments by position.
+        kwargs: those by name.
+        mappings: what lays out parameters, and the computation.
+    """
+
+    fn: Any
+    args: tuple[Tree, ...]
+    kwargs: dict[str, Tree]
+    mappings: Mappings
+
+    def write_title(self, name: str) -> str:
+        """Return the title of the report of a function with this name."""
+        mappings = self.mappings
+        is_one = mappings.parameters == mappings.compute
+        return f"{name}, mapping {mappings.compute if is_one else mappings}"
+
+    @contextmanager
+    def enter(self, mesh: MeshLike, ledger: Ledger) -> Generator[None]:
+        """Make a mesh, the mapping and a ledger current, while a reader traces or compiles the function."""
+        # JAX forgets what it traced before under another ledger, so that all axes are noted anew.
+        ledger.is_alone, ledger.sizes = True, {}
+        # A `NamedJit` enters its own mappings.
+        is_named = isinstance(self.fn, NamedJit)
+        mapping = nullcontext() if is_named else MAPPING.using(self.mappings.compute)
+        with set_mesh(mesh), LEDGER.using(ledger), mapping:
+            yield
+
+    def describe(
+        self, ledger: Ledger, mesh: AbstractMesh
+    ) -> tuple[dict[str, tuple[ArrayLayout, ...]], NameTable]:
+        """Return the rows of the arguments by kind, and what names say about the program that a ledger saw."""
+        rows = list_rows(self)
+        kinds = sort_by_kind(self, rows)
+        return kinds, collect_names(self.mappings, ledger, rows, kinds["parameters"], mesh)
+
+
+def lay_out_arguments(
+    fn: Tree,
+    mapping: ResourceMapping | Mappings | None,
+    mesh: MeshLike,
+    args: tuple[Tree, ...],
+    kwargs: dict[str, Tree],
+) -> Arguments:
+    """Lay out the arguments of a function, none of which needs to exist.
+
+    Raises:
+        ShardingError: if there is no mapping, or it does not fit.
+    """
+    call = unwrapped(fn, args, kwargs)
+    jitted: Any = fn
+    if isinstance(fn, functools.partial) and isinstance(fn.func, NamedJit):
+        jitted = fn.func
+    args, kwargs = call.args, call.kwargs
+    own = None
+    if isinstance(jitted, NamedJit):
+        roles = jitted.roles
+        told = [roles.arguments, roles.inside, roles.results]
+        own = next((each for each in told if each is not None), None)
+    elif any(map(is_array, jax.tree.leaves(call.target))):
+        # So that the arrays of a module are arguments.
+        jitted, args = _call_module, (call.target, *args)
+
+    mappings = _find_mappings(mapping, own)
+    is_named = isinstance(jitted, NamedJit)
+    # What jax.jit has compiled has layouts of its own, and donates.
+    is_compiled = isinstance(jitted, jax.stages.Wrapped) and not is_named
+    if not is_compiled and not (is_named and mapping is None):
+        jitted = remapped(jitted, mappings, "cost", strict=mapping is not None)
+    parts = (args, kwargs)
+    abstract = jax.tree.map(_make_abstract, parts, is_leaf=is_named_array)
+    lay_out = functools.partial(
+        shard_tree, mapping=mappings, mesh=mesh, several=find_several(abstract), function="cost"
+    )
+    shown = functools.partial(by_parameter, _unwrap(jitted))
+    placed = (lay_out(abstract[0], shown=shown), lay_out(abstract[1]))
+    if mapping is None:
+        keep = functools.partial(_keep_layout, mesh=mesh)
+        placed = jax.tree.map(keep, parts, placed, is_leaf=is_named_array)
+    return Arguments(jitted, placed[0], placed[1], mappings)
+
+
+def _unwrap(compiled: Any) -> Any:
+    """Return the function that was compiled."""
+    return compiled.__wrapped__
+
+
+def _call_module(module: Callable[..., Any], *args: Tree, **kwargs: Tree) -> Any:
+    return module(*args, **kwargs)
+
+
+def _find_mappings(
+    mapping: ResourceMapping | Mappings | None, own: AxisMapping | Mappings | None
+) -> Mappings:
+    """Return what is given, or what a function has of its own, or what is current."""
+    if isinstance(mapping, Mappings):
+        return mapping
+    if mapping is None and isinstance(own, Mappings):
+        return own
+    if mapping is None and isinstance(own, AxisMapping):
+        return Mappings(own)
+    resolved = resolve_mapping(mapping)
+    if resolved is None:
+        raise no_mapping("cost")
+    return Mappings(resolved)
+
+
+def _make_abstract(leaf: Payload) -> Any:
+    """Return an array without values; all else stays."""
+    payload = payload_of(leaf)
+    return refilled(leaf, abstract_array(payload)) if is_array(payload) else leaf
+
+
+def _keep_layout(leaf: Payload, placed: Payload, mesh: MeshLike) -> Any:
+    """Keep the layout of an array that lies on an equal mesh already."""
+    sharding = getattr(payload_of(leaf), "sharding", None)
+    if not isinstance(sharding, NamedSharding) or dict(sharding.mesh.shape) != dict(mesh.shape):
+        return placed
+    array = abstract_array(payload_of(leaf))
+    own = NamedSharding(mesh, sharding.spec)
+    there = jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=own, weak_type=array.weak_type)
+    return refilled(leaf, there)
+
+
+def list_rows(given: Arguments) -> dict[str, ArrayLayout]:
+    """Return how the arguments are laid out, by what the program calls them."""
+    leaves = labels(given.fn.__wrapped__, given.args, given.kwargs, is_named_array)
+    found: dict[str, ArrayLayout] = {}
+    for name, (label, leaf) in zip(identifiers(label for label, _ in leaves), leaves, strict=True):
+        for row in show(leaf).arrays:
+            found[name] = dataclasses.replace(row, path=_write_path(label))
+    return found
+
+
+def _write_path(label: str) -> str:
+    """Write the label of an argument as a path: `model.layers[0].weight` is `model.layers.0.weight`."""
+    return _INDEX.sub(r".\1", label)
+
+
+def sort_by_kind(
+    given: Arguments, rows: Mapping[str, ArrayLayout]
+) -> dict[str, tuple[ArrayLayout, ...]]:
+    """Sort arguments into parameters, state of an optimiser and data."""
+    fn, args, kwargs = given.fn.__wrapped__, given.args, given.kwargs
+    states = [
+        _write_path(label)
+        for label, node in labels(fn, args, kwargs, is_optimiser_state)
+        if is_optimiser_state(node)
+    ]
+    arguments = [*args, *kwargs.values()]
+    # Arrays that are arguments of their own, not parts of one.
+    whole = [
+        _write_path(label)
+        for label, leaf in labels(fn, args, kwargs, is_named_array)
+        if any(leaf is argument for argument in arguments)
+    ]
+
+    mappings = given.mappings
+    found: dict[str, list[ArrayLayout]] = {"parameters": [], "optimizer": [], "data": []}
+    alone: list[ArrayLayout] = []
+    for row in rows.values():
+        is_data = mappings.of(row.names) == mappings.compute != mappings.parameters
+        if any(row.path == state or row.path.startswith(f"{state}.") for state in states):
+            found["optimizer"].append(row)
+        elif is_data or not _is_floating(row):
+            found["data"].append(row)
+        elif row.path in whole:
+            alone.append(row)
+        else:
+            found["parameters"].append(row)
+    # Beside a model, an array that is an argument of its own is data.
+    kind = "parameters"
+    if found[kind]:
+        kind = "data"
+    found[kind] += alone
+    return {kind: tuple(own) for kind, own in found.items()}
+
+
+def _is_floating(row: ArrayLayout) -> bool:
+    try:
+        return bool(jnp.issubdtype(jnp.dtype(row.dtype), jnp.inexact))
+    except TypeError:
+        # A key of random numbers.
+        return False

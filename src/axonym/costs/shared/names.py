@@ -1,0 +1,132 @@
+"""Internal. What names say about a program: where axes lie, how long they are, and which layers have them.
+
+The readers ask a `NameTable` why a collective is necessary. It knows mappings, the ledger of a trace and arguments; it
+must not know collectives.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+
+from jax.sharding import AbstractMesh
+
+from ... import Mappings
+from ...engine import Entry, Ledger, Names, bases_of
+from ...report import ArrayLayout
+from .places import is_within
+
+
+@dataclasses.dataclass(frozen=True)
+class NameTable:
+    """What names are known of a program.
+
+    Attributes:
+        mesh: the axes of the mesh with their sizes.
+        computed: which mesh axes the axes of activations and data lie on.
+        stored: which those of parameters lie on.
+        sizes: the sizes of each axis, some of which have another size elsewhere.
+        arguments: the arguments, by the name of the parameter of the program.
+        of_parameters: the axes that parameters have.
+    """
+
+    mesh: tuple[tuple[str, int], ...]
+    computed: Mapping[str, Entry]
+    stored: Mapping[str, Entry]
+    sizes: Mapping[str, frozenset[int]]
+    arguments: Mapping[str, ArrayLayout]
+    of_parameters: frozenset[str] = frozenset()
+
+    def count_shards(self, entry: Entry) -> int:
+        """Return into how many parts mesh axes split an axis."""
+        sizes = dict(self.mesh)
+        return math.prod(sizes.get(axis, 1) for axis in entry)
+
+    def find_on(self, entries: Mapping[str, Entry], mesh_axes: Sequence[str]) -> list[str]:
+        """List the names that lie on some of these mesh axes."""
+        return [name for name, entry in entries.items() if set(entry) & set(mesh_axes)]
+
+    @cached_property
+    def _words(self) -> frozenset[str]:
+        """The parts of the paths of arguments."""
+        found = {part for argument in self.arguments.values() for part in argument.path.split(".")}
+        return frozenset(found)
+
+    def find_in_arguments(self, layer: str) -> list[str]:
+        """Return the parts of a layer, without the class of a module that nobody holds by a name."""
+        parts = layer.split(".")
+        while parts and parts[0] not in self._words:
+            parts.pop(0)
+        return parts
+
+    def is_in(self, name: str, layer: str) -> bool:
+        """Return whether a parameter of a layer has an axis."""
+        parts = self.find_in_arguments(layer)
+        if not parts:
+            return False
+        for argument in self.arguments.values():
+            if has_axis(name, argument.names) and is_within(parts, argument.path.split(".")):
+                return True
+        return False
+
+    def is_possible_in(self, name: str, layer: str) -> bool:
+        """Return whether a layer may sum over an axis: not over one that parameters of other layers alone have."""
+        return name not in self.of_parameters or self.is_in(name, layer)
+
+
+def collect_names(
+    mappings: Mappings,
+    ledger: Ledger,
+    rows: Mapping[str, ArrayLayout],
+    parameters: Sequence[ArrayLayout],
+    mesh: AbstractMesh,
+) -> NameTable:
+    """Gather what names say: on which mesh axes axes lie, their sizes, and which ones parameters have."""
+    stored: dict[str, Entry] = {}
+    keeping = [mappings.parameters]
+    for _, extra in mappings.overrides:
+        keeping.append(extra)
+    for mapping in keeping:
+        for name, entry in mapping.entries:
+            stored.setdefault(name, entry)
+    computed: dict[str, Entry] = {}
+    for mapping in (mappings.compute, *ledger.seen):
+        if mapping in keeping:
+            continue
+        for name, entry in mapping.entries:
+            # Inside of a pipeline, axes lie on fewer mesh axes.
+            computed[name] = max(computed.get(name, ()), entry, key=len)
+    for name in list(computed):
+        # A pipeline calls so the stages, and the parts of a microbatch, which are parts of what it cuts.
+        base, _, role = name.rpartition(".")
+        if role == "stage" and base in computed:
+            del computed[name]
+            computed.pop(f"{base}.ways", None)
+    if not computed:
+        computed = stored
+
+    sizes: dict[str, set[int]] = {}
+    for name, several in (ledger.sizes or {}).items():
+        for base in bases_of(name):
+            sizes.setdefault(base, set()).update(several)
+    for row in rows.values():
+        for name, size in zip(row.names, row.shape[len(row.shape) - len(row.names) :], strict=True):
+            for base in bases_of(name):
+                sizes.setdefault(base, set()).add(size)
+    known = {name: frozenset(several) for name, several in sizes.items()}
+    held = {axis for row in parameters for name in row.names for axis in bases_of(name)}
+    return NameTable(tuple(mesh.shape.items()), computed, stored, known, rows, frozenset(held))
+
+
+def narrow(candidates: Iterable[str], preferences: Iterable[Callable[[str], bool]]) -> list[str]:
+    """Return the candidates that preferences leave; one that would leave none does not count."""
+    found = list(dict.fromkeys(candidates))
+    for is_preferred in preferences:
+        if len(found) > 1:
+            found = list(filter(is_preferred, found)) or found
+    return found
+
+
+def has_axis(name: str, names: Names) -> bool:
+    """Return whether an array has an axis, or one that derives from it."""
+    return any(name in bases_of(own) for own in names)

@@ -1,0 +1,202 @@
+"""Internal. The layer and the phase of an operation, from the name that JAX gives it.
+
+Jaxprs and compiled programs hold the same names, so both readers ask `Places`. It knows how JAX writes names; it must
+not know operations.
+"""
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from .rows import Phase
+
+# What JAX calls the inside of its own functions.
+_OF_JAX = {
+    "body",
+    "checkpoint",
+    "closed_call",
+    "cond",
+    "core_call",
+    "custom_jvp_call",
+    "custom_lin",
+    "custom_vjp_call",
+    "custom_vjp_call_jaxpr",
+    "eval_jaxpr",
+    "pjit",
+    "remat",
+    "remat2",
+    "rematted_computation",
+    "scan",
+    "shard_map",
+    "while",
+}
+_BRANCH = re.compile(r"branch_\d+_fun")
+_TRANSFORM = re.compile(r"^(\w+)\((.*)\)$")
+
+
+class Place(NamedTuple):
+    """Where an operation is.
+
+    Attributes:
+        layer: the path of its layer, such as `blocks.attention.out`; empty outside of layers.
+        phase: of the step.
+    """
+
+    layer: str
+    phase: Phase
+
+
+class Places:
+    """The layers and phases of the operations of one program.
+
+    Args:
+        sources: the names of its operations.
+
+    Attributes:
+        has_gradient: whether some operation is one of a gradient.
+    """
+
+    def __init__(self, sources: Iterable[str]) -> None:
+        self.has_gradient = any("transpose(" in source for source in sources)
+        # Loops and layers repeat names, and a name takes long to read.
+        self._known: dict[str, Place] = {}
+
+    def find(self, source: str) -> Place:
+        """Return the layer and the phase of an operation; of several that are merged, the layer that they share."""
+        found = self._known.get(source)
+        if found is None:
+            several = [
+                find_place(one, has_gradient=self.has_gradient) for one in expand_merged(source)
+            ]
+            levels = zip(*(place.layer.split(".") for place in several), strict=False)
+            common = itertools.takewhile(lambda parts: len(set(parts)) == 1, levels)
+            layer = ".".join(parts[0] for parts in common)
+            found = self._known[source] = Place(layer, several[-1].phase)
+        return found
+
+
+def find_place(source: str, *, has_gradient: bool) -> Place:
+    """Return the layer and the phase of an operation.
+
+    Args:
+        source: its name in the program, such as `jit(step)/transpose(jvp(blocks))/while/body/mlp/up/dot_general`.
+        has_gradient: whether some operation of the program is one of a gradient; those of no gradient are then `other`,
+            as those of an optimiser, and otherwise `forward`.
+    """
+    names: list[str] = []
+    phase: Phase = "forward"
+    is_marked = False
+    parts = _segment(source, "/")
+    # The last is the operation itself.
+    for part in parts[:-1]:
+        inner = part
+        while match := _TRANSFORM.match(inner):
+            transform, inner = match.groups()
+            if transform == "jit":
+                inner = "jit"
+                break
+            if transform == "jvp":
+                is_marked = True
+            elif transform == "transpose":
+                phase, is_marked = "backward", True
+        if part == "rematted_computation":
+            phase = "recomputed"
+        if part.startswith("jit(_"):
+            # Inside of a function of JAX.
+            break
+        if _is_layer(inner):
+            names += filter(None, inner.split("/"))
+    if has_gradient and not is_marked:
+        phase = "other"
+    return Place(".".join(_drop_repeat(names)), phase)
+
+
+def _drop_repeat(names: list[str]) -> list[str]:
+    """Remove what is said twice: within a checkpoint, JAX repeats the scope around it."""
+    for count in range(len(names) // 2, 0, -1):
+        if names[-count:] == names[-2 * count : -count]:
+            return names[:-count]
+    return names
+
+
+def _is_layer(name: str) -> bool:
+    """Return whether a part of a name is that of a layer, or a scope of the user."""
+    if not name or name == "jit" or name in _OF_JAX or _BRANCH.fullmatch(name):
+        return False
+    # Einsum expressions, functions and merged names.
+    return not any(mark in name for mark in ("->", "<", "(", ":", ",")) and name[0] != "_"
+
+
+def expand_merged(source: str) -> list[str]:
+    """Return the names of all operations that the compiler merged into one, written `a/(b:c)/d`."""
+    start = _find_merged(source)
+    if start is None:
+        return [source]
+    end = _find_closing(source, start)
+    found: list[str] = []
+    for choice in _segment(source[start + 1 : end], ":"):
+        found += expand_merged(source[:start] + choice + source[end + 1 :])
+    return found
+
+
+def _find_merged(source: str) -> int | None:
+    """Return where the first merged part begins."""
+    for match in re.finditer(r"(?:^|/)\(", source):
+        start = match.end() - 1
+        if len(_segment(source[start + 1 : _find_closing(source, start)], ":")) > 1:
+            return start
+    return None
+
+
+def _find_closing(text: str, start: int) -> int:
+    depth = 0
+    for i in range(start, len(text)):
+        depth += (text[i] == "(") - (text[i] == ")")
+        if not depth:
+            return i
+    return len(text)
+
+
+def _segment(text: str, mark: str) -> list[str]:
+    """Split a text at a mark that is not inside of parentheses."""
+    found = [""]
+    depth = 0
+    for letter in text:
+        depth += (letter == "(") - (letter == ")")
+        if letter == mark and not depth:
+            found.append("")
+        else:
+            found[-1] += letter
+    return found
+
+
+def is_within(layer: Sequence[str], path: Sequence[str]) -> bool:
+    """Return whether the parts of a layer occur in a path, in order; the path may have more between them."""
+    rest = iter(path)
+    return all(part in rest for part in layer)
+
+
+def find_layer(path: str, layers: Mapping[str, str]) -> str:
+    """Return the layer that has a parameter.
+
+    Args:
+        path: of the parameter in the arguments.
+        layers: those that operations belong to, by what is looked for in the path, of which the longest counts; if
+            there is none, what holds the parameter.
+    """
+    parts = path.split(".")
+    best = ""
+    for layer in layers:
+        if is_within(layer.split("."), parts) and count_parts(layer) > count_parts(best):
+            best = layer
+    if best:
+        return layers[best]
+    if len(parts) > 1:
+        return parts[-2]
+    return ""
+
+
+def count_parts(layer: str) -> int:
+    """Return the number of parts of a path."""
+    return len(list(filter(None, layer.split("."))))

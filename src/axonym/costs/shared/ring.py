@@ -1,0 +1,93 @@
+"""Internal. What devices that form a ring send, and how long that takes.
+
+`events` gets times here, and `rows` the bytes that are sent. Benchmarks use the same formulas. The module knows links;
+it must not know programs.
+"""
+
+from collections.abc import Container, Iterable
+from typing import TypeAlias
+
+from .targets import Link, Target
+
+# Which device a permute sends to which other one.
+Pairs: TypeAlias = frozenset[tuple[int, int]]
+
+# Steps of a ring of n devices, as multiples of n - 1.
+STEPS = {"all-gather": 1, "all-reduce": 2, "reduce-scatter": 1, "all-to-all": 1}
+
+
+def count_wire_bytes(kind: str, nbytes: float, group: int) -> float:
+    """Return what one device sends for one collective, if the devices form a ring.
+
+    With n devices in a group and b bytes of operands on each: all-gather b (n - 1), because its operand is one shard;
+    reduce-scatter and all-to-all b (n - 1) / n; all-reduce twice that (a reduce-scatter, then an all-gather);
+    collective-permute b.
+    """
+    factors = {
+        "all-gather": group - 1,
+        "all-reduce": 2 * (group - 1) / group,
+        "reduce-scatter": (group - 1) / group,
+        "all-to-all": (group - 1) / group,
+    }
+    return factors.get(kind, 1.0) * nbytes
+
+
+def estimate_latency(kind: str, group: int, mesh_axes: tuple[str, ...], target: Target) -> float:
+    """Return how long the steps of a ring take in which nothing is sent."""
+    steps = STEPS[kind] * (group - 1) if kind in STEPS else 1
+    return steps * _find_link(mesh_axes, target).latency
+
+
+def estimate_seconds(
+    kind: str,
+    nbytes: float,
+    group: int,
+    mesh_axes: tuple[str, ...],
+    target: Target,
+    *,
+    is_one_way: bool = False,
+) -> float:
+    """Return how long a collective takes on a target: steps of a ring, and what a device sends.
+
+    Args:
+        kind: of the collective.
+        nbytes: of the operand on one device.
+        group: the number of devices that take part with each other.
+        mesh_axes: along which they do.
+        target: what the time is for.
+        is_one_way: whether a device sends to one neighbour, and nothing to the other one meanwhile.
+    """
+    link = _find_link(mesh_axes, target)
+    bandwidth = link.one_way if is_one_way and link.one_way is not None else link.bandwidth
+    sending = count_wire_bytes(kind, nbytes, group) / bandwidth
+    return estimate_latency(kind, group, mesh_axes, target) + sending
+
+
+def is_sent_one_way(pairs: Iterable[tuple[int, int]], ways: int, others: Container[Pairs]) -> bool:
+    """Return whether a permute sends to one neighbour, while no other permute sends the other way.
+
+    Devices that swap what they have send to one neighbour each, too.
+
+    Args:
+        pairs: of the permute; none for what is no permute.
+        ways: the number of devices in the ring; of two, each one has one neighbour.
+        others: the permutes under way at the same time.
+    """
+    back = reverse(pairs)
+    if ways <= 2 or not back:
+        return False
+    return back == frozenset(pairs) or back not in others
+
+
+def reverse(pairs: Iterable[tuple[int, int]]) -> Pairs:
+    """Return the pairs of the permute that sends the other way."""
+    return frozenset((target, source) for source, target in pairs)
+
+
+def strip_counts(mesh_axes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return mesh axes by their names, where one of which a part takes part is written `data:2`."""
+    return tuple(axis.partition(":")[0] for axis in mesh_axes)
+
+
+def _find_link(mesh_axes: tuple[str, ...], target: Target) -> Link:
+    return target.link_of(strip_counts(mesh_axes))

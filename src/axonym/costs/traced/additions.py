@@ -1,0 +1,58 @@
+"""Internal. Sums among devices whose results are only added: a compiler that adds first sends one of them.
+
+`Walk` asks it about each addition. It must not know layouts.
+"""
+
+from collections.abc import Mapping, Sequence, Set
+
+from .equations import PASSING, Equation, Variable
+from .moves import Sent
+
+_ADDING = ("add", "add_any")
+# What is neither computed nor rounded.
+_MOVING = tuple(name for name in PASSING if name != "convert_element_type")
+
+
+class Additions:
+    """Which arrays are what devices have summed, and nothing since."""
+
+    def __init__(self) -> None:
+        self._sums: dict[int, Sent] = {}
+
+    def note(self, variable: Variable, sent: Sent) -> None:
+        """Note that an array is the result of a collective."""
+        self._sums[id(variable)] = sent
+
+    def note_results(
+        self, inside: Sequence[Variable], outside: Sequence[Variable], body: Sequence[Equation]
+    ) -> None:
+        """Note that the results of a body, which nobody else reads, are those of an equation."""
+        read = {id(one) for equation in body for one in equation.invars}
+        for own, result in zip(inside, outside, strict=False):
+            found = self._sums.get(id(own))
+            if found is not None and id(own) not in read:
+                self._sums[id(result)] = found
+
+    def find_redundant(
+        self,
+        equation: Equation,
+        readers: Mapping[int, Sequence[Equation]],
+        returned: Set[int],
+    ) -> Sent | None:
+        """Return the collective that is not needed, if an equation adds up what devices have summed in the same way."""
+        name = equation.primitive.name
+        if name not in (*_ADDING, *_MOVING):
+            return None
+        found: list[Sent] = []
+        for variable in equation.invars:
+            own = self._sums.get(id(variable))
+            if own is None or id(variable) in returned or len(readers[id(variable)]) != 1:
+                return None
+            found.append(own)
+        first, *others = found
+        for other in others:
+            same = first.move.kind, first.move.mesh_axes, first.runs, first.move.elements
+            if same != (other.move.kind, other.move.mesh_axes, other.runs, other.move.elements):
+                return None
+        self._sums[id(equation.outvars[0])] = first
+        return others[0] if others and others[0] is not first else None

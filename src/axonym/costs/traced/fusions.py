@@ -1,0 +1,119 @@
+"""Internal. Which equations a compiler computes together: chains of elements, with the sums at their ends.
+
+`Walk` counts accesses of memory by it, and `memory` counts what is held. It must not know layouts.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from .equations import Equation, Variable, find_readers, iterate_arrays, list_bodies
+
+# These read and write arrays; all else is computed where its result is used.
+_KERNELS = (
+    "all_gather",
+    "all_to_all",
+    "argmax",
+    "argmin",
+    "conv_general_dilated",
+    "cumsum",
+    "dot_general",
+    "dynamic_update_slice",
+    "gather",
+    "pallas_call",
+    "ppermute",
+    "psum",
+    "ragged_dot",
+    "ragged_dot_general",
+    "reduce_scatter",
+    "sort",
+    "top_k",
+)
+_SUMS = ("reduce_", "argm", "cum")
+_CALLS = ("jit", "custom_jvp_call", "custom_vjp_call")
+
+
+def is_chain(equation: Equation) -> bool:
+    """Return whether an equation calls a function of elements, which is computed with what is around it."""
+    if equation.primitive.name not in _CALLS:
+        return False
+    for program in list_bodies(equation):
+        for inner in program.eqns:
+            if is_kernel(inner) or (list_bodies(inner) and not is_chain(inner)):
+                return False
+    return True
+
+
+def has_programs(equation: Equation) -> bool:
+    """Return whether an equation runs programs, whose equations are computed one by one."""
+    return bool(list_bodies(equation)) and not is_chain(equation)
+
+
+def is_kernel(equation: Equation) -> bool:
+    """Return whether an equation is computed by itself."""
+    name = str(equation.primitive.name)
+    return name in _KERNELS or name.startswith(("scatter", *_SUMS))
+
+
+class Fusion:
+    """Which arrays of a program are in memory, if chains of elements are computed together.
+
+    In memory are arguments, results of products and of sums, what such read, except for sums, and results.
+
+    Args:
+        equations: of the program.
+        results: of the program.
+    """
+
+    def __init__(self, equations: Sequence[Equation], results: Sequence[Variable]) -> None:
+        self._equations = equations
+        self._stored: set[int] = set(map(id, results))
+        self._made: dict[int, Equation] = {}
+        self._readers = find_readers(equations)
+        for equation in equations:
+            name = equation.primitive.name
+            is_sum = name.startswith(_SUMS)
+            is_alone = is_kernel(equation) or has_programs(equation)
+            if is_alone:
+                self._stored.update(map(id, equation.outvars))
+            if is_alone and not is_sum:
+                self._stored.update(map(id, equation.invars))
+            for variable in equation.outvars:
+                self._made[id(variable)] = equation
+        self._sources: dict[int, dict[int, Variable]] = {}
+
+    def is_stored(self, variable: Variable) -> bool:
+        """Return whether an array is in memory."""
+        return id(variable) in self._stored or id(variable) not in self._made
+
+    def find_operands(self, equation: Equation) -> list[Variable]:
+        """Return the arrays in memory that an equation reads, through what is computed on the way."""
+        found: dict[int, Variable] = {}
+        for variable in iterate_arrays(equation.invars):
+            found.update(self._find_sources(variable))
+        return list(found.values())
+
+    def _find_sources(self, variable: Variable) -> dict[int, Variable]:
+        if self.is_stored(variable):
+            return {id(variable): variable}
+        known = self._sources.get(id(variable))
+        if known is None:
+            known = {}
+            # Earlier equations were asked before, so this is not deep.
+            for operand in iterate_arrays(self._made[id(variable)].invars):
+                known.update(self._find_sources(operand))
+            self._sources[id(variable)] = known
+        return known
+
+    def iterate_kernels(self) -> Iterator[tuple[Equation, list[Variable]]]:
+        """Yield the equations whose results are in memory, with the arrays that they read, in order."""
+        for equation in self._equations:
+            operands = self.find_operands(equation)
+            if has_programs(equation):
+                continue
+            if any(map(self.is_stored, equation.outvars)):
+                yield equation, operands
+
+    def iterate_all(self) -> Iterator[tuple[Equation, list[Variable], list[Variable]]]:
+        """Yield all equations, with the arrays in memory that they read and those that they make."""
+        for equation in self._equations:
+            made = [variable for variable in equation.outvars if self.is_stored(variable)]
+            yield equation, self.find_operands(equation), made

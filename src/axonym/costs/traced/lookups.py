@@ -1,0 +1,115 @@
+"""Internal. Lookups in a table whose rows are divided along the same mesh axes as the indices.
+
+`Walk` asks how many bytes a `gather` of rows and its gradient send. Other gathers are left to `propagation`.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ...engine import Entry, only, without
+from .equations import Equation, Value, Variable, divide_shape, find_layout
+from .moves import Move, order
+
+
+class Part(NamedTuple):
+    """What is sent of an array.
+
+    Attributes:
+        move: the collective.
+        value: the array.
+    """
+
+    move: Move
+    value: Value
+
+
+def find_lookup_moves(
+    equation: Equation, inputs: Sequence[Value], result: Value, mesh: Mapping[str, int]
+) -> list[Part]:
+    """List what devices send each other for a `gather` of rows, of which each has its own and a part of each row.
+
+    Each looks up its parts of all rows, so that indices are gathered; then the parts of a row get to where it belongs.
+    """
+    table, indices = inputs[:2]
+    numbers = equation.params["dimension_numbers"]
+    dropped = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
+    by_rows = set(itertools.chain.from_iterable(indices.entries[:-1]))
+    found: list[Part] = []
+    for i, entry in enumerate(table.entries):
+        both = order(only(entry, by_rows), mesh)
+        if not both or i in dropped or equation.params["slice_sizes"][i] != table.shape[i]:
+            continue
+        if entry not in indices.entries:
+            # Parts of rows would change places more than once.
+            whole = divide_shape(table.shape, table.entries, mesh)
+            found.append(Part(Move("all-gather", both, whole, (table.shape[i],)), table))
+            continue
+        ids = divide_shape(indices.shape, indices.entries, mesh)
+        found.append(Part(Move("all-gather", both, ids, ()), indices))
+        rows = divide_shape(result.shape, result.entries, mesh)
+        found.append(Part(Move("all-to-all", both, rows, (table.shape[i],)), result))
+    return found
+
+
+def find_gradient_moves(
+    equation: Equation,
+    inputs: Sequence[Value],
+    users: Sequence[Equation],
+    parts: Entry,
+    mesh: Mapping[str, int],
+) -> tuple[list[Part], list[Entry]] | None:
+    """List what devices send each other for the gradient of such a table, and tell how it is laid out then.
+
+    The parts of a row get to where they are stored, and each device adds those that it has. None, where the sum over
+    rows is not split so by the only one who uses it: then devices add what they have, and sums are sent.
+
+    Args:
+        equation: a `scatter-add`.
+        inputs: its operands.
+        users: who uses its result.
+        parts: the mesh axes along which devices have rows of their own.
+        mesh: sizes of the mesh axes.
+    """
+    if not parts or len(users) != 1 or users[0].primitive.name != "reshard":
+        return None
+    numbers = equation.params["dimension_numbers"]
+    dropped = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
+    wanted: Variable = users[0].outvars[0]
+    entries = list(find_layout(wanted).entries)
+    table, updates = inputs[0], inputs[2]
+    found: list[Part] = []
+    rest = parts
+    for i, size in enumerate(table.shape):
+        own = order(only(entries[i], rest), mesh)
+        if i in dropped:
+            entries[i] = table.entries[i]
+        elif own:
+            if entries[i] not in updates.entries:
+                return None
+            rest = without(rest, own)
+            rows = divide_shape(updates.shape, updates.entries, mesh)
+            found.append(Part(Move("all-to-all", own, rows, (size,)), updates))
+    if rest:
+        return None
+    return found, entries
+
+
+def find_sum_layout(
+    entries: Sequence[Entry], parts: Entry, users: Sequence[Equation]
+) -> list[Entry]:
+    """Return how a sum over rows is laid out, if each device adds only those rows of the table that it keeps.
+
+    Args:
+        entries: the mesh axes of the sum by those of its operands.
+        parts: the mesh axes along which devices have rows of their own.
+        users: who uses the sum.
+    """
+    found = list(entries)
+    if len(users) != 1 or users[0].primitive.name != "reshard":
+        return found
+    wanted: Variable = users[0].outvars[0]
+    used = set(itertools.chain(parts, *entries))
+    for i, entry in enumerate(find_layout(wanted).entries):
+        found[i] = found[i] or without(entry, used)
+    return found

@@ -1,0 +1,89 @@
+"""Internal. Operations that do the same in every iteration of a loop: compilers run them once, before the loop.
+
+`Walk` asks how often an equation runs. The module must not know layouts or costs.
+"""
+
+import math
+from collections.abc import Sequence
+
+from .equations import Equation, Program, Variable, count_unstacked, is_literal
+from .numbering import RECOMPUTED
+
+_BRANCHING = ("cond", "while")
+
+
+class Loops:
+    """On how many of the loops around it each array depends, the outermost first."""
+
+    def __init__(self) -> None:
+        self._depths: dict[int, int] = {}
+        self._lengths: list[int] = []
+
+    def note(self, equation: Equation) -> None:
+        """Note that the results of an equation depend on what its operands do."""
+        self._set_depths(equation.outvars, self._find_deepest(equation.invars))
+
+    def count_runs(self, equation: Equation, count: int) -> int:
+        """Return how often an equation runs, if those loops leave it out that it does not depend on.
+
+        Args:
+            equation: the equation.
+            count: how often it would run.
+        """
+        depth = self._find_deepest(equation.invars)
+        return count // math.prod(self._lengths[depth:])
+
+    def enter(self, equation: Equation, body: Program) -> int:
+        """Note on what the arguments of a body depend; return how many loops are around its equation."""
+        outer = len(self._lengths)
+        outside, inside = equation.invars, body.invars
+        name = equation.primitive.name
+        if name == "scan" and equation.params["length"] != 1:
+            self._lengths.append(equation.params["length"])
+            whole = count_unstacked(outside, inside) - _count_carried(equation, body)
+            self._copy_depths(outside[:whole], inside[:whole])
+            self._set_depths(inside[whole:], outer + 1)
+        elif name in _BRANCHING:
+            # What is in a branch stays there, and a loop of unknown length counts as one turn.
+            self._lengths.append(1)
+            self._set_depths(inside, outer + 1)
+        elif len(outside) != len(inside) or _is_barrier(equation):
+            self._set_depths(inside, self._find_deepest(outside))
+        else:
+            self._copy_depths(outside, inside)
+        return outer
+
+    def leave(self, equation: Equation, body: Program, outer: int) -> None:
+        """Note on what the results of an equation depend, after its body was walked through."""
+        is_loop = len(self._lengths) > outer
+        del self._lengths[outer:]
+        if is_loop or len(equation.outvars) != len(body.outvars):
+            self.note(equation)
+        else:
+            self._copy_depths(body.outvars, equation.outvars)
+
+    def _find_deepest(self, variables: Sequence[Variable]) -> int:
+        return max(map(self._find_depth, variables), default=0)
+
+    def _find_depth(self, variable: Variable) -> int:
+        return 0 if is_literal(variable) else self._depths.get(id(variable), 0)
+
+    def _copy_depths(self, given: Sequence[Variable], taken: Sequence[Variable]) -> None:
+        for one, other in zip(given, taken, strict=True):
+            self._depths[id(other)] = self._find_depth(one)
+
+    def _set_depths(self, variables: Sequence[Variable], depth: int) -> None:
+        for variable in variables:
+            self._depths[id(variable)] = depth
+
+
+def _count_carried(equation: Equation, body: Program) -> int:
+    """Return how many arrays a scan hands from one turn to the next."""
+    return count_unstacked(equation.outvars, body.outvars)
+
+
+def _is_barrier(equation: Equation) -> bool:
+    """Return whether a checkpoint computes again, and none of it before all of its operands are there."""
+    params = equation.params
+    is_recomputed = equation.primitive.name in RECOMPUTED and params.get("differentiated", False)
+    return bool(is_recomputed and params.get("prevent_cse", True))

@@ -1,0 +1,161 @@
+"""Internal. What a traced function holds: at its peak, and from the forward to the backward pass.
+
+The reader calls it after a `Walk`, which knows the layouts. It must not know collectives.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ..shared.places import Place
+from ..shared.rows import Phase
+from .equations import (
+    Equation,
+    Program,
+    Variable,
+    count_unstacked,
+    find_needed,
+    is_literal,
+    list_bodies,
+    write_source,
+)
+from .fusions import Fusion, has_programs
+from .walk import Walk
+
+
+class Residual(NamedTuple):
+    """An array that the forward pass makes and the backward pass reads.
+
+    Attributes:
+        variable: the array.
+        layer: where it is made.
+        several: how many of it are in the array: those of a loop are stacked.
+    """
+
+    variable: Variable
+    layer: str
+    several: int
+
+
+def find_peak(program: Program, walk: Walk, *, is_whole: bool = False) -> int:
+    """Return the bytes of arrays that a program makes, when most are needed at once.
+
+    Args:
+        program: the program.
+        walk: what knows the layouts.
+        is_whole: whether the results are counted elsewhere.
+    """
+    equations = find_needed(program)
+    fusion = Fusion(equations, program.outvars)
+    order = list(fusion.iterate_all())
+    last = {id(variable): i for i, (_, operands, _) in enumerate(order) for variable in operands}
+    for variable in program.outvars:
+        last[id(variable)] = len(order)
+    free: set[int] = set()
+    if is_whole:
+        free = set(map(id, program.outvars))
+
+    held: dict[int, int] = {}
+    now = peak = 0
+    for i, (equation, _, made) in enumerate(order):
+        for variable in made:
+            if id(variable) not in free:
+                held[id(variable)] = walk.count_bytes(variable)
+                now += held[id(variable)]
+        inside = 0
+        if has_programs(equation):
+            inside = max(_find_inner_peak(equation, body, walk) for body in list_bodies(equation))
+        peak = max(peak, now + inside)
+        for key in [key for key in held if last.get(key, i) <= i]:
+            now -= held.pop(key)
+    return peak
+
+
+def _find_inner_peak(equation: Equation, body: Program, walk: Walk) -> int:
+    """Return what a body needs beside the results of its equation."""
+    needs = find_peak(body, walk)
+    if equation.primitive.name in ("scan", "while"):
+        return needs
+    # The results of the body are those of the equation.
+    made = set(map(id, find_needed_results(body)))
+    own = sum(walk.count_bytes(variable) for variable in body.outvars if id(variable) in made)
+    return max(0, needs - own)
+
+
+def find_needed_results(program: Program) -> list[Variable]:
+    """Return the results that a program makes, and does not pass on."""
+    given = set(map(id, (*program.invars, *program.constvars)))
+    found = {
+        id(variable): variable
+        for variable in program.outvars
+        if not is_literal(variable) and id(variable) not in given
+    }
+    return list(found.values())
+
+
+def list_residuals(
+    program: Program, place_of: Callable[[str], Place], source: str = ""
+) -> list[Residual]:
+    """List what the forward pass keeps for the backward pass."""
+    equations = find_needed(program)
+    fusion = Fusion(equations, program.outvars)
+    phases: dict[int, Phase] = {}
+    makers: dict[int, Equation] = {}
+    found: dict[int, Residual] = {}
+    more: list[Residual] = []
+    for equation, operands, made in fusion.iterate_all():
+        own = write_source(equation, source)
+        phase = place_of(own).phase
+        for variable in made:
+            phases[id(variable)] = phase
+            makers[id(variable)] = equation
+        if phase in ("backward", "recomputed"):
+            for variable in operands:
+                if phases.get(id(variable)) == "forward":
+                    layer, count = _find_origin(makers[id(variable)], variable, place_of, source)
+                    found[id(variable)] = Residual(variable, layer, count)
+        elif has_programs(equation) and equation.primitive.name != "scan":
+            for body in list_bodies(equation):
+                more += list_residuals(body, place_of, own)
+    return [*found.values(), *more]
+
+
+def _find_origin(
+    maker: Equation, variable: Variable, place_of: Callable[[str], Place], source: str
+) -> tuple[str, int]:
+    """Return the layer that makes an array, and how many of it a loop stacks."""
+    own = write_source(maker, source)
+    if maker.primitive.name != "scan":
+        return place_of(own).layer, 1
+    at = list(map(id, maker.outvars)).index(id(variable))
+    count = 1
+    (body,) = list_bodies(maker)
+    if at >= count_unstacked(maker.outvars, body.outvars):
+        count = int(maker.params["length"])
+    inner = body.outvars[at]
+    for equation in body.eqns:
+        if id(inner) in set(map(id, equation.outvars)):
+            return _find_origin(equation, inner, place_of, own)[0], count
+    return place_of(own).layer, count
+
+
+def count_donated(
+    given: Sequence[Variable], donated: Sequence[bool], results: Sequence[Variable], walk: Walk
+) -> int:
+    """Return the bytes of results that take the place of donated arguments of their form and layout."""
+    free: dict[object, int] = {}
+    for variable, is_donated in zip(given, donated, strict=True):
+        if is_donated:
+            key = walk.find_value(variable)
+            free[key] = free.get(key, 0) + 1
+    total = 0
+    for variable in results:
+        key = walk.find_value(variable)
+        if free.get(key):
+            free[key] -= 1
+            total += walk.count_bytes(variable)
+    return total
+
+
+def count_results(results: Sequence[Variable], walk: Walk) -> int:
+    """Return the bytes of results."""
+    return sum(map(walk.count_bytes, results))

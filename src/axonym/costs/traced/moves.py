@@ -1,0 +1,146 @@
+"""Internal. The collectives that bring an array from one layout to another.
+
+`Walk` and `lookups` call it. The order of steps is that of XLA's partitioner. It must not know equations.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from ...engine import Entry, only, without
+from ..shared.ring import Pairs
+from .compilers import ACCELERATOR, Compiler
+from .equations import Value, count_shards, divide_shape
+from .propagation import Sum
+
+
+class Move(NamedTuple):
+    """One collective.
+
+    Attributes:
+        kind: as that of a `Collective`.
+        mesh_axes: along which devices take part.
+        shape: of the operand on one device.
+        sizes: of the whole dimensions that are summed over, gathered or moved.
+    """
+
+    kind: str
+    mesh_axes: Entry
+    shape: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """The number of elements that one device has of the operand."""
+        return math.prod(self.shape)
+
+
+class Sent(NamedTuple):
+    """A collective of the function.
+
+    Attributes:
+        move: what is sent.
+        dtype: of the operand.
+        itemsize: bytes of one element.
+        source: the operation.
+        runs: how often it runs.
+        is_windowed: whether a product sends each part of its result around as soon as it is computed.
+        pairs: which device a permute sends to which other one, by their places along the mesh axis.
+    """
+
+    move: Move
+    dtype: str
+    itemsize: int
+    source: str
+    runs: int
+    is_windowed: bool = False
+    pairs: Pairs = frozenset()
+
+
+def order(axes: Iterable[str], mesh: Mapping[str, int]) -> Entry:
+    """Return mesh axes in the order of the mesh, without those of one device."""
+    several = [axis for axis, size in mesh.items() if size > 1]
+    return only(several, set(axes))
+
+
+def list_moves(
+    value: Value,
+    wanted: Sequence[Entry],
+    mesh: Mapping[str, int],
+    *,
+    sums: Sequence[Sum] = (),
+    keeping: Iterable[str] = (),
+    compiler: Compiler = ACCELERATOR,
+) -> list[Move]:
+    """List the collectives that bring an array to another layout.
+
+    First the parts of sums are added, along mesh axes that divide the result by reduce-scatter; what a device has of a
+    larger part costs nothing; then dimensions change places, and at last they are gathered.
+
+    Args:
+        value: the array as it is.
+        wanted: the mesh axes of each dimension.
+        mesh: sizes of the mesh axes.
+        sums: the sums over single dimensions, where the array has parts of some.
+        keeping: mesh axes along which parts of sums stay parts.
+        compiler: what becomes of sums.
+    """
+    found: list[Move] = []
+    now = list(value.entries)
+    has = [axis for entry in now for axis in entry]
+    wants = {axis for entry in wanted for axis in entry}
+    parts = without(value.partial, set(keeping))
+
+    def find_shape() -> tuple[int, ...]:
+        return divide_shape(value.shape, now, mesh)
+
+    # What is new in a dimension is taken of what a device has.
+    for i, entry in enumerate(wanted):
+        fresh = without(entry, {*now[i], *has, *parts})
+        now[i] = (*now[i], *fresh)
+    scattered = order(only(parts, wants), mesh)
+    if scattered and compiler.scatters:
+        found.append(Move("reduce-scatter", scattered, find_shape(), _list_sizes(sums)))
+        for i, entry in enumerate(wanted):
+            now[i] = (*now[i], *only(entry, scattered))
+    elif scattered:
+        found.append(Move("all-reduce", scattered, find_shape(), _list_sizes(sums)))
+    rest = order(without(parts, scattered), mesh)
+    together = [sums]
+    if not compiler.folds and sums:
+        together = [(one,) for one in sums]
+    for several in together:
+        own = only(rest, _collect_axes(several)) if several else rest
+        if own:
+            found.append(Move("all-reduce", own, find_shape(), _list_sizes(several)))
+    rest = order(parts, mesh)
+    for i, entry in enumerate(wanted):
+        now[i] = (*now[i], *without(only(entry, rest), now[i]))
+
+    for i, entry in enumerate(wanted):
+        arriving = order((axis for axis in without(entry, now[i]) if axis in has), mesh)
+        if arriving:
+            sizes = (value.shape[i],)
+            found.append(Move("all-to-all", arriving, find_shape(), sizes))
+            for j, own in enumerate(now):
+                now[j] = without(own, arriving)
+            now[i] = (*now[i], *arriving)
+    for i, entry in enumerate(wanted):
+        leaving = order(without(now[i], entry), mesh)
+        if leaving:
+            found.append(Move("all-gather", leaving, find_shape(), (value.shape[i],)))
+            now[i] = without(now[i], leaving)
+    return found
+
+
+def _list_sizes(sums: Sequence[Sum]) -> tuple[int, ...]:
+    return tuple(one.size for one in sums)
+
+
+def _collect_axes(sums: Sequence[Sum]) -> set[str]:
+    return {axis for one in sums for axis in one.mesh_axes}
+
+
+def count_group(move: Move, mesh: Mapping[str, int]) -> int:
+    """Return how many devices take part with each other."""
+    return count_shards(move.mesh_axes, mesh)

@@ -1,0 +1,153 @@
+"""Internal. Which equations compute the same: a compiler computes it once.
+
+`Walk` asks it about each equation. It numbers arrays as compilers number values; it must not know layouts.
+"""
+
+import itertools
+from collections.abc import Sequence
+
+from .equations import Equation, Variable, count_unstacked, has_effect, is_literal
+
+_fresh = itertools.count()
+# What checkpoints are called.
+RECOMPUTED = ("remat2", "remat", "checkpoint")
+_CALLS = ("jit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call")
+
+
+class Numbering:
+    """Numbers of arrays, equal for those that are the same.
+
+    A loop has a scope of its own: what is computed in it is not what is computed before. So has the inside of a
+    `shard_map`, where another one of the same mesh axes may compute the same.
+
+    Args:
+        merges: whether the compiler merges what a checkpoint computes again with what was computed before, though the
+            checkpoint asks for no such thing, and looks through barriers, as the one for CPU does.
+    """
+
+    def __init__(self, *, merges: bool = False) -> None:
+        self._merges = merges
+        self._numbers: dict[int, int] = {}
+        self._known: dict[object, list[int]] = {}
+        self.scope = 0
+
+    def find(self, variable: Variable) -> int:
+        """Return the number of an array, a new one if it has none."""
+        if is_literal(variable):
+            return self._make(("literal", str(variable.val), str(variable.aval)), 1)[0]
+        key = id(variable)
+        if key not in self._numbers:
+            self._numbers[key] = next(_fresh)
+        return self._numbers[key]
+
+    def assign(self, variable: Variable, number: int | None = None) -> None:
+        """Give an array a number, by default a new one."""
+        if number is None:
+            number = next(_fresh)
+        self._numbers[id(variable)] = number
+
+    def is_repeated(self, equation: Equation) -> bool:
+        """Return whether an equation computes what another one did, and number its results."""
+        if self._merges and equation.primitive.name == "optimization_barrier":
+            for variable, result in zip(equation.invars, equation.outvars, strict=True):
+                self.assign(result, self.find(variable))
+            return False
+        try:
+            operands = tuple(map(self.find, equation.invars))
+            params = tuple(sorted(equation.params.items(), key=lambda item: str(item[0])))
+            name = equation.primitive.name
+            key = (self.scope, name, params, operands)
+            before = len(self._known)
+            numbers = self._make(key, len(equation.outvars))
+        except TypeError:
+            # A parameter has no hash.
+            for variable in equation.outvars:
+                self.assign(variable)
+            return False
+        for variable, number in zip(equation.outvars, numbers, strict=True):
+            self.assign(variable, number)
+        return len(self._known) == before and not has_effect(equation)
+
+    def _make(self, key: object, count: int) -> list[int]:
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = [next(_fresh) for _ in range(count)]
+        return known
+
+    def find_slice(self, variable: Variable) -> int:
+        """Return the number of the only element of an array."""
+        return self._make(("sliced", self.find(variable)), 1)[0]
+
+    def stack(self, stacked: Variable, only: Variable) -> None:
+        """Say that an array has another one as its only element."""
+        number = next(_fresh)
+        self.assign(stacked, number)
+        self._known["sliced", number] = [self.find(only)]
+
+    def enter(self, equation: Equation, inner: Sequence[Variable]) -> int:
+        """Give numbers to the arguments of a program that an equation runs; return the scope around it."""
+        outer = self.scope
+        outside, name = list(equation.invars), equation.primitive.name
+        if name == "shard_map":
+            specs = equation.params["in_specs"]
+            for variable, argument, spec in zip(outside, inner, specs, strict=True):
+                self.assign(argument, self._find_part(self.find(variable), spec))
+            self.scope = self._find_scope(equation)
+            return outer
+        if self._is_once(equation):
+            whole = len(outside)
+            if name == "scan":
+                whole = count_unstacked(outside, inner)
+            for i, (variable, argument) in enumerate(zip(outside, inner, strict=True)):
+                if i < whole:
+                    self.assign(argument, self.find(variable))
+                else:
+                    self.assign(argument, self.find_slice(variable))
+            return outer
+        self.scope = next(_fresh)
+        for argument in inner:
+            self.assign(argument)
+        return outer
+
+    def leave(self, equation: Equation, inner: Sequence[Variable], outer: int) -> None:
+        """Give numbers to the results of an equation, by those of the program that it ran."""
+        self.scope = outer
+        if equation.primitive.name == "shard_map":
+            specs = equation.params["out_specs"]
+            within = self._find_scope(equation)
+            for variable, result, spec in zip(equation.outvars, inner, specs, strict=True):
+                number = self.find(result)
+                whole = self._make(("whole", within, number, str(spec)), 1)[0]
+                self.assign(variable, whole)
+                # What is put together and taken apart again is what it was.
+                self._known["part", whole, str(spec)] = [number]
+            return
+        carried = len(inner)
+        if equation.primitive.name == "scan":
+            carried = count_unstacked(equation.outvars, inner)
+        for i, (variable, result) in enumerate(zip(equation.outvars, inner, strict=False)):
+            if not self._is_once(equation):
+                self.assign(variable)
+            elif i < carried:
+                self.assign(variable, self.find(result))
+            else:
+                self.stack(variable, result)
+
+    def _find_part(self, number: int, spec: object) -> int:
+        """Return the number of what a device has of an array in a `shard_map`."""
+        return self._make(("part", number, str(spec)), 1)[0]
+
+    def _find_scope(self, equation: Equation) -> int:
+        """Return the scope inside of a `shard_map`: one for all that divide the same mesh axes at the same place."""
+        params = equation.params
+        divided = tuple(sorted(map(str, params["newly_manual_axes"])))
+        return self._make(("within", self.scope, str(params["mesh"]), divided), 1)[0]
+
+    def _is_once(self, equation: Equation) -> bool:
+        """Return whether an equation runs its program once, among the equations around it."""
+        name, params = equation.primitive.name, equation.params
+        if name == "scan":
+            return bool(params["length"] == 1)
+        if name in RECOMPUTED:
+            return self._merges or not params.get("prevent_cse", True)
+        return name in _CALLS

@@ -1,0 +1,169 @@
+"""Internal. Trace a function for Explicit mesh axes, and make a report from the types of its arrays.
+
+`axn.cost` calls `trace_cost`. On Explicit mesh axes, types say how arrays are laid out, so that neither a compiler nor
+devices are needed. The module joins the others of this room.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh
+
+from ... import Mappings, ResourceMapping
+from ...engine import Ledger, Tree, make_mesh
+from ...errors import ShardingError, message
+from ...report import ArrayLayout, unwrapped
+from ..report.cost import Cost
+from ..shared.arguments import Arguments, lay_out_arguments
+from ..shared.events import Sending
+from ..shared.names import NameTable
+from ..shared.overlap import assume_overlap
+from ..shared.places import Place, Places
+from ..shared.ring import Pairs, is_sent_one_way
+from ..shared.roofline import make_work, sum_by_place
+from ..shared.rows import OUTSIDE, Collective, Kept, Memory
+from ..shared.targets import Target
+from .compilers import find_compiler
+from .equations import abbreviate, divide_shape
+from .memory import Residual, count_donated, count_results, find_peak, list_residuals
+from .moves import count_group
+from .reasons import find_reasons, name_dimensions
+from .walk import Walk
+
+
+def trace_cost(
+    fn: Tree,
+    mapping: ResourceMapping | Mappings | None,
+    abstract: AbstractMesh,
+    target: Target,
+    args: tuple[Tree, ...],
+    kwargs: dict[str, Tree],
+) -> Cost:
+    """Trace a function for a mesh that needs no devices, and count; see `axn.cost`."""
+    call = unwrapped(fn, args, kwargs)
+    explicit = make_mesh(dict(abstract.shape), "Explicit")
+    auto = make_mesh(dict(abstract.shape), "Auto")
+    given = lay_out_arguments(fn, mapping, explicit, args, kwargs)
+    ledger = Ledger()
+    try:
+        traced = _trace(given, explicit, ledger)
+    except Exception as error:
+        given = lay_out_arguments(fn, mapping, auto, args, kwargs)
+        # What fails there, too, is a mistake of another kind.
+        _trace(given, auto, Ledger())
+        raise _make_error(call.name, error) from error
+
+    kinds, named = given.describe(ledger, abstract)
+    is_auto = not abstract.explicit_axes
+    sizes = dict(abstract.shape)
+    walk = Walk(sizes, compiler=find_compiler(target.platform), is_auto=is_auto)
+    program = traced.jaxpr.jaxpr
+    inputs = list(map(walk.find_value, program.invars))
+    name = f"jit({call.name})"
+    walk.run(program, inputs, name)
+    places = Places(one.source for one in (*walk.done, *walk.sent))
+    communication = _list_collectives(walk, places, named, target)
+    counted = sum_by_place(walk.done, places.find, target)
+    work = make_work(counted, communication, target)
+    kept = [_make_kept(one, walk, named) for one in list_residuals(program, places.find, name)]
+    return Cost(
+        given.write_title(call.name),
+        "traced",
+        "",
+        target,
+        tuple(abstract.shape.items()),
+        kinds,
+        assume_overlap(communication, work),
+        _count_memory(traced, walk, kinds, kept),
+        work,
+        ledger.waiting,
+        _write_notes(walk, places),
+    )
+
+
+def _count_memory(
+    traced: Any, walk: Walk, kinds: Mapping[str, tuple[ArrayLayout, ...]], kept: list[Kept]
+) -> Memory:
+    """Count what a device holds."""
+    program = traced.jaxpr.jaxpr
+    held = {
+        kind: sum(row.nbytes_per_device or 0 for row in arrays) for kind, arrays in kinds.items()
+    }
+    donated = [info.donated for info in jax.tree.leaves(traced.args_info)]
+    return Memory(
+        held["parameters"],
+        held["optimizer"],
+        held["data"],
+        count_results(program.outvars, walk),
+        count_donated(program.invars, donated, program.outvars, walk),
+        find_peak(program, walk, is_whole=True),
+        tuple(sorted((one for one in kept if one.nbytes), key=lambda one: -one.nbytes)),
+    )
+
+
+def _write_notes(walk: Walk, places: Places) -> tuple[str, ...]:
+    """Say what the numbers leave out."""
+    found: dict[str, dict[str, None]] = {}
+    for text, source in walk.unknown:
+        found.setdefault(text, {})[places.find(source).layer or OUTSIDE] = None
+    return tuple(f"{text}: {', '.join(layers)}" for text, layers in found.items())
+
+
+def _trace(given: Arguments, mesh: AbstractMesh, ledger: Ledger) -> Any:
+    # A mesh of the caller would be current beside this one, so the empty mesh clears it first.
+    with jax.sharding.use_abstract_mesh(AbstractMesh((), ())), given.enter(mesh, ledger):
+        return given.fn.trace(*given.args, **given.kwargs)
+
+
+def _make_error(name: str, error: Exception) -> ShardingError:
+    problem = (
+        f"{name} can be traced on Auto mesh axes, but not on Explicit ones, whose types it needs"
+    )
+    first = str(error).strip().partition("\n")[0]
+    hint = 'write depth="compiled", which needs devices, perhaps simulated ones'
+    return ShardingError(message("cost", problem, f"{type(error).__name__}: {first}", hint=hint))
+
+
+def _list_collectives(
+    walk: Walk, places: Places, named: NameTable, target: Target
+) -> tuple[Collective, ...]:
+    # Each layer is taken to send both ways at once. What is no permute has no pairs.
+    permutes: dict[tuple[Place, int], set[Pairs]] = {}
+    for one in walk.sent:
+        permutes.setdefault((places.find(one.source), one.runs), set()).add(one.pairs)
+    found: list[Collective] = []
+    for one in walk.sent:
+        move = one.move
+        place = places.find(one.source)
+        devices = count_group(move, dict(named.mesh))
+        beside = permutes[place, one.runs]
+        is_one_way = is_sent_one_way(one.pairs, devices, beside)
+        nbytes, kind, runs = move.elements * one.itemsize, move.kind, one.runs
+        if one.is_windowed:
+            # Two ways around, a part at a time, with one part more each way than a ring needs.
+            kind, nbytes, runs = "collective-permute", nbytes // devices, runs * (devices + 1)
+        is_update = place.phase == "other" and places.has_gradient
+        axes = find_reasons(move, named, place.layer, is_update=is_update)
+        dtype = abbreviate(one.dtype)
+        event = Sending(
+            kind, move.mesh_axes, axes, place, runs, devices, nbytes, move.shape, dtype, is_one_way
+        )
+        found.append(event.estimate(target))
+    return tuple(found)
+
+
+def _make_kept(one: Residual, walk: Walk, named: NameTable) -> Kept:
+    value = walk.find_value(one.variable)
+    entries: Sequence[tuple[str, ...]] = value.entries
+    shape = value.shape
+    if one.several > 1:
+        shape, entries = shape[1:], entries[1:]
+    return Kept(
+        one.layer,
+        name_dimensions(shape, entries, named),
+        divide_shape(shape, entries, dict(named.mesh)),
+        value.dtype,
+        one.several,
+        walk.count_bytes(one.variable),
+    )

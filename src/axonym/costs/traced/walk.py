@@ -1,0 +1,561 @@
+"""Internal. A walk through a traced function: what its equations compute, send, read and write, and how often.
+
+The reader runs one `Walk`, which runs another one for each body. It emits events; it must not know names, layers or
+times.
+"""
+
+from collections.abc import Mapping, Sequence, Set
+from typing import NamedTuple
+
+from jax.sharding import PartitionSpec
+
+from ...engine import Entry, Layout, without
+from ..shared.events import Amount
+from .additions import Additions
+from .compilers import Compiler
+from .equations import (
+    PASSING,
+    Equation,
+    Program,
+    Value,
+    Variable,
+    count_bytes,
+    count_flops,
+    count_unstacked,
+    divide_shape,
+    find_layout,
+    find_needed,
+    find_readers,
+    find_used_inside,
+    is_literal,
+    list_bodies,
+    write_source,
+)
+from .fusions import Fusion, is_chain
+from .lookups import Part, find_gradient_moves, find_lookup_moves, find_sum_layout
+from .loops import Loops
+from .moves import Move, Sent, list_moves, order
+from .numbering import Numbering
+from .propagation import Sum, propagate
+from .rounding import find_width
+from .tiles import is_tiled
+
+# Collectives that a `shard_map` has, and the kinds that reports call them.
+_COLLECTIVES = {
+    "psum": "all-reduce",
+    "psum2": "all-reduce",
+    "psum_invariant": "all-reduce",
+    "pmax": "all-reduce",
+    "pmin": "all-reduce",
+    "all_gather": "all-gather",
+    "all_gather_invariant": "all-gather",
+    "all_gather_reduced": "all-gather",
+    "reduce_scatter": "reduce-scatter",
+    "psum_scatter": "reduce-scatter",
+    "unreduced_psum": "all-reduce",
+    "unreduced_reduce_scatter": "reduce-scatter",
+    "all_to_all": "all-to-all",
+    "ragged_all_to_all": "ragged-all-to-all",
+    "ppermute": "collective-permute",
+}
+# Sums among devices.
+_SUMS = ("all-reduce", "reduce-scatter")
+# These send numbers as they are, so a compiler may round the numbers before.
+_ROUNDED = ("all-gather", "all-to-all")
+# A result of these is not the result of one run of the body: it is stacked, chosen or put together.
+_REPEATING = ("scan", "while", "cond", "shard_map")
+# The type of a result of these may ask for another layout than that of the operands.
+_MOVING = ("reshard", "sharding_constraint", "dot_general", "gather", "conv_general_dilated")
+
+
+class Walk:
+    """A walk through one program: it notes what devices compute, send, read and write.
+
+    A program inside of an equation, such as the body of a loop, gets a walk of its own.
+
+    Args:
+        mesh: sizes of the mesh axes.
+        compiler: the compiler whose program is counted.
+        is_auto: whether the compiler is given Auto mesh axes.
+        numbering: which arrays are known to be the same.
+        loops: which arrays are known to be the same in every iteration of a loop.
+        additions: which arrays are known to be sums among devices.
+
+    Attributes:
+        sent: the collectives.
+        done: what was computed, read and written.
+        unknown: notes about what cannot be counted, each with its operation: loops whose length the program does not
+            say, and kernels that do not say what they compute.
+        values: how the arrays are laid out, by the id of their variables.
+    """
+
+    def __init__(
+        self,
+        mesh: Mapping[str, int],
+        *,
+        compiler: Compiler,
+        is_auto: bool = False,
+        numbering: Numbering | None = None,
+        loops: Loops | None = None,
+        additions: Additions | None = None,
+    ) -> None:
+        self._mesh = mesh
+        self._compiler = compiler
+        self._is_auto = is_auto
+        # Inner walks share these three: a compiler also merges across the borders of calls.
+        self._numbering = numbering or Numbering(merges=compiler.merges)
+        self._loops = loops or Loops()
+        self._additions = additions or Additions()
+        self.sent: list[Sent] = []
+        self.done: list[Amount] = []
+        self.unknown: list[tuple[str, str]] = []
+        self.values: dict[int, Value] = {}
+        # Operations of the product that an array is, for products that send their results in parts.
+        self._products: dict[int, float] = {}
+        # These describe the program that `run` walks through.
+        self._readers: Mapping[int, Sequence[Equation]] = {}
+        self._returned: Set[int] = frozenset()
+        self._divisions: Mapping[int, Mapping[str, int]] = {}
+        self._prefix = ""
+        self._count = 1
+
+    def find_value(self, variable: Variable) -> Value:
+        """Return how an array is laid out."""
+        if is_literal(variable):
+            return find_layout(variable)
+        found = self.values.get(id(variable))
+        if found is None:
+            found = self.values[id(variable)] = find_layout(variable)
+        return found
+
+    def count_bytes(self, variable: Variable) -> int:
+        """Return the bytes of an array on one device."""
+        return count_bytes(self.find_value(variable), self._mesh)
+
+    def run(
+        self,
+        program: Program,
+        given: Sequence[Value],
+        source: str = "",
+        count: int = 1,
+        used: Sequence[bool] | None = None,
+        divisions: Mapping[int, Mapping[str, int]] | None = None,
+    ) -> list[Value]:
+        """Walk through a program.
+
+        Args:
+            program: the program.
+            given: how its arguments are laid out.
+            source: the name of the equation that runs it.
+            count: how often it runs.
+            used: which of its results are used; by default all.
+            divisions: for the id of a result, the mesh axes that divide it outside, each with the dimension.
+
+        Returns:
+            How its results are laid out.
+        """
+        for variable, value in zip(program.invars, given, strict=True):
+            self.values[id(variable)] = find_layout(variable, value.entries)
+        equations = find_needed(program, used)
+        self._readers = find_readers(equations)
+        # A result that nobody uses keeps no equation alive, and so no collective.
+        self._returned = {
+            id(variable) for i, variable in enumerate(program.outvars) if used is None or used[i]
+        }
+        self._divisions = divisions or {}
+        self._prefix, self._count = source, count
+        computed: list[Equation] = []
+        for equation in equations:
+            sent, done = len(self.sent), len(self.done)
+            is_repeated = not list_bodies(equation) and self._numbering.is_repeated(equation)
+            # An equation that repeats another one costs nothing, but its result needs a layout.
+            self._visit(equation)
+            if is_repeated:
+                del self.sent[sent:], self.done[done:]
+            else:
+                computed.append(equation)
+        self._count_accesses(Fusion(computed, program.outvars))
+        return [self.find_value(variable) for variable in program.outvars]
+
+    def _visit(self, equation: Equation) -> None:
+        inputs = [self.find_value(variable) for variable in equation.invars]
+        if inner := list_bodies(equation):
+            self._visit_bodies(equation, inner, inputs)
+            return
+        self._loops.note(equation)
+        if self._compiler.adds:
+            redundant = self._additions.find_redundant(equation, self._readers, self._returned)
+            if redundant is not None:
+                # By identity: another layer may send an equal array.
+                self.sent = [one for one in self.sent if one is not redundant]
+        self._compute(equation, inputs)
+        name = equation.primitive.name
+        if name in _COLLECTIVES:
+            self._visit_collective(equation, inputs)
+            return
+        if name == "dot_general":
+            self._products[id(equation.outvars[0])] = count_flops(equation, inputs, self._mesh)
+        elif name in PASSING and id(equation.invars[0]) in self._products:
+            self._products[id(equation.outvars[0])] = self._products[id(equation.invars[0])]
+        entries, sums = propagate(equation, inputs)
+        if name.startswith("scatter"):
+            entries, sums = self._scatter(equation, inputs, entries, sums)
+        for variable in equation.outvars:
+            # Further results, such as the indices of a sort, may have another rank.
+            is_alike = len(entries) == len(getattr(variable.aval, "shape", ()))
+            self.values[id(variable)] = find_layout(variable, entries if is_alike else ())
+        if name == "gather":
+            result = self.find_value(equation.outvars[0])
+            self._send_parts(equation, find_lookup_moves(equation, inputs, result, self._mesh))
+        parts: Entry = inputs[0].partial if name in PASSING and inputs else ()
+        for one in sums:
+            parts = (*parts, *one.mesh_axes)
+        # Other equations have the layout of their operands, so that nothing is sent for them.
+        if parts or name in _MOVING or name.startswith("scatter"):
+            has = Reached(tuple(entries), parts, sums)
+            sources = [write_source(equation, self._prefix)]
+            if self._is_auto and name == "reshard":
+                sources = self._find_slicing_loops(equation, has) or sources
+            for source in sources:
+                self._reach(equation, has, source)
+
+    def _scatter(
+        self,
+        equation: Equation,
+        inputs: Sequence[Value],
+        entries: Sequence[Entry],
+        sums: Sequence[Sum],
+    ) -> tuple[list[Entry], tuple[Sum, ...]]:
+        """Send what is added to rows that other devices keep; return the layout and the sums that are left."""
+        parts = tuple(axis for one in sums for axis in one.mesh_axes)
+        users = self._readers.get(id(equation.outvars[0]), ())
+        found = find_gradient_moves(equation, inputs, users, parts, self._mesh)
+        if found is None:
+            return find_sum_layout(entries, parts, users), tuple(sums)
+        moved, kept = found
+        self._send_parts(equation, moved)
+        return list(kept), ()
+
+    def _compute(self, equation: Equation, inputs: Sequence[Value]) -> None:
+        """Count the operations of an equation."""
+        source = write_source(equation, self._prefix)
+        flops = count_flops(equation, inputs, self._mesh, self._compiler)
+        if equation.primitive.name == "pallas_call" and not flops:
+            text = "kernels that do not say what they compute count as nothing"
+            self.unknown.append((text, source))
+        if flops:
+            self.done.append(Amount(source, self._count * flops, inputs[0].dtype, 0.0))
+
+    def _send_parts(self, equation: Equation, parts: Sequence[Part]) -> None:
+        """Note the collectives of a lookup in a table."""
+        source = write_source(equation, self._prefix)
+        count = self._loops.count_runs(equation, self._count)
+        for move, value in parts:
+            self.sent.append(Sent(move, value.dtype, value.itemsize, source, count))
+
+    def _find_slicing_loops(self, equation: Equation, has: "Reached") -> list[str]:
+        """List the loops that slice an array along a split dimension: on Auto mesh axes, each one gathers it."""
+        variable = equation.outvars[0]
+        if not has.entries or has.entries[0] == self.find_value(variable).entries[0]:
+            return []
+        found: list[str] = []
+        for reader in self._readers.get(id(variable), ()):
+            if reader.primitive.name == "scan":
+                (body,) = list_bodies(reader)
+                sliced = reader.invars[count_unstacked(reader.invars, body.invars) :]
+                if id(variable) in set(map(id, sliced)):
+                    found.append(write_source(reader, self._prefix))
+        return found
+
+    def _reach(self, equation: Equation, has: "Reached", source: str) -> None:
+        """Send what the layout of a result asks for; a sum may wait until devices use a part of it."""
+        variable = equation.outvars[0]
+        wanted = self.find_value(variable)
+        count = self._loops.count_runs(equation, self._count)
+        compiler = self._compiler
+        is_deferred = bool(has.parts) and self._is_deferred(variable, has)
+        # A compiler that scatters leaves the sum unfinished until the reader that divides it.
+        is_waiting = is_deferred and compiler.scatters
+        if is_deferred:
+            # Each device takes its part of one sum, even where the compiler makes no reduce-scatter.
+            compiler = compiler._replace(folds=True)
+        keeping = has.parts if is_waiting or not has.parts else wanted.partial
+        value = wanted._replace(entries=has.entries, partial=has.parts)
+        # A reader outside of this program may divide the result, too.
+        elsewhere: Mapping[str, int] = {}
+        if compiler.scatters and has.parts and not is_deferred:
+            elsewhere = self._find_divisions(variable)
+        found: list[Sent] = []
+        for move in list_moves(
+            value,
+            wanted.entries,
+            self._mesh,
+            sums=has.sums,
+            keeping=keeping,
+            compiler=compiler,
+        ):
+            if move.kind == "all-reduce" and elsewhere.keys() >= set(move.mesh_axes):
+                move = move._replace(kind="reduce-scatter")
+            is_scattered = move.kind == "reduce-scatter"
+            is_windowed = is_scattered and self._is_windowed(variable, move, value)
+            # A windowed product sends parts of any size; a reduce-scatter needs whole tiles.
+            if is_scattered and not is_windowed and not self._is_scattered(variable, move):
+                move = move._replace(kind="all-reduce")
+            dtype, itemsize = self._round(variable, move, value)
+            found.append(Sent(move, dtype, itemsize, source, count, is_windowed))
+        self.sent += found
+        # Sums in several steps are not merged with others.
+        if len(found) == 1 and found[0].move.kind in _SUMS:
+            self._additions.note(variable, found[0])
+        if is_waiting:
+            self.values[id(variable)] = wanted._replace(partial=has.parts)
+
+    def _round(self, variable: Variable, move: Move, value: Value) -> tuple[str, int]:
+        """Return the dtype and the bytes of an element as they are sent."""
+        if move.kind in _ROUNDED and self._compiler.rounds:
+            width = find_width(variable, self._readers, self._returned)
+            if width < value.itemsize:
+                return "bfloat16", width
+        return value.dtype, value.itemsize
+
+    def _is_windowed(self, variable: Variable, move: Move, value: Value) -> bool:
+        """Return whether a product sends around the parts of its result."""
+        least = self._compiler.windows
+        if least is None or id(variable) not in self._products:
+            return False
+        nbytes = move.elements * value.itemsize
+        # The product must take long enough to send something meanwhile.
+        is_long = self._products[id(variable)] >= self._compiler.intensity * nbytes
+        is_split = bool(_collect_axes(value) - set(move.mesh_axes))
+        return is_long and not is_split and nbytes >= least
+
+    def _is_scattered(self, variable: Variable, move: Move) -> bool:
+        """Return whether the compiler makes a reduce-scatter of a sum of which devices use parts."""
+        if not self._compiler.tiles:
+            return True
+        wanted = self.find_value(variable)
+        over = set(move.mesh_axes)
+        cut = [dimension for dimension, entry in enumerate(wanted.entries) if over & set(entry)]
+        return is_tiled(divide_shape(wanted.shape, wanted.entries, self._mesh), cut)
+
+    def _is_cut_at_tiles(
+        self, shape: Sequence[int], cut: Mapping[str, int], over: Sequence[str]
+    ) -> bool:
+        """Return whether parts of a sum in a `shard_map` are whole tiles, of the last two dimensions there."""
+        if not self._compiler.tiles:
+            return True
+        part = list(shape)
+        dimensions = {len(part) + cut[axis] for axis in over}
+        # A dimension that a loop stacks is none of this array.
+        if min(dimensions) < 0:
+            return False
+        for axis in over:
+            part[cut[axis]] //= self._mesh[axis]
+        return is_tiled(part, dimensions, as_written=True)
+
+    def _is_deferred(self, variable: Variable, has: "Reached") -> bool:
+        """Return whether the only reader of a sum uses a part of it on each device."""
+        parts = set(has.parts)
+        # The type asks for a divided result here already.
+        if parts & _collect_axes(self.find_value(variable)):
+            return False
+        return bool(parts & self._find_divisions(variable, within=True).keys())
+
+    def _find_divisions(self, variable: Variable, *, within: bool = False) -> dict[str, int]:
+        """Return the mesh axes that divide what the only reader of an array makes of it, each with the dimension.
+
+        The dimensions are counted from the last one, -1, so that they are the same for an array that a loop stacks.
+
+        Args:
+            variable: the array.
+            within: whether readers outside of this program do not count.
+        """
+        found: dict[str, int] = {}
+        here = variable
+        while id(here) not in self._returned:
+            users = self._readers.get(id(here), ())
+            # With two readers, or a reader that computes, the whole array is needed.
+            if len(users) != 1 or users[0].primitive.name not in PASSING:
+                return found
+            here = users[0].outvars[0]
+            entries = find_layout(here).entries
+            for dimension, entry in enumerate(entries):
+                found |= dict.fromkeys(entry, dimension - len(entries))
+        # A result that is also read inside is needed as it is.
+        if not within and id(here) not in self._readers:
+            found |= self._divisions.get(id(here), {})
+        return found
+
+    def _visit_collective(self, equation: Equation, inputs: Sequence[Value]) -> None:
+        """Note a collective of a `shard_map`: for each result, an operand is sent; others say where to."""
+        params = equation.params
+        source = write_source(equation, self._prefix)
+        named = params.get("axes", params.get("axis_name", ()))
+        if isinstance(named, str):
+            named = (named,)
+        # Axes of a surrounding `vmap` are no mesh axes.
+        over = order((axis for axis in named if axis in self._mesh), self._mesh)
+        for variable, value in zip(equation.outvars, inputs, strict=False):
+            result = self.values[id(variable)] = find_layout(variable, value.entries)
+            shape = divide_shape(value.shape, value.entries, self._mesh)
+            pairs = zip(value.shape, result.shape, strict=False)
+            changed = tuple(max(before, after) for before, after in pairs if before != after)
+            move = Move(_COLLECTIVES[equation.primitive.name], over, shape, changed)
+            if move.kind == "all-reduce" and self._compiler.scatters:
+                cut = self._find_divisions(variable)
+                if cut.keys() >= set(over) and self._is_cut_at_tiles(shape, cut, over):
+                    move = move._replace(kind="reduce-scatter")
+            if over:
+                permuted = frozenset(params.get("perm", ()))
+                dtype, itemsize = self._round(variable, move, value)
+                sent = Sent(move, dtype, itemsize, source, self._count, pairs=permuted)
+                self.sent.append(sent)
+
+    def _visit_bodies(
+        self, equation: Equation, inner: Sequence[Program], inputs: Sequence[Value]
+    ) -> None:
+        """Walk through what an equation runs: of branches, the one that computes most."""
+        name, results = equation.primitive.name, equation.outvars
+        source = write_source(equation, self._prefix)
+        used = [id(one) in self._readers or id(one) in self._returned for one in results]
+        divided = [self._find_divisions(one) for one in results]
+        given = _pass_arguments(equation, inner[0], inputs)
+        count = self._count
+        if name == "scan":
+            count *= equation.params["length"]
+        elif name == "while":
+            text = "loops whose length the program does not say count as one iteration"
+            self.unknown.append((text, source))
+
+        values: list[Value] = []
+        walks: list[Walk] = []
+        for program in inner:
+            own = Walk(
+                self._mesh,
+                compiler=self._compiler,
+                is_auto=self._is_auto,
+                numbering=self._numbering,
+                loops=self._loops,
+                additions=self._additions,
+            )
+            outer = self._loops.enter(equation, program)
+            scope = self._numbering.enter(equation, program.invars)
+            inside = find_used_inside(equation, program, used)
+            divisions = _pass_divisions(equation, program, divided)
+            arguments = given[: len(program.invars)]
+            values = own.run(program, arguments, source, count, inside, divisions)
+            self._numbering.leave(equation, program.outvars, scope)
+            self._loops.leave(equation, program, outer)
+            if name not in _REPEATING:
+                self._additions.note_results(program.outvars, results, program.eqns)
+            self.values.update(own.values)
+            self.unknown += own.unknown
+            walks.append(own)
+        # Which branch runs is not known, so the longest one counts.
+        longest = max(walks, key=_measure)
+        self.sent += longest.sent
+        # A chain of elements is computed with the equations around it, which `_count_accesses` counts.
+        if not is_chain(equation):
+            self.done += longest.done
+        for i, variable in enumerate(results):
+            guess: Sequence[Entry] = ()
+            if i < len(values):
+                # A loop stacks its results along new dimensions in front.
+                more = len(getattr(variable.aval, "shape", ())) - len(values[i].entries)
+                guess = ((),) * more + values[i].entries
+            if name == "shard_map":
+                guess = _join_entries(equation.params["out_specs"][i], guess)
+            self.values[id(variable)] = find_layout(variable, guess)
+
+    def _count_accesses(self, fusion: Fusion) -> None:
+        """Count the bytes that are read and written, of chains of elements only at their ends."""
+        for equation, operands in fusion.iterate_kernels():
+            nbytes = sum(map(self.count_bytes, equation.outvars))
+            name = equation.primitive.name
+            if name in ("gather", "dynamic_slice", "slice"):
+                # Of the operand, only the slice is read.
+                nbytes *= 2
+            elif name.startswith("scatter") or name == "dynamic_update_slice":
+                # The array is changed in place: the update is read, and written.
+                update = 2 if name.startswith("scatter") else 1
+                nbytes = 2 * self.count_bytes(equation.invars[update])
+            else:
+                nbytes += sum(map(self.count_bytes, operands))
+            if nbytes:
+                source = write_source(equation, self._prefix)
+                self.done.append(Amount(source, 0.0, "", self._count * nbytes))
+
+
+class Reached(NamedTuple):
+    """The result of an equation if devices use what they have.
+
+    Attributes:
+        entries: the mesh axes of each dimension of the result.
+        parts: the mesh axes along which devices have parts of a sum.
+        sums: the dimensions that this equation sums over.
+    """
+
+    entries: tuple[Entry, ...]
+    parts: Entry
+    sums: tuple[Sum, ...]
+
+
+def _measure(walk: Walk) -> tuple[float, float]:
+    """Return the operations and the bytes of a walk, which say which branch takes longest."""
+    return sum(one.flops for one in walk.done), sum(one.nbytes for one in walk.done)
+
+
+def _collect_axes(value: Value) -> set[str]:
+    return {axis for entry in value.entries for axis in entry}
+
+
+def _pass_arguments(equation: Equation, body: Program, inputs: Sequence[Value]) -> list[Value]:
+    """Return how the arguments of a body are laid out, by the operands of the equation that runs it."""
+    name, params = equation.primitive.name, equation.params
+    if name == "scan":
+        whole = count_unstacked(equation.invars, body.invars)
+        return [*inputs[:whole], *map(_slice, inputs[whole:])]
+    if name == "while":
+        # Constants of the condition come first.
+        return list(inputs[params["cond_nconsts"] :])
+    if name == "cond":
+        # The number of the branch comes first.
+        return list(inputs[1:])
+    if name != "shard_map":
+        return list(inputs)
+    # Inside, a device sees its own part: Manual mesh axes divide nothing there.
+    given: list[Value] = []
+    for variable, value in zip(body.invars, inputs, strict=True):
+        rest = [without(entry, params["newly_manual_axes"]) for entry in value.entries]
+        given.append(find_layout(variable, rest))
+    return given
+
+
+def _pass_divisions(
+    equation: Equation, body: Program, divided: Sequence[Mapping[str, int]]
+) -> dict[int, Mapping[str, int]]:
+    """Return the mesh axes that divide what becomes of the results of a body."""
+    name = equation.primitive.name
+    if name in ("while", "cond"):
+        return {}
+    # What a loop carries is also used in its next iteration, as it is.
+    first = count_unstacked(equation.outvars, body.outvars) if name == "scan" else 0
+    return {
+        id(variable): axes
+        for variable, axes in zip(body.outvars[first:], divided[first:], strict=False)
+    }
+
+
+def _join_entries(spec: PartitionSpec, entries: Sequence[Entry]) -> list[Entry]:
+    """Return the mesh axes of a result of a `shard_map`: those that divide it, and those that did inside."""
+    own = Layout.from_spec(spec)
+    found: list[Entry] = []
+    for i, entry in enumerate(entries):
+        outer: Entry = own[i] if i < len(own) else ()
+        found.append((*outer, *entry))
+    return found
+
+
+def _slice(value: Value) -> Value:
+    """Return what a loop takes of an array in one iteration."""
+    return value._replace(shape=value.shape[1:], entries=value.entries[1:])

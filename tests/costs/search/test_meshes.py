@@ -1,0 +1,29 @@
+"""The meshes of so many devices."""
+
+from axonym.costs.search.meshes import iterate_finer, iterate_meshes
+
+
+def sizes(meshes):
+    return [tuple(mesh.values()) for mesh in meshes]
+
+
+def test_the_two_axes_of_so_many_devices():
+    assert sizes(iterate_meshes(8, is_symmetric=True)) == [(8, 1), (4, 2)]
+    assert sizes(iterate_meshes(8, is_symmetric=False)) == [(8, 1), (4, 2), (2, 4), (1, 8)]
+    assert sizes(iterate_meshes(7, is_symmetric=False)) == [(7, 1), (1, 7)]
+    assert list(iterate_meshes({"a": 2, "b": 3}, is_symmetric=True)) == [{"a": 2, "b": 3}]
+
+
+def test_one_of_them_is_divided():
+    found = list(iterate_finer({"data": 12, "model": 4}, set()))
+    assert [axis for axis, _ in found] == ["data", "data", "model"]
+    assert [tuple(mesh.items()) for _, mesh in found] == [
+        (("data", 6), ("inner", 2), ("model", 4)),
+        (("data", 4), ("inner", 3), ("model", 4)),
+        (("data", 12), ("model", 2), ("inner", 2)),
+    ]
+
+
+def test_what_is_pinned_stays():
+    assert [axis for axis, _ in iterate_finer({"data": 12, "model": 4}, {"data"})] == ["model"]
+    assert not list(iterate_finer({"data": 3, "model": 1}, set()))

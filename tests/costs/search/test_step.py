@@ -1,0 +1,78 @@
+"""Steps with values to choose, and their mistakes."""
+
+import pytest
+
+import axonym as axn
+from axonym.costs.search.step import Step, find_state_patterns, parse_pipeline
+from axonym.errors import OperandError
+from axonym.partitioning.options import MICROBATCHES
+from tests.costs.programs import MESH, Layers, abstract, step
+
+BOTH = {"policy": [True, "nested"], "parts": (1, 2)}
+
+
+def made(choices, **kwargs):
+    return Step(len, (), kwargs, "cpu", choices)
+
+
+def test_values_are_chosen_by_their_numbers():
+    assert made(BOTH).choose((1, 0)) == {"policy": "nested", "parts": 1}
+
+
+@pytest.mark.parametrize(
+    ("choices", "text"),
+    [
+        (
+            {"policy": "full"},
+            "plan: choices['policy'] must be a list of values, not 'full'\n  hint: write choices={'policy': [...]}",
+        ),
+        (
+            {"policy": []},
+            "plan: choices['policy'] must be a list of values, not []\n  hint: write choices={'policy': [...]}",
+        ),
+        (
+            {"width": [8]},
+            "plan: 'width' is an argument, and in choices, too\n  hint: leave one of the two out",
+        ),
+    ],
+)
+def test_mistakes_in_choices(choices, text):
+    with pytest.raises(OperandError) as raised:
+        made(choices, width=8)
+    assert str(raised.value) == text
+
+
+def test_the_axes_of_a_pipeline_have_names():
+    assert parse_pipeline(None) is None
+    assert parse_pipeline((Layers, "batch")) == ("layers", "batch")
+
+
+@pytest.mark.parametrize(
+    ("pair", "text"),
+    [
+        ("layers", "plan: pipelined must be the axis of the layers and the axis that is cut, not 'layers'"),
+        (("batch", "batch"), "plan: pipelined has 'batch' twice"),
+    ],
+)
+def test_mistakes_in_pipelines(pair, text):
+    with pytest.raises(OperandError) as raised:
+        parse_pipeline(pair)
+    assert str(raised.value) == f'{text}\n  hint: write pipelined=("layers", "batch")'
+
+
+def test_a_step_is_cut_into_microbatches_where_it_is_counted():
+    seen = []
+
+    def look(x):
+        seen.append(MICROBATCHES.get())
+        return x
+
+    cut = Step(look, (axn.ones({"batch": 4}),), {}, "cpu", {}, ("layers", "batch"))
+    cut.cost(axn.Mappings({}, {"batch": "data"}), {"data": 2}, {}, 4, "traced")
+    cut.cost(axn.Mappings({}, {"batch": "data"}), {"data": 2}, {}, None, "traced")
+    assert [one and (one.axis, one.count) for one in seen] == [("batch", 4), None]
+
+
+def test_the_paths_of_the_state_are_known():
+    report = axn.cost(step, {"batch": "data"}, MESH, *abstract(), depth="traced")
+    assert find_state_patterns(report) == ("0.mu", "0.nu")

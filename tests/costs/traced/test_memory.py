@@ -1,0 +1,50 @@
+"""Memory of traced programs, counted by hand."""
+
+import jax
+import jax.numpy as jnp
+
+from axonym.costs.shared.places import find_place
+from axonym.costs.traced.compilers import CPU
+from axonym.costs.traced.memory import count_donated, count_results, find_peak, list_residuals
+from axonym.costs.traced.walk import Walk
+from tests.costs.equations_made import SIZES, array, program
+
+X = array((8, 8), "data")
+BLOCK = 8 * 8 * 4 // 4
+
+
+def walked(fn, *args):
+    traced = program(fn, *args)
+    walk = Walk(SIZES, compiler=CPU)
+    walk.run(traced, [walk.find_value(variable) for variable in traced.invars])
+    return traced, walk
+
+
+def test_the_most_that_is_needed_at_once():
+    def three(x, w):
+        return ((x @ w) @ w) @ w
+
+    traced, walk = walked(three, X, array((8, 8)))
+    # The second product is made of the first one; the third is the result.
+    assert find_peak(traced, walk) == 2 * BLOCK
+    assert find_peak(traced, walk, is_whole=True) == 2 * BLOCK
+    assert count_results(traced.outvars, walk) == BLOCK
+
+
+def test_what_a_loop_stacks_is_kept():
+    def loss(w, x):
+        with jax.named_scope("layer"):
+            x, _ = jax.lax.scan(lambda x, w: (jnp.sin(x @ w), None), x, w)
+        return x.sum()
+
+    traced, walk = walked(jax.grad(loss), array((3, 8, 8)), X)
+    found = list_residuals(traced, lambda source: find_place(source, has_gradient=True))
+    kept = sorted((one.layer, one.several, walk.count_bytes(one.variable)) for one in found)
+    assert ("layer", 3, 3 * BLOCK) in kept
+    assert all(walk.count_bytes(one.variable) for one in found)
+
+
+def test_results_take_the_place_of_arguments_of_their_layout():
+    traced, walk = walked(lambda x, y: (x + 1, y.T), X, X)
+    assert count_donated(traced.invars, [True, True], traced.outvars, walk) == BLOCK
+    assert count_donated(traced.invars, [False, False], traced.outvars, walk) == 0
