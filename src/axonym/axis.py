@@ -5,6 +5,8 @@ Three kinds of arguments appear everywhere:
 * a *selector* names one axis: an `Axis`, whose size is checked, or its name;
 * a *selection* names several: one selector, a sequence of selectors, or a mapping from names to sizes or None;
 * a *spec* declares axes with their sizes: an `Axis`, a sequence of them, or a mapping from names to sizes.
+
+Set operations return a dict for a mapping, and a tuple for all other forms.
 """
 
 import dataclasses
@@ -371,9 +373,6 @@ def concat_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection: .
 def concat_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection:
     """Append the axes of `second` to those of `first`.
 
-    Returns:
-        A dict if `first` is a mapping, and a tuple otherwise.
-
     Raises:
         AxisClashError: if a name is in both.
 
@@ -396,9 +395,6 @@ def union_axes(first: AxisSpec, second: AxisSpec) -> AxisSpec: ...
 def union_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection: ...
 def union_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection:
     """Append the axes of `second` that `first` lacks to those of `first`.
-
-    Returns:
-        A dict if one of the two is a mapping, and a tuple otherwise.
 
     Raises:
         AxisSizeError: if a name has two sizes.
@@ -423,9 +419,6 @@ def intersect_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection
 def intersect_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection:
     """Return the axes of `first` that are in `second`, in the order of `first`.
 
-    Returns:
-        A dict if `first` is a mapping, and a tuple otherwise.
-
     Raises:
         AxisSizeError: if a name has two sizes.
 
@@ -449,13 +442,6 @@ def without_axes(axes: Mapping[str, int], remove: AxisSelection) -> dict[str, in
 def without_axes(axes: AxisSelection, remove: AxisSelection) -> AxisSelection: ...
 def without_axes(axes: AxisSelection, remove: AxisSelection) -> AxisSelection:
     """Remove axes by name; names that are not there are ignored.
-
-    Args:
-        axes: the axes.
-        remove: those to remove.
-
-    Returns:
-        A dict if `axes` is a mapping, and a tuple otherwise.
 
     Raises:
         AxisSizeError: if a name has two sizes.
@@ -483,9 +469,6 @@ def eliminate_axes(axes: AxisSelection, remove: AxisSelection) -> AxisSelection:
     Args:
         axes: the axes.
         remove: those to remove.
-
-    Returns:
-        A dict if `axes` is a mapping, and a tuple otherwise.
 
     Raises:
         AxisNotFoundError: if one of `remove` is missing.
@@ -517,9 +500,6 @@ def replace_axis(axes: AxisSelection, old: AxisSelector, new: AxisSelection) -> 
         axes: the axes.
         old: the axis to replace.
         new: those that take its place.
-
-    Returns:
-        A dict if `axes` is a mapping, and a tuple otherwise.
 
     Raises:
         AxisNotFoundError: if `old` is missing.
@@ -577,10 +557,6 @@ def resolve_axis(axes: AxisSpec, chosen: AxisSelection) -> Axis | tuple[Axis, ..
 def selects_axis(selector: AxisSelection, selected: AxisSelection) -> bool:
     """Return whether each axis of `selected` is in `selector`, with the same size where both have one.
 
-    Args:
-        selector: the axes that select.
-        selected: the axes in question.
-
     Examples:
         >>> axn.selects_axis(("batch", "embed"), axn.Axis("embed", 64))
         True
@@ -603,9 +579,6 @@ def unsize_axes(
     Args:
         axes: the axes.
         chosen: those that lose their sizes; by default all.
-
-    Returns:
-        A tuple of names, and of an `Axis` where the size stays.
 
     Raises:
         AxisNotFoundError: if one of `chosen` is missing.

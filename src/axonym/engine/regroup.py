@@ -23,7 +23,7 @@ from ..errors import (
 from ..layout import assignment, context, explicit, partition
 from ..names import pattern, plans
 from ..names.pattern import DOTS, UNBOUND, Bindings, Bound, Expression, Span, Term, flaw, name_for
-from ..names.plans import Names
+from ..names.plans import Names, hold_axes
 from ..phrases import given_with_size
 from . import checks, kernels
 from .renaming import up_to_renaming
@@ -32,19 +32,17 @@ if TYPE_CHECKING:
     from ..array import NamedArray
 
 
+@hold_axes("name")
 class Piece(NamedTuple):
     """A part of an axis, or a whole one; the size where it is known."""
-
-    AXIS_FIELDS = ("name",)
 
     name: str
     size: int | None
 
 
+@hold_axes("pieces")
 class Source(NamedTuple):
     """An axis of the array: the pieces that it is split into, and its place in the expression."""
-
-    AXIS_FIELDS = ("pieces",)
 
     pieces: tuple[Piece, ...]
     span: Span
@@ -55,10 +53,9 @@ class Source(NamedTuple):
         return tuple(piece.name for piece in self.pieces)
 
 
+@hold_axes("name")
 class Target(NamedTuple):
     """An axis of the result: the numbers of its pieces, a size to check, and its place in the expression."""
-
-    AXIS_FIELDS = ("name",)
 
     name: str
     pieces: tuple[int, ...]
@@ -79,6 +76,7 @@ class Group(NamedTuple):
         return self.dims == len(self.sizes) == 1
 
 
+@hold_axes("sources", "targets", "checked")
 class Regrouping(NamedTuple):
     """The plan of an expression of rearrange.
 
@@ -87,8 +85,6 @@ class Regrouping(NamedTuple):
         targets: the axes of the result.
         checked: sizes of axes to check.
     """
-
-    AXIS_FIELDS = ("sources", "targets", "checked")
 
     sources: tuple[Source, ...]
     targets: tuple[Target, ...]

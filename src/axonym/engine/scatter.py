@@ -21,7 +21,7 @@ from ..faults.sorted_positions import mark_varying_like
 from ..kinds import Payload
 from ..layout import context, explicit, modes
 from ..names import plans
-from ..names.plans import Names
+from ..names.plans import Names, hold_axes
 from . import auto, checks, kernels
 from .operands import payload
 from .position import Position, Reach, clamped, in_range, positional, run_with_ints, selected_names
@@ -73,10 +73,9 @@ def is_box(steps: Sequence[Step]) -> bool:
     return all(isinstance(step, Int | Slice) for step in steps)
 
 
+@hold_axes("names", "steps", "update")
 class Write(NamedTuple):
     """The static description of a write to an index; `update` None is a plain scalar."""
-
-    AXIS_FIELDS = ("names", "steps", "update")
 
     function: str
     names: Names

@@ -24,7 +24,7 @@ from ..dynamic_slice import dslice
 from ..errors import AxisNotFoundError, AxisSizeError, OperandError, describe, message, suggestion
 from ..kinds import Payload, in_tuple, type_text
 from ..names import plans
-from ..names.plans import Names
+from ..names.plans import Names, hold_axes
 from . import checks
 from .audits import current_report, expect
 from .operands import integers, listed
@@ -42,10 +42,9 @@ _FOR_MASKS = "use where() to choose by a mask, or compress() to select by one"
 # of equal entries are equal, whatever their class, so each has a `kind` of its own.
 
 
+@hold_axes("name")
 class Int(NamedTuple):
     """One position: a Python int, in range."""
-
-    AXIS_FIELDS = ("name",)
 
     name: str
     kind: Literal["int"] = "int"
@@ -55,10 +54,9 @@ class Int(NamedTuple):
         return _single(array, at, argument)
 
 
+@hold_axes("name")
 class Traced(NamedTuple):
     """One position: an array without dimensions."""
-
-    AXIS_FIELDS = ("name",)
 
     name: str
     kind: Literal["traced"] = "traced"
@@ -68,10 +66,9 @@ class Traced(NamedTuple):
         return _single(array, at, argument)
 
 
+@hold_axes("name")
 class Slice(NamedTuple):
     """Some positions in a row; the argument is the start, a Python int, and all are in range."""
-
-    AXIS_FIELDS = ("name",)
 
     name: str
     length: int
@@ -82,10 +79,9 @@ class Slice(NamedTuple):
         return sliced(array, at, argument, self.length)
 
 
+@hold_axes("name")
 class Strided(NamedTuple):
     """A static slice, with any step or of an axis whose size is symbolic; the argument is not used."""
-
-    AXIS_FIELDS = ("name",)
 
     name: str
     start: int | None
@@ -103,10 +99,9 @@ class Strided(NamedTuple):
         return strided(array, at, self.slice)
 
 
+@hold_axes("name")
 class Window(NamedTuple):
     """A `dslice`: some positions in a row from anywhere, perhaps out of range; the argument is the start."""
-
-    AXIS_FIELDS = ("name",)
 
     name: str
     length: int
@@ -117,10 +112,9 @@ class Window(NamedTuple):
         return at_start(window, array, at, argument, self.length)
 
 
+@hold_axes("name", "axes")
 class Gather(NamedTuple):
     """The positions in an index array, which has these axes; all index arrays are read together."""
-
-    AXIS_FIELDS = ("name", "axes")
 
     name: str
     axes: Names

@@ -6,7 +6,7 @@ the caller adds sizes.
 """
 
 import itertools
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import lru_cache
 from types import EllipsisType
 from typing import NamedTuple, Protocol, TypeVar
@@ -30,6 +30,19 @@ class Table(Protocol[Key, Value]):
     def __getitem__(self, key: Key, /) -> Value:
         """Look a key up."""
         ...
+
+
+def hold_axes(*fields: str) -> Callable[[type[V]], type[V]]:
+    """Note on a NamedTuple, as `AXIS_FIELDS`, which of its fields hold names of axes.
+
+    It is a decorator, since a NamedTuple may not define attributes beside its fields.
+    """
+
+    def mark(kind: type[V]) -> type[V]:
+        setattr(kind, "AXIS_FIELDS", fields)  # noqa: B010  # no attribute that types know
+        return kind
+
+    return mark
 
 
 class Alignment(NamedTuple):

@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ..array import NamedArray, is_named_array
 from ..core import shape_of
-from ..current.features import using
+from ..current.features import Feature, using
 from ..errors import OperandError, ShardingError, describe, message, suggestion
 from ..kinds import type_text
 from ..layout import assignment, context, explicit, modes, partition, tracing
@@ -230,6 +230,7 @@ class ShardMap(Generic[P, R]):
             its_f, its_args, its_kwargs = jax.tree.unflatten(tree, filled[: len(leaves)])
             variables = jax.tree.unflatten(held_tree, filled[len(leaves) :])
             its_f = captured.with_variables(its_f, variables)
+            changes: dict[Feature[Any], object]
             changes = {MAPPING: mappings.compute, SCOPE: scope, LEDGER: ledger, STORED: None}
             with using(changes):
                 result = blocks.call(its_f, its_args, its_kwargs)

@@ -62,7 +62,8 @@ def trace_cost(
     inputs = list(map(walk.find_value, program.invars))
     name = f"jit({call.name})"
     walk.run(program, inputs, name)
-    places = Places(one.source for one in (*walk.done, *walk.sent))
+    sources = [work.source for work in walk.done] + [move.source for move in walk.sent]
+    places = Places(sources)
     communication = _list_collectives(walk, places, named, target)
     counted = sum_by_place(walk.done, places.find, target)
     work = make_work(counted, communication, target)

@@ -1,0 +1,78 @@
+"""Split keys over axes, and fold numbers into them."""
+
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from ..array import NamedArray
+from ..axis import AxisSpec
+from ..core import Core, Operand
+from ..draw import Key, draw, one_key
+from ..engine import batched
+
+__all__ = [
+    "fold_in",
+    "split",
+]
+
+Shape: TypeAlias = tuple[int, ...]
+Dtype: TypeAlias = DTypeLike | None
+
+
+def split(key: Key, axis: AxisSpec) -> NamedArray:
+    """Split a key into keys over one or more axes; `axn.vmap` and `axn.scan` pass one to each position.
+
+    It is a plain key there, for `jax.random` too, if the keys are an argument of the function by themselves.
+
+    Args:
+        key: the key; legacy keys, which are vectors of integers, become typed keys.
+        axis: the axes over which to split, with their sizes.
+
+    Returns:
+        Keys with these axes.
+
+    Examples:
+        >>> Layers, Embed = axn.make_axes(layers=2, embed=3)
+        >>> keys = axn.random.split(jax.random.key(0), Layers)
+        >>> axn.vmap(lambda key: axn.random.normal(key, Embed), Layers)(keys).axes
+        (Axis(name='layers', size=2), Axis(name='embed', size=3))
+    """
+    return draw(_split, _typed("split", key), axis)
+
+
+def _split(key: jax.Array, *, shape: Shape) -> jax.Array:
+    return jax.random.split(key, shape)
+
+
+def fold_in(key: Key, data: Operand) -> NamedArray:
+    """Make a new key for each number of `data`.
+
+    Args:
+        key: a key, or a named array of keys.
+        data: an integer, or a named array of integers; its axes are matched with those of `key` by name.
+
+    Returns:
+        Keys with the axes of both.
+
+    Examples:
+        >>> axn.random.fold_in(jax.random.key(0), axn.arange(axn.Axis("step", 3))).shape
+        {'step': 3}
+    """
+    key = _typed("fold_in", key)
+    if not isinstance(key, Core) and not isinstance(data, Core) and not jnp.ndim(data):
+        key = NamedArray(key, ())
+    return batched.batched(_fold_in, [key, data], [(), ()], (), each=True)
+
+
+def _fold_in(key: jax.Array, data: jax.Array) -> jax.Array:
+    return jax.random.fold_in(key, data)
+
+
+def _typed(function: str, key: Key) -> Key:
+    """Convert a legacy key, a vector of integers, to a typed key."""
+    if isinstance(key, Core) or jnp.issubdtype(one_key(function, key).dtype, jax.dtypes.prng_key):
+        return key
+    typed: jax.Array = jax.random.wrap_key_data(jnp.asarray(key))
+    return typed
