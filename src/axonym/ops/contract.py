@@ -94,9 +94,7 @@ def dot(
     """
     given = checks.keyed(axis, dot)
     dtype: Any = preferred_element_type
-    order = None
-    if out_axes is not None:
-        order = _read_order(out_axes)
+    order = None if out_axes is None else _read_order(out_axes)
     for x in arrays:
         if not isinstance(x, Core):
             raise checks.unnamed("dot", x)
@@ -112,6 +110,7 @@ def dot(
     if dot_general is not lax.dot_general:  # not cached, as it may hold arrays
         custom = checks.planned("dot", arrays, _make_dot, *key, dot_general)
         return wrap(arrays[0], custom.body(*payloads), custom.names)
+    # A dict instead of `lru_cache`, whose hits cost more: this is most of the work before an eager product.
     kernel = _dots.get(key) or plans.keep(
         _dots, key, checks.planned("dot", arrays, _make_dot, *key)
     )
@@ -169,14 +168,15 @@ def einsum(
         if not isinstance(x, Core):
             raise checks.unnamed("einsum", x)
     dtype: object = preferred_element_type
-    aliases: pattern.Bindings = ()
-    if axis_aliases:
-        aliases = pattern.bind("einsum", axis_aliases, sizes=False)
+    aliases: pattern.Bindings = (
+        pattern.bind("einsum", axis_aliases, sizes=False) if axis_aliases else ()
+    )
     operands = tuple(x.node[1] for x in arrays)
     payloads = [x.node[0][0] for x in arrays]
 
     key = (equation, operands, aliases, precision, dtype)
     if dot_general is not lax.dot_general:  # as in dot
+        # `__wrapped__` is the function without its cache, which would hold the arrays too.
         custom = checks.planned("einsum", arrays, _make_einsum.__wrapped__, *key, dot_general)
         return wrap(arrays[0], custom.body(*payloads), custom.names)
     kernel = checks.planned("einsum", arrays, _make_einsum, *key)
@@ -196,6 +196,7 @@ def _make_dot(
     given = checks.selected_pairs(axis, "dot", union)
     contracted = names_in(given)
     plans.require(union, contracted)
+    # An axis that only one operand has is more often a typo than a sum; None asks for all axes, whoever has them.
     if axis is not None and len(operands) > 1:
         _require_two(operands, contracted)
 
@@ -259,10 +260,10 @@ def _make_contraction(
             own = tuple((name, size) for name, size in given if name in names)
             checks.check_given(function, own, names, array.shape)
         repeated, anonymous = kernels.stretched(function, operands, arrays)
-        labels: list[Labels] = []
-        for names, array in zip(operands, repeated, strict=True):
-            labels.append(plans.labels(names, array.ndim))
-
+        labels = [
+            plans.labels(names, array.ndim) for names, array in zip(operands, repeated, strict=True)
+        ]
+        # Before the product is computed, which a size that does not divide would make vain.
         constraints.check_result(out, sizes)
         target = plans.labels(out, len(anonymous) + len(out))
         result = _contract(repeated, labels, contracted, target, options)
@@ -271,6 +272,7 @@ def _make_contraction(
     return kernels.Kernel(out, body)
 
 
+# Operands that differ only in their names share a kernel, and so a compiled program.
 _find_contraction = up_to_renaming("operands", "contracted", "out", "given")(_make_contraction)
 
 
@@ -293,13 +295,16 @@ def _contract(
     if any(map(explicit.has_explicit_axes, arrays)):
         arrays, entries = _reshard_operands(explicit.on_one_mesh(arrays), labels, contracted, out)
     elif contracted:
+        # The compiler decides on Auto axes, but gets one arrangement wrong.
         counts = Counter(chain.from_iterable(labels))
         batch = {label for label in out if isinstance(label, str) and counts[label] > 1}
         lay_out = partial(batched_products.shard_batch, batch=batch)
         arrays = list(map(lay_out, arrays, labels))
 
+    # One array alone is only summed: there is nothing to multiply.
     if options.dot_general is not lax.dot_general and len(arrays) > 1:
         return _contract_by(arrays, labels, contracted, out, options, entries or [])
+    # The usual case needs no einsum, which would read letters and search for an order of products at each trace.
     if len(arrays) == 2 and set(contracted) <= set(labels[0]) & set(labels[1]):
         return _contract_two(arrays, labels, contracted, out, options, entries)
 
@@ -328,6 +333,7 @@ def _contract_two(
     entries: Sequence[assignment.Entry] | None,
 ) -> jax.Array:
     """Contract two arrays, which both have all axes to sum over."""
+    # `dot_general` orders its result as batch axes, then those of the left, then those of the right operand.
     plan = plans.contraction(labels[0], labels[1], contracted, out)
     left, right = _promote(*arrays)
     sharding = None
@@ -354,6 +360,7 @@ def _contract_by(
     entries: list[assignment.Entry],
 ) -> jax.Array:
     """Contract arrays by a function of the caller, which may hold arrays too."""
+    # Within `auto.local`, arrays of a closure would keep their Explicit types, so they come in as arguments.
     held, rebuild = _take_arrays_out(options.dot_general)
     count = len(arrays)
 
@@ -381,6 +388,7 @@ def _reduce_lone_axes(
     reduced: list[jax.Array] = []
     remaining: list[Labels] = []
     for array, own in zip(arrays, labels, strict=True):
+        # An axis that occurs once in all labels has nothing to be matched with.
         alone = [label for label in plans.shared(own, contracted) if counts[label] == 1]
         if alone:
             array = reduction(array, tuple(map(own.index, alone)))
@@ -400,7 +408,7 @@ def _promote(*arrays: jax.Array) -> Sequence[jax.Array]:
 def _take_arrays_out(
     dot_general: DotGeneral,
 ) -> tuple[list[jax.Array], Callable[[Sequence[jax.Array]], DotGeneral]]:
-    """Take the arrays out of `dot_general`: as constants, they would keep their Explicit types where others do not."""
+    """Take the arrays out of `dot_general`; return them, and the function that puts them back."""
     arrays, rest = eqx.partition(dot_general, lambda leaf: isinstance(leaf, jax.Array))
     held, tree = jax.tree.flatten(arrays)
 
@@ -424,6 +432,7 @@ def _contract_pairs(
     def sum_over(array: jax.Array, at: tuple[int, ...]) -> jax.Array:
         return array.sum(at, dtype=dtype or array.dtype)
 
+    # `dot_general` sums only over axes of both operands.
     operands, remaining = _reduce_lone_axes(sum_over, arrays, labels, contracted)
     left, have = operands[0], remaining[0]
     for i, (right, own) in enumerate(zip(operands[1:], remaining[1:], strict=True), start=2):
@@ -432,9 +441,8 @@ def _contract_pairs(
         summed = plans.without(plans.shared(contracted, both), later)
         shared = plans.without(both, summed)
         free = plans.without(plans.union(have, own), both)
-        target = out
-        if i < len(operands):
-            target = (*shared, *free)
+        # Before the last product the order is free; this one spares a transposition.
+        target = (*shared, *free) if i < len(operands) else out
 
         plan = plans.contraction(have, own, summed, target)
         # Numbers of 8 bits and fewer mean something only with their scales, which the product knows.
@@ -471,10 +479,12 @@ def _reshard_operands(
             held |= set(entry) & set(summed.get(label, ()))
         entries = {label: table[label] for label in own if label in table}
         for label in entries:
+            # An axis of one operand gives way to its contracted one: `dot_general` then scatters partial sums.
             if len(arrays) == 2 and counts[label] == 1:
                 entries[label] = _drop_axes(entries[label], held)
         wanted.append(entries)
 
+        # A mesh axis shards one dimension of an array, so that the rest of the sum moves elsewhere.
         taken = set(chain.from_iterable(entries.values()))
         for label in plans.shared(contracted, own):
             summed[label] = _drop_axes(summed[label], taken)

@@ -1,4 +1,8 @@
-"""Cumulative sums, products and extrema along an axis."""
+"""Cumulative sums, products and extrema along an axis.
+
+Along an axis that is split over devices, each device accumulates its part; `after` combines it with the result of the
+parts before.
+"""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -158,9 +162,8 @@ def cumulative_prod(
         >>> axn.cumulative_prod(axn.named([2, 3], "time"), "time", include_initial=True).tolist()
         [1, 2, 6]
     """
-    after = None
-    if not include_initial:
-        after = jnp.multiply
+    # With one element more, the result does not divide into the parts of the devices.
+    after = None if include_initial else jnp.multiply
     return along.along_with(
         _cumulative_prod,
         x,
@@ -196,9 +199,7 @@ def cumulative_sum(
         NamedArray(int32[document=4])
         [0 3 4 6]
     """
-    after = None
-    if not include_initial:
-        after = jnp.add
+    after = None if include_initial else jnp.add  # as in cumulative_prod
     return along.along_with(
         _cumulative_sum,
         x,
@@ -250,6 +251,7 @@ def _accumulate_backwards(
     fn: Function, forwards: Function, array: jax.Array, axis: int, dtype: DTypeLike | None
 ) -> jax.Array:
     """Apply a function of `jax.lax` from the end, in the dtype of the `jax.numpy` one, which only runs forwards."""
+    # JAX alone knows to which dtype it promotes; asking it computes nothing.
     like = jax.ShapeDtypeStruct((1,), array.dtype)
     wanted = jax.eval_shape(partial(forwards, axis=0, dtype=dtype), like).dtype
     if wanted == np.bool_:
@@ -277,6 +279,7 @@ def _cummin(array: jax.Array, axis: int, reverse: bool) -> jax.Array:
 
 def _accumulate_numbers(fn: Function, array: jax.Array, axis: int, reverse: bool) -> jax.Array:
     """Apply a function of `jax.lax` that takes no booleans."""
+    # 0 and 1 have the order of booleans.
     if array.dtype == bool:
         return _accumulate_numbers(fn, array.astype(jnp.int8), axis, reverse).astype(bool)
     result: jax.Array = fn(separate_padding(array), axis % array.ndim, reverse)
@@ -310,6 +313,7 @@ def _cumulative_prod(array: jax.Array, axis: int, **options: Any) -> jax.Array:
 def _cumulative_sum(
     array: jax.Array, axis: int, include_initial: bool = False, **options: Any
 ) -> jax.Array:
+    # The first element is added outside: `accumulate` handles scans whose result is as long as their operand.
     sums = accumulate(lambda x: jnp.cumulative_sum(x, axis=axis, **options), array, axis)
     if not include_initial:
         return sums

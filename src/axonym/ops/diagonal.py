@@ -72,6 +72,7 @@ def _diag(array: jax.Array, *, pair: Pairs, k: int) -> jax.Array:
 
 def _make_zero(array: jax.Array) -> jax.Array:
     """Return a scalar zero with the dtype and the mesh of an array."""
+    # A constant would belong to no mesh, which `jnp.where` under Explicit axes does not accept.
     return lax.full_like(array, 0, shape=())
 
 
@@ -89,6 +90,7 @@ def _number_diagonals(shape: Sequence[int], at: tuple[int, ...]) -> jax.Array:
 
     The other dimensions have size 1.
     """
+    # Thin, so that what is compared broadcasts to the other dimensions without being stored for them.
     row, column = (i + len(shape) for i in at)
     thin = [1] * len(shape)
     thin[row], thin[column] = shape[row], shape[column]
@@ -169,6 +171,7 @@ def fill_diagonal(
     pair = names_in(given)
     operands = (x, value)
     checks.planned("fill_diagonal", operands, plans.require, names, pair)
+    # `pointwise.nary` may store the result in the order of `value`; the dimensions of the pair follow it.
     both = (names, own_names(value))
     target = checks.planned("fill_diagonal", operands, plans.broadcast, both)
     checks.check_given("fill_diagonal", given, names, shape_of("fill_diagonal", array, names))
@@ -262,6 +265,7 @@ def _keep_triangle(
     (array,), names = x.node
     if k.__class__ is not int:
         k = _check_offset(function, k)
+    # A lookup by the arguments as they are, before any of them is parsed, is what an eager call costs.
     try:
         kernel = _triangles[function][names, axis1, axis2, k]
     except (KeyError, TypeError):  # an axis that cannot be hashed is invalid
@@ -284,10 +288,7 @@ def _make_triangle(
         shape = shape_of(function, array, names)
         checks.check_given(function, given, names, shape)
         offsets = _number_diagonals(shape[len(shape) - len(names) :], at)
-        if function == "tril":
-            keep = offsets <= k
-        else:
-            keep = offsets >= k
+        keep = offsets <= k if function == "tril" else offsets >= k
         return jnp.where(keep, array, _make_zero(array))
 
     return kernels.Kernel(names, body)

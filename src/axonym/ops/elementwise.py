@@ -170,6 +170,7 @@ def clip(
     x: "NamedArray", a_min: Operand | None = None, a_max: Operand | None = None
 ) -> "NamedArray":
     """Limit each element to at least `a_min` and at most `a_max`, by name."""
+    # Two numbers are the usual call; they need no matching of names.
     if a_min.__class__ in NUMBERS and a_max.__class__ in NUMBERS:
         return between(_clip, x, a_min, a_max)
     if a_min is None and a_max is None:
@@ -182,6 +183,7 @@ def clip(
 
 
 def _clip(x: jax.Array, *bounds: ArrayLike, side: str = "both") -> jax.Array:
+    # In this order the upper bound wins where the bounds cross, as in `jnp.clip`.
     if side != "upper":
         x = jnp.maximum(x, bounds[0])
     if side != "lower":
@@ -236,6 +238,7 @@ def divmod(x: Operand, y: Operand) -> tuple["NamedArray", "NamedArray"]:
 
 def _name_both(both: "NamedArray") -> tuple["NamedArray", "NamedArray"]:
     """Name both results of a function that returns two."""
+    # The engine wraps whatever a function returns; a pair becomes two arrays here.
     first, second = both.array
     return wrap(both, first, both.names), wrap(both, second, both.names)
 
@@ -315,10 +318,8 @@ def _gcd(x: ArrayLike, y: ArrayLike) -> jax.Array:
 
 
 def _divide_in_loop(fn: Callable[..., jax.Array], x: jax.Array, y: jax.Array) -> jax.Array:
-    """Call a function that divides in a loop, in which JAX wants operands that vary alike.
-
-    Of an empty array on Explicit mesh axes, such a loop ends the process while it is compiled.
-    """
+    """Call a function that divides in a loop, in which JAX wants operands that vary alike."""
+    # Compiling such a loop for an empty array on Explicit mesh axes ends the process.
     if 0 in jnp.broadcast_shapes(x.shape, y.shape):
         return x * y
     return fn(mark_varying_like(x, y), mark_varying_like(y, x))
@@ -450,6 +451,7 @@ def nan_to_num(
         >>> axn.nan_to_num(x, posinf=9.0).tolist()
         [1.0, 0.0, 9.0]
     """
+    # Replacements may be named arrays, so they are operands and not options; `given` says which there are.
     fills = {"nan": nan, "posinf": posinf, "neginf": neginf}
     given = {kind: fill for kind, fill in fills.items() if fill is not None}
     return nary(_nan_to_num, x, *given.values(), given=tuple(given))
@@ -477,6 +479,7 @@ def positive(x: "NamedArray") -> "NamedArray":
 
 def power(x: Operand, y: Operand) -> "NamedArray":
     """Raise `x` to the power `y`, by name; a Python int `y` becomes repeated multiplication, as in `jax.numpy`."""
+    # JAX multiplies only if the exponent is static.
     if type(y) is int and isinstance(x, Core):
         return unary_with(_power, x, exponent=y)
     return binary(jnp.power, x, y)

@@ -210,9 +210,7 @@ def _transform(
     core, sizes = _read_axes(function, a, axis, of_half=fn in (_irfft, _hfft))
     names = names_in(selection(core, function))
     if not names or (one and len(names) != 1):
-        needed = "an axis"
-        if one:
-            needed = "one axis"
+        needed = "one axis" if one else "an axis"
         problem = f"needs {needed}, got {', '.join(names) or 'none'}"
         raise AxisError(message(function, problem, f"array has: {facts(a)}"))
     whole = must_gather_before(sizes)
@@ -226,9 +224,7 @@ def _read_axes(
     if axis is None:
         if len(a.names) != 1:
             problem = "without an axis, the array must have just one"
-            hint = None
-            if a.names:
-                hint = f'say which: {function}(x, "{a.names[-1]}")'
+            hint = f'say which: {function}(x, "{a.names[-1]}")' if a.names else None
             raise AxisError(message(function, problem, f"array has: {facts(a)}", hint=hint))
         return a.names, (None,)
     sizes: list[int | None]
@@ -240,6 +236,7 @@ def _read_axes(
         core = names_in(pairs)
         sizes = [None] * len(pairs)
         for at, (name, size) in enumerate(pairs, start=1):
+            # The size of an `Axis` is checked; only for a half it also decides between an even and an odd result.
             is_half = of_half and at == len(pairs)
             _check_axis_size(function, a, name, size, is_half)
             if is_half:
@@ -303,20 +300,14 @@ def _check_length(function: str, name: str, size: object) -> int | None:
 def _find_lengths(
     array: jax.Array, sizes: Sizes, last: int | None = None
 ) -> tuple[tuple[int, ...] | None, tuple[int, ...]]:
-    """Return the lengths of a transform, or None if all are the usual ones, and its dimensions, the last ones.
-
-    If `jax.numpy` is given lengths, it crops and pads even to the present ones.
-    """
+    """Return the lengths of a transform, or None if all are the usual ones, and its dimensions, the last ones."""
     at = tuple(range(-len(sizes), 0))
     usual = list(array.shape[-len(sizes) :])
     if last is not None:
         usual[-1] = last
 
-    lengths: list[int] = []
-    for there, size in zip(usual, sizes, strict=True):
-        if size is None:
-            size = there
-        lengths.append(size)
+    lengths = [there if size is None else size for there, size in zip(usual, sizes, strict=True)]
+    # Given lengths, `jax.numpy` crops and pads even to the present ones.
     if lengths == usual:
         return None, at
     return tuple(lengths), at
@@ -347,6 +338,7 @@ def _ihfft(array: jax.Array, *, sizes: Sizes, norm: Norm) -> jax.Array:
 
 
 def _fftshift(array: jax.Array, axis: tuple[int, ...]) -> jax.Array:
+    # As in `roll`, the compiler decides what devices send, on Explicit axes too.
     return auto.moved(partial(jnp.fft.fftshift, axes=axis), [array])
 
 

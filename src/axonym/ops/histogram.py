@@ -75,9 +75,7 @@ def bincount(
     """
     over, size = _choose_axes("bincount", x, axis), sized(Counts, "bincount")
     integers("bincount", "the counted array", x)
-    operands = [x]
-    if weights is not None:
-        operands.append(weights)
+    operands = [x] if weights is None else [x, weights]
     core = (over,) * len(operands)
     return batched(_bincount, operands, core, (size.name,), each=True, size=size.size)
 
@@ -195,9 +193,7 @@ def histogram(
         >>> counts.tolist(), edges.tolist()
         ([3, 1], [0.0, 2.0, 4.0])
     """
-    given = None
-    if edges is not None:
-        given = [edges]
+    given = None if edges is None else [edges]
     counts, (found,) = _count_points(
         _histogram, [x], [Bins], axis, [range], given, weights, density
     )
@@ -261,6 +257,7 @@ def histogram_bin_edges(
         (Axis(name='bin_edges', size=3),)
     """
     over, size = _choose_axes("histogram_bin_edges", x, axis), sized(Bins, "histogram_bin_edges")
+    # Edges between given limits do not depend on elements, and so have no batch axes.
     if range is not None:
         return _make_edges("histogram_bin_edges", x, size, range)
     return batched(
@@ -306,9 +303,7 @@ def histogramdd(
 
 def _choose_axes(function: str, x: object, axis: AxisSelection | None) -> AxisSelection:
     names = names_of(function, x)
-    if axis is None:
-        return names
-    return hashable(axis, function)
+    return names if axis is None else hashable(axis, function)
 
 
 def _count_points(
@@ -327,6 +322,7 @@ def _count_points(
     bins = [sized(one, function) for one in Bins]
     over = _choose_axes(function, samples[0], axis)
 
+    # The others are found in the elements, for each position of the batch axes, by the mapped function itself.
     known: dict[int, NamedArray] = {}
     for i, x in enumerate(samples):
         limits = None if ranges is None else ranges[i]
@@ -407,6 +403,7 @@ def _make_edges(function: str, x: "NamedArray", bins: Axis, limits: Range) -> "N
             given = f"a {given} of {len(limits)}"
         problem = f"a range must be a pair (lowest edge, highest edge), not {given}"
         raise ArgumentError(message(function, problem))
+    # JAX looks at the array only for its dtype if it is given limits.
     like = wrap(x, jnp.zeros((), x.dtype), ())
     return batched(
         _histogram_bin_edges,
@@ -433,6 +430,7 @@ def _compare_variables(
     over = selectors((first, *selection(observation, function)))
     given = [one for one in weights if one is not None]
     which = tuple(one is not None for one in weights)
+    # The second axis of the variables exists only in the result, so its size is checked there.
     result = batched(
         fn,
         (x, *given),
@@ -455,13 +453,14 @@ def _bincount(x: jax.Array, weights: jax.Array | None = None, *, size: int) -> j
 
 def _sum_by_position(weights: jax.Array, at: jax.Array, size: int) -> jax.Array:
     """Sum weights by position; those out of range are ignored."""
-    if weights.dtype == bool:
+    if weights.dtype == bool:  # whose sum would be `any`
         weights = weights.astype(int)
     # jax.ops.segment_sum needs one dimension: flattening several sharded ones would gather them.
     more = uneven_scatters.count_missing(weights, at.shape)
     if any(more):
         (at,) = uneven_scatters.write_more((at,), (size,), more)
         weights = uneven_scatters.extend(weights, range(weights.ndim), more)
+    # Without wrapping, -1 is out of range, and dropped, instead of the last position.
     zeros = jnp.zeros(size, weights.dtype)
     return zeros.at[at].add(weights, mode="drop", wrap_negative_indices=False)
 
@@ -472,7 +471,7 @@ def _as_matrix(x: jax.Array) -> jax.Array:
 
 
 def _corrcoef(x: jax.Array, *, which: tuple[bool, ...]) -> jax.Array:
-    del which
+    del which  # an option of `cov`, which shares the engine's call
     return jnp.corrcoef(_as_matrix(x)).reshape(x.shape[0], x.shape[0])
 
 
@@ -505,17 +504,17 @@ def _count_in_bins(
     samples, rest = arrays[: len(sizes)], iter(arrays[len(sizes) :])
     shape = samples[0].shape
 
-    edges: list[jax.Array] = []
-    for i, (sample, size) in enumerate(zip(samples, sizes, strict=True)):
-        if i in known:
-            edges.append(next(rest))
-        else:
-            edges.append(_histogram_bin_edges(sample, size=size))
+    edges = [
+        next(rest) if i in known else _histogram_bin_edges(sample, size=size)
+        for i, (sample, size) in enumerate(zip(samples, sizes, strict=True))
+    ]
     (weights,) = (*rest,) or (jnp.ones(shape, int),)
 
+    # One number stands for a bin of the grid, so that a single scatter counts in any number of dimensions.
     place, inside = jnp.zeros(shape, int), jnp.ones(shape, bool)
     for sample, edge, size in zip(samples, edges, sizes, strict=True):
         point = _match_edges(sample, edge)
+        # The last bin contains its right edge, too.
         at = jnp.where(point == edge[-1], size - 1, jnp.searchsorted(edge, point, side="right") - 1)
         inside &= (at >= 0) & (at < size)
         place = place * size + at

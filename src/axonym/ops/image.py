@@ -72,6 +72,7 @@ def _make_resize(
                 raise AxisSizeError(message("resize", problem, held))
             shape[position] = size
 
+        # On Explicit axes, too, the compiler decides what devices send.
         def resample(array: jax.Array) -> jax.Array:
             result: jax.Array = jax.image.resize(array, shape, method, antialias)
             return result

@@ -1,8 +1,8 @@
 """Indexing by name.
 
 `x["batch", 0, "embed", 2:5]` and `x[{"batch": 0, "embed": slice(2, 5)}]` are equivalent. An int removes the axis, a
-slice keeps it, and an index array replaces it by its own axes; the axis of a list or a plain 1-d array has the name
-of the axis that it indexes.
+slice keeps it, and an index array replaces it by its own axes. The axis of a list or a plain 1-d array has the name of
+the axis that it indexes.
 """
 
 import builtins
@@ -140,9 +140,9 @@ def getitem(x: "NamedArray", item: Item) -> "NamedArray":
 
 
 def _read_piece(x: Core, axis: object, selector: object) -> "NamedArray | None":
-    """Read at an int or a slice of one axis, in half the time of other indices; None if this is another one.
+    """Read at an int or a slice of one axis, in half the time of other indices; None leaves the index to `index`.
 
-    What is wrong, or has a symbolic size, is left to `index` as well.
+    A wrong index and a symbolic size are left to it, too.
     """
     if not isinstance(x, Core) or type(axis) is not str:
         return None
@@ -151,6 +151,7 @@ def _read_piece(x: Core, axis: object, selector: object) -> "NamedArray | None":
     if size is None:
         return None
     length = None
+    # The start is an argument of the program, so that a loop over positions compiles once.
     if type(selector) is int and -size <= selector < size:
         start = selector % size
     elif type(selector) is builtins.slice and selector.step is None:
@@ -219,6 +220,7 @@ def take(
         name, size = axis, None
         if type(axis) is Axis:
             name, size = axis.name, axis.size
+        # The usual call, as of an embedding, takes a short way; a report of indices needs the longer one.
         if isinstance(name, str) and name in names and current_report() is None:
             filled = _fills.get((names, name, new)) or _make_fill(x, name, new)
             try:
@@ -274,6 +276,7 @@ def _take(
         # As in jax.numpy, the two differ: negative indices do not count from the end in take with mode="clip".
         reach = reach._replace(wraps=(function, mode) != ("take", "clip"))
     steps, arguments = steps_of(function, x, {axis: index}, mode)
+    # "clip" and "wrap" ask for the elements that they read; NaN of "fill" may be a mistake.
     if mode == "fill" and fill_value is None and current_report() is not None:
         _report_outside(function, x, steps[0].name, arguments[0])
     return _read_steps(function, x, steps, arguments, reach)
@@ -347,6 +350,7 @@ def slice(
     given = one_axis(axis, "slice")
     begin = payload("slice", start)
     is_integer = not jnp.ndim(begin) and jnp.issubdtype(jnp.result_type(begin), jnp.integer)
+    # The length is the size of the result, which a program knows when it is compiled.
     is_static = isinstance(length, int) or is_symbolic_dim(length)
     if not is_integer or not is_static:
         problem = "the start must be one integer, and the length an int"
@@ -367,6 +371,7 @@ def _make_slice(names: Names, given: tuple[str, int | None], length: Any) -> ker
         if not 0 <= length <= shape[at]:
             problem = f"cannot cut {length} elements from {given[0]}={shape[at]}"
             raise AxisSizeError(message("slice", problem, f"array has: {describe(names, shape)}"))
+        # Only here is the size known from which a negative start counts.
         if isinstance(start, int) and start < 0:
             start += shape[at]
         return sliced(array, at % array.ndim, widened(start), length)
@@ -410,6 +415,7 @@ def ravel_multi_index(
     table = dict(zip(names, indices.values(), strict=True))
     for name, value in table.items():
         integers(function, f"the index over {name!r}", value)
+    # The positions of smaller arrays fit in int32, the narrowest dtype of the result.
     if math.prod(shape) > np.iinfo(np.int32).max:
         _check_room(function, list(table.values()), shape, lines)
     ordered = plans.values_at(table, order)

@@ -66,6 +66,7 @@ def _make_unbind(names: Names, given: tuple[str, int | None]) -> kernels.Kernel:
     def body(array: jax.Array) -> list[jax.Array]:
         shape = shape_of("unbind", array, names)
         checks.check_given("unbind", (given,), names, shape)
+        # Otherwise each part of a split axis would be gathered on its own.
         array = auto.whole(array, (at,))
         return [lax.index_in_dim(array, i, at, keepdims=False) for i in range(shape[at])]
 
@@ -236,6 +237,7 @@ def _make_concatenation(
     (at,) = plans.positions(target, (given[0],))
 
     def body(*arrays: jax.Array) -> jax.Array:
+        # The joined axis may have another size in each array; all others must agree.
         kept: list[Names] = []
         shapes: list[tuple[int, ...]] = []
         for array, names in zip(arrays, operands, strict=True):
@@ -270,7 +272,7 @@ def _make_stack(operands: tuple[Names, ...], given: tuple[str, int | None]) -> k
         lined = _agree_on_layout(_repeat_all("stack", arrays, operands, target, sizes), target)
         at = lined[0].ndim - len(target)
         if context.taken_axes():
-            # Within a `vmap`, JAX's stack assumes that mapped operands have the layout of those that are not mapped.
+            # Within a `vmap`, JAX's stack assumes that mapped operands are sharded as those that are not mapped.
             return lax.concatenate([lax.expand_dims(a, (at,)) for a in lined], at)
         return jnp.stack(lined, axis=at)
 
@@ -365,6 +367,7 @@ def insert(x: "NamedArray", index: Places, values: Operand, axis: AxisSelector) 
     """
     size = _measure_axis("insert", x, axis)
     at = _read_positions("insert", index, axis, size, size + 1)
+    # As in NumPy, several values may go to one position.
     if len(at) == 1 and isinstance(values, Core) and selector(axis)[0] in values.names:
         at = np.repeat(at, _measure_axis("insert", values, selector(axis)[0]))
     # An element that is inserted at a position sorts just before the present one.
@@ -414,7 +417,8 @@ def _take_in_order(
     kernel = checks.planned(function, (x, values), _make_reorder, function, names, name, own, count)
     if isinstance(array, Tracer) or isinstance(fresh, Tracer):
         return wrap(x, kernel.body(array, jnp.asarray(fresh), order), names)
-    # Where arrays are concrete the order is an argument, so that a loop over places compiles once.
+    # With concrete arrays the order is an argument, so that a loop over positions compiles once. While tracing it is a
+    # constant, from which slices are made.
     return wrap(x, kernel.call(array, fresh, order), names)
 
 
@@ -424,10 +428,11 @@ _FEW_RUNS = 8  # each is a separate slice, which adds to the time to compile
 def _find_runs(order: object, size: int) -> list[tuple[int, int]]:
     """Split an order of elements into runs of consecutive positions that do not cross `size`.
 
-    There are none if the order is empty, is not known, or has too many runs.
+    The list is empty if the order is empty, traced, or has too many runs.
     """
     if not isinstance(order, np.ndarray):
         return []
+    # A run begins where a position does not follow the one before, and at the first inserted element.
     starts = np.flatnonzero((np.diff(order, prepend=-2) != 1) | (order == size))
     if len(starts) > _FEW_RUNS:
         return []
@@ -451,14 +456,16 @@ def _make_reorder(function: str, names: Names, axis: str, own: Names, count: int
             sources.append(jnp.broadcast_to(fresh, shape))
         if not runs:
             every = jnp.concatenate(sources, at)
-            return jnp.take(every, order, at, mode="clip")  # all are in range
+            return jnp.take(
+                every, order, at, mode="clip"
+            )  # all are in range; "clip" costs no comparison
 
         def piece(start: int, stop: int) -> jax.Array:
             if start < size:
                 return reading.sliced(array, at, start, stop - start)
             return reading.sliced(sources[-1], at, start - size, stop - start)
 
-        # The gradient of a gather, a scatter, would move twice as much as that of slices.
+        # Slices, since the gradient of a gather is a scatter, which would move twice as much.
         return jnp.concatenate([piece(*run) for run in runs], at)
 
     def body(array: jax.Array, values: ArrayLike, order: Positions) -> jax.Array:

@@ -1,6 +1,6 @@
 """Linear algebra over named axes: `axn.linalg`.
 
-By convention, a matrix over the axes (row, column) maps vectors over `column` to vectors over `row`:
+A matrix over the axes (row, column) maps vectors over `column` to vectors over `row`:
 `a.dot(v, axis=column)` is over `row`. Maps in the other direction have their names swapped: `solve(a, b, row, column)`
 takes `b` over `row` and returns the solution over `column`, and `inv(a, row, column)` maps vectors over `row` to
 vectors over `column`. Its element at row i and column j is at (j, i) in the positional inverse.
@@ -427,14 +427,14 @@ def matrix_norm(
         5.0
     """
     one_of("matrix_norm", "ord", ord, _ORDERS)
-    if ord == "fro":
+    if ord == "fro":  # a sum, which needs no matrices: split axes stay split
         return reduction.reduction(_matrix_norm, x, matrix_axes("matrix_norm", row, column))
     return over(_matrix_norm_of, [x], row, column, "", ord=ord)
 
 
 def _matrix_norm_of(array: jax.Array, *, ord: Any) -> jax.Array:
     found: jax.Array = jnp.linalg.matrix_norm(array, ord=ord)
-    if ord in (1, -1, np.inf, -np.inf):  # by the largest or smallest sum, which may lose a NaN
+    if ord in (1, -1, np.inf, -np.inf):  # the largest or smallest sum, which may lose a NaN
         return restore_nan(found, array, (-2, -1))
     return found
 
@@ -806,16 +806,17 @@ def vector_norm(
 
 
 def _vector_norm(array: jax.Array, axis: tuple[int, ...], ord: Any = 2) -> jax.Array:
-    # jnp.linalg.vector_norm takes roots of integers in their own type, in which 1/3 is 0.
+    # `jnp.linalg.vector_norm` takes roots of integers in their own type, in which 1/3 is 0.
     array = as_inexact(array)
-    if ord == 2:
+    if ord == 2:  # the gradient at zero is zero, by `root`
         return root(jnp.sum(jnp.real(array * jnp.conj(array)), axis))
     if abs(ord) == np.inf:
         return restore_nan(jnp.linalg.vector_norm(array, axis=axis, ord=ord), array, axis)
     if ord <= 1:
         return jnp.linalg.vector_norm(array, axis=axis, ord=ord)
     powers = jnp.sum(jnp.abs(array) ** ord, axis)
-    is_zero = powers == 0  # the slope of the root is infinite there, the gradient is to be zero
+    # The slope of the root is infinite at zero; two selections make the gradient zero there, where one gives NaN.
+    is_zero = powers == 0
     return jnp.where(is_zero, 0, jnp.where(is_zero, 1, powers) ** (1 / ord))
 
 

@@ -55,10 +55,11 @@ def array_equal(x: "NamedArray", y: "NamedArray", equal_nan: bool = False) -> ja
     for operand in (x, y):
         if not isinstance(operand, Core):
             raise checks.unnamed("array_equal", operand)
+    # Names and sizes are static, so that other axes are no error but the answer.
     if set(x.axes) != set(y.axes):
         return jnp.array(False)
     same = equal(x, y)
-    if equal_nan:
+    if equal_nan:  # only NaN differs from itself
         same = logical_or(same, logical_and(not_equal(x, x), not_equal(y, y)))
     return same.array.all()
 
@@ -75,6 +76,7 @@ def array_equiv(x: Operand, y: Operand) -> jax.Array:
 
 
 def _array_equiv(x: jax.Array, y: jax.Array) -> jax.Array:
+    # `jnp.equal` under a name of its own, which errors show.
     return jnp.equal(x, y)
 
 

@@ -96,6 +96,7 @@ def nanmax(
 
 
 def _nanmax(x: jax.Array, axis: At, where: Mask = None, initial: float | None = None) -> jax.Array:
+    # JAX wants an initial value with a mask. NaN says that no number was left, for which it has no initial value.
     if where is None or initial is not None:
         return jnp.nanmax(x, axis, where=where, initial=initial)
     if not jnp.issubdtype(x.dtype, jnp.inexact):
@@ -159,6 +160,7 @@ def nanmin(
 
 
 def _nanmin(x: jax.Array, axis: At, where: Mask = None, initial: float | None = None) -> jax.Array:
+    # As in _nanmax.
     if where is None or initial is not None:
         return jnp.nanmin(x, axis, where=where, initial=initial)
     if not jnp.issubdtype(x.dtype, jnp.inexact):
@@ -227,6 +229,7 @@ def nanstd(
 
 
 def _nanstd(x: jax.Array, axis: At, where: Mask = None, **options: Any) -> jax.Array:
+    # The gradient of `jnp.nanstd` at equal elements is NaN.
     return root(jnp.nanvar(x, axis, where=where, **options))
 
 

@@ -90,8 +90,10 @@ def pad(
     elif mode == "linear_ramp":
         options["end_values"] = end_values
 
+    # Only the options of the mode are part of the key of the kernel, so that others do not compile it again.
     fixed = kernels.static(pad, options)
     kernel = checks.planned("pad", (x,), _make_padding, names, given, widths, mode, fixed)
+    # An operand, not an option: a loop over values compiles once.
     value = _check_scalar("pad", constant_values)
     return wrap(x, kernel.call(array, value), names)
 
@@ -127,7 +129,7 @@ def _make_padding(
     def body(array: jax.Array, value: jax.Array) -> jax.Array:
         shape = shape_of("pad", array, names)
         checks.check_given("pad", given, names, shape)
-        every = [(0, 0)] * len(shape)
+        every = [(0, 0)] * len(shape)  # anonymous dimensions stay
         for (name, _), position, width in zip(given, at, widths, strict=True):
             every[position] = width
             if any(width) and not shape[position] and mode not in ("constant", "empty"):
@@ -181,5 +183,6 @@ def _pad_left(array: jax.Array, value: jax.Array, *, new_axis: Axis) -> jax.Arra
     widths = [*[(0, 0, 0)] * (array.ndim - 1), (extra, 0, 0)]
     if not value.ndim:
         return lax.pad(array, value, widths)
+    # `lax.pad` takes a scalar only.
     zeros_first = lax.pad(array, jnp.zeros((), array.dtype), widths)
     return jnp.where(jnp.arange(new_axis.size) < extra, value[..., None], zeros_first)

@@ -25,7 +25,6 @@ from ..errors import ArgumentError, AxisError, AxisSizeError, OperandError, mess
 from ..faults.slid_signals import slide_replicated
 from ..kinds import type_text
 from ..names import plans
-from ..names.plans import Names
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -67,6 +66,7 @@ def poly(seq_of_zeros: "NamedArray", *, axis: AxisSelector | None = None) -> "Na
 
 
 def _poly(zeros: jax.Array) -> jax.Array:
+    # `jnp.poly` of no roots is a 0-d one; the coefficient axis is always there.
     return jnp.atleast_1d(jnp.poly(zeros))
 
 
@@ -90,6 +90,7 @@ def polyadd(p1: Operand, p2: Operand, *, axis: Coefficients | None = None) -> "N
 
 
 def _polyadd(p1: jax.Array, p2: jax.Array) -> jax.Array:
+    # A scalar is a constant polynomial, for which `jnp.polyadd` needs a dimension; so do the functions below.
     return jnp.polyadd(jnp.atleast_1d(p1), jnp.atleast_1d(p2))
 
 
@@ -207,6 +208,7 @@ def polyfit(
         raise checks.unnamed("polyfit", x)
     chosen = _choose_coefficients("polyfit", first, axis)
     name = selector(chosen, "polyfit")[0]
+    # Axes of the values alone are columns of one least-squares problem; mapping would factor the same matrix again.
     extra = plans.without(own_names(y), (name, *own_names(x), *own_names(w)))
 
     operands: list[Operand] = [x, y]
@@ -222,8 +224,7 @@ def polyfit(
     elif cov:
         out = (fit, (name, f"{name}_cov", *extra))
 
-    if rcond is not None:
-        rcond = float(rcond)
+    rcond = None if rcond is None else float(rcond)  # hashable, also from a number of NumPy
     options: dict[str, Any] = {"deg": deg, "rcond": rcond, "full": full, "cov": cov}
     return batched(_polyfit, operands, core, out, each=True, **options)
 
@@ -288,6 +289,7 @@ def polyint(
 
     constants: AxisSelection = ()
     if isinstance(k, Core):
+        # One axis that the polynomial lacks numbers the constants; the others are its batch axes.
         own = plans.without(k.names, plans.without(p.names, (name,)))
         if len(own) > 1:
             listed = ", ".join(own)
@@ -372,6 +374,7 @@ def polyval(p: Operand, x: Operand, *, axis: AxisSelector | None = None) -> "Nam
         NamedArray(int32[x=4])
         [-1  0  3  8]
     """
+    # `x` may be over an axis of the same name, as a spectrum over "degree": these are different axes.
     taken = own_names(x)
     if isinstance(p, Core):
         p, core = _rename_apart(p, _choose_coefficients("polyval", p, axis), taken)
@@ -414,6 +417,7 @@ def roots(
         return _apply(_roots, p, axis)
     if not isinstance(p, Core):
         raise checks.unnamed("roots", p)
+    # Outside the engine: its kernels are compiled, and here the size of the result depends on values.
     hint = "strip_zeros=False gives each polynomial one root less than it has coefficients"
     at = position_of("roots", p, _choose_coefficients("roots", p, axis))
     if p.array.ndim != 1:
@@ -459,13 +463,11 @@ def trim_zeros(
     others = tuple(i for i in range(-array.ndim, 0) if i != at)
     (kept,) = np.nonzero(np.asarray(jnp.any(array != 0, axis=others)))
 
-    start, stop = 0, array.shape[at]
-    if not kept.size:
-        stop = 0
-    if kept.size and "f" in trim:
-        start = int(kept[0])
-    if kept.size and "b" in trim:
-        stop = int(kept[-1]) + 1
+    if kept.size:
+        start = int(kept[0]) if "f" in trim else 0
+        stop = int(kept[-1]) + 1 if "b" in trim else array.shape[at]
+    else:  # nothing but zeros, all of which go
+        start = stop = 0
     return wrap(f, lax.slice_in_dim(array, start, stop, axis=array.ndim + at), f.names)
 
 
@@ -494,15 +496,14 @@ def vander(x: "NamedArray", degree: AxisSelector, *, increasing: bool = False) -
         problem = f"the number of powers along {name!r} is unknown"
         hint = f'write Axis("{name}", size)'
         raise AxisError(message("vander", problem, f"array has: {facts(x)}", hint=hint))
-    core: Names = ()
-    if size is None:
-        core = own_names(x)
+    # Without a size, that of `x` counts, so that its axis must be a core axis, whose size the function sees.
+    core = own_names(x) if size is None else ()
     return batched(_vander, [x], [core], (*core, name), size=size, increasing=increasing)
 
 
 def _vander(x: jax.Array, *, size: int | None, increasing: bool) -> jax.Array:
-    if size is None:
-        size = x.shape[-1]
+    # Flattened, because `jnp.vander` takes vectors only.
+    size = x.shape[-1] if size is None else size
     return jnp.vander(x.reshape(-1), size, increasing).reshape(*x.shape, size)
 
 
@@ -528,9 +529,7 @@ def _choose_coefficients(function: str, x: Core, axis: AxisSelector | None) -> A
     if axis is not None:
         return axis
     if len(x.names) != 1:
-        hint = None
-        if x.names:
-            hint = f'say which: axis="{x.names[-1]}"'
+        hint = f'say which: axis="{x.names[-1]}"' if x.names else None
         problem = "without an axis, the array must have just one"
         raise AxisError(message(function, problem, f"array has: {facts(x)}", hint=hint))
     return x.names[0]
@@ -578,6 +577,7 @@ def _line_up_two(
 ) -> tuple[list[Operand], list[AxisSelection], tuple[str]]:
     """Return two operands, their coefficient axes, which get different names, and that of the result."""
     function = checks.title(fn)
+    # Equal names would be matched, and so refused for their different sizes.
     first, second = _read_pair(function, axis)
     if isinstance(p1, Core):
         first = _choose_coefficients(function, p1, first)

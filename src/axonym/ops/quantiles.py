@@ -229,6 +229,7 @@ def _quantile(q: jax.Array, x: jax.Array, *weights: jax.Array, method: str) -> j
 def _find_middle(fn: checks.Function, x: jax.Array, axis: tuple[int, ...]) -> jax.Array:
     _check_elements(fn, plans.values_at(x.shape, axis))
     x = gather_sorted(auto.whole(x, axis), axis)
+    # JAX reduces by `axis`, so the other dimensions keep their shards.
     entries = enumerate(explicit.read_layout(x), start=-x.ndim)
     kept = [entry for at, entry in entries if at not in axis]
     result: jax.Array = auto.local(partial(fn, axis=axis), [x], kept)
@@ -278,9 +279,8 @@ def _apply_ranking(
 ) -> "NamedArray":
     """Compute quantiles; `fn` gets one `q` and the elements to rank, which are sorted once for all of `q`."""
     function = checks.title(fn)
-    highest = 1
-    if function.endswith("percentile"):
-        highest = 100
+    highest = 100 if function.endswith("percentile") else 1
+    # Only a number is known while tracing; JAX clips the others.
     if isinstance(q, int | float | np.number) and not 0 <= q <= highest:
         raise ArgumentError(message(function, f"q must be between 0 and {highest}, got {q}"))
     if method not in _METHODS:
@@ -292,13 +292,12 @@ def _apply_ranking(
         raise ArgumentError(message(function, problem, hint='write method="inverted_cdf"'))
     if not isinstance(x, Core):
         raise checks.unnamed(function, x)
-    chosen: AxisSelection = x.names
-    if axis is not None:
-        chosen = batched.hashable(axis, function)
+    chosen: AxisSelection = x.names if axis is None else batched.hashable(axis, function)
     names = names_in(selection(chosen, function))
     every = x.names, names, own_names(q), own_names(weights)
     checks.planned(function, (x, weights), _check_names, *every)
 
+    # `q` comes first: `outer` puts the batch axes of the first operand first.
     operands: list[Operand] = [q, x]
     core: list[AxisSelection] = [(), chosen]
     if weights is not None:

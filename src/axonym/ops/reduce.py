@@ -153,12 +153,14 @@ def average(
 
 
 def _average(x: jax.Array, axis: At, where: Mask = None) -> jax.Array:
-    """Average; the weights are passed as the mask, which the engine aligns: axes that they lack have size 1."""
+    """Average, by weights if they are given."""
+    # The weights come as the mask, which the engine aligns by name: axes that they lack have size 1.
     if where is None:
         return jnp.mean(x, axis)
     if not jnp.issubdtype(x.dtype, jnp.inexact) and not jnp.issubdtype(where.dtype, jnp.inexact):
         return _average(as_inexact(x), axis, as_inexact(where))  # sums of integers could overflow
     x, weights = of_one_rank(x, where)
+    # Along an axis that they lack, each weight counts for all elements.
     copies = math.prod(x.shape[at] for at in axis if weights.shape[at] == 1)
     total = jnp.sum(weights, axis) * copies
     return jnp.sum(x * weights, axis) / total
@@ -378,6 +380,7 @@ def ptp(
 
 
 def _ptp(x: jax.Array, axis: At, where: Mask = None, initial: float | None = None) -> jax.Array:
+    # `jnp.ptp` takes neither a mask nor an initial value.
     if initial is None:
         return restore_nan(jnp.ptp(x, axis), x, axis)
     return _max(x, axis, where, initial) - _min(x, axis, where, initial)
@@ -413,6 +416,7 @@ def std(
 
 
 def _std(x: jax.Array, axis: At, where: Mask = None, **options: Any) -> jax.Array:
+    # The slope of `jnp.sqrt` at zero is infinite, that of `root` is zero.
     return root(jnp.var(x, axis, where=where, **options))
 
 
@@ -442,7 +446,7 @@ def sum(
         NamedArray(float32[batch=2])
         [3. 3.]
     """
-    if dtype is None and initial is None:
+    if dtype is None and initial is None:  # the most frequent reduction, without two calls
         return reduction.reduction(jnp.sum, x, axis, where)
     return reduction.reduction(
         jnp.sum, x, axis, where, **pass_dtype(dtype), **check_initial("sum", initial)
@@ -480,10 +484,9 @@ def _as_dtype(initial: float | None, dtype: np.dtype[Any]) -> Any:
     """Give an int the dtype of the array, since JAX takes none of more than 31 bits."""
     if type(initial) is not int or not jnp.issubdtype(dtype, jnp.integer):
         return initial
-    find_min, find_max = limits(dtype)
-    if not find_min <= initial <= find_max:
-        return initial
-    return dtype.type(initial)
+    lowest, highest = limits(dtype)
+    # JAX refuses what does not fit.
+    return dtype.type(initial) if lowest <= initial <= highest else initial
 
 
 def _require_initial(function: str, x: object, where: object, initial: object) -> None:

@@ -74,17 +74,14 @@ def repeat(
             problem = "the new size of the axis cannot be computed from these repeats"
             raise ArgumentError(message("repeat", problem, hint="give it: total_repeat_length=..."))
         known = np.asarray(values)
-        if not known.ndim:
+        if not known.ndim:  # one number of NumPy, a static one
             return repeat(x, known[()], axis)
         static_count("repeat", known.min(initial=0), axis)
         total_repeat_length = int(known.sum())
 
-    is_one = not jnp.ndim(values)
-    if isinstance(repeats, Core):
-        is_one = not repeats.names  # one for each position of its anonymous dimensions
-    core: list[AxisSelection] = [axis, axis]
-    if is_one:
-        core = [axis, ()]
+    # A named array without names has one number for each position of its anonymous dimensions.
+    is_one = not (repeats.names if isinstance(repeats, Core) else jnp.ndim(values))
+    core: list[AxisSelection] = [axis, () if is_one else axis]
     return batched(
         _repeat,
         (x, repeats),
@@ -97,6 +94,7 @@ def repeat(
 
 
 def _repeat(array: jax.Array, repeats: jax.Array, *, total_repeat_length: int) -> jax.Array:
+    # JAX sums up the repeats in their own dtype, where those of few bits overflow.
     return jnp.repeat(array, widened(repeats), total_repeat_length=total_repeat_length)
 
 
@@ -149,6 +147,7 @@ def _make_tiling(names: Names, given: Pairs, counts: tuple[int, ...]) -> kernels
     def body(array: jax.Array) -> jax.Array:
         shape = shape_of("tile", array, names)
         checks.check_given("tile", there, names, shape)
+        # The size of an added axis comes from copies of one position.
         lined = kernels.lined_up(array, names, target)
         reps = [table.get(name, 1) for name in target]
         copy = partial(jnp.tile, reps=[*[1] * (len(shape) - len(names)), *reps])

@@ -1,4 +1,7 @@
-"""Functions that move elements along axes: rolling, reversing and rotating."""
+"""Functions that move elements along axes: rolling, reversing and rotating.
+
+Names stay where they are; values move along them.
+"""
 
 import functools
 import operator
@@ -115,11 +118,12 @@ def _roll(
 ) -> jax.Array:
     """Roll along `axis` by static shifts, or along all dimensions by traced ones."""
     if axis is not None:
-        # Left to the compiler on Explicit mesh axes too: a split axis sends its edges, and is not gathered.
+        # The compiler decides on Explicit mesh axes, too: a split axis sends its edges, and is not gathered.
         return auto.moved(functools.partial(jnp.roll, shift=shift, axis=axis), [array])
     for each in traced:
         if not jnp.issubdtype(each.dtype, jnp.integer):
             raise OperandError(message("roll", f"a shift must be an integer, not {each.dtype}"))
+    # By an amount that is not known, any device may need any element.
     every = range(array.ndim)
     return jnp.roll(auto.whole(array, every), jnp.stack(traced), tuple(every))
 
@@ -128,6 +132,6 @@ def _rot90(array: jax.Array, axis: tuple[int, int], k: int) -> jax.Array:
     entries = list(explicit.read_layout(array))
     first, second = axis
     if entries and k % 2:
-        # rows become columns where they are
+        # Rows become columns on the devices where they are.
         entries[first], entries[second] = entries[second], entries[first]
     return auto.moved(functools.partial(jnp.rot90, k=k, axes=axis), [array], entries)

@@ -110,7 +110,7 @@ def ragged_dot(
             precision=precision,
             preferred_element_type=preferred_element_type,
         )
-    except NotImplementedError as error:
+    except NotImplementedError as error:  # JAX's, in the words of its implementation
         if "vmap" not in str(error):
             raise
         problem = f"JAX does not map it by vmap: {error}"
@@ -330,10 +330,11 @@ def _reduce_segments(
 
 
 def _find_rows(x: object, ids: object, over: Sequence[AxisSelector]) -> tuple[str, ...]:
-    """Return the axes of rows that share an id: those after the reduced one, which JAX moves together if not mapped.
+    """Return the axes of rows that share an id: those after the reduced one.
 
-    On a mesh with Explicit axes there are none, as core axes are gathered.
+    As core axes and not batch axes of the function, they make a row of memory, which the scatter moves as a whole.
     """
+    # Core axes of Explicit mesh axes are gathered, batch axes are not.
     if not (isinstance(x, Core) and isinstance(ids, Core) and len(over) == 1):
         return ()
     if explicit.has_explicit_axes(x.array):
@@ -352,6 +353,7 @@ def _reduce_rows(
     x, ids = x.reshape(ids.size, *x.shape[ids.ndim :]), ids.ravel()
     more = uneven_scatters.count_missing(x, ids.shape)
     if any(more):
+        # The added positions are out of range, and must be dropped; "clip" would take them for the last segment.
         size = options["num_segments"]
         if options["mode"] == "clip":
             ids, options = jnp.clip(ids, 0, size - 1), {**options, "mode": None}
@@ -365,6 +367,7 @@ def _find_extreme(
 ) -> jax.Array:
     """Find the maximum or minimum of each segment; NaN is one, on all devices."""
     found = _reduce_rows(reduction, x, ids, **options)
+    # A second scatter marks the segments with NaN, where devices would lose it.
     if not may_lose_nan(x, range(ids.ndim)):
         return found
     marks = _reduce_rows(jax.ops.segment_max, jnp.isnan(x).astype(jnp.int8), ids, **options)
@@ -377,9 +380,7 @@ def _segment_max(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
 
 def _segment_mean(x: jax.Array, ids: jax.Array, **options: object) -> jax.Array:
     # As in jnp.mean, half precision is only used for the result.
-    dtype = x.dtype
-    if not jnp.issubdtype(dtype, jnp.inexact):
-        dtype = jnp.result_type(float)
+    dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.result_type(float)
     total = _segment_sum(x.astype(at_least_float32(dtype)), ids, **options)
     counts = _segment_sum(jnp.ones(ids.shape, int), ids, **options).astype(total.real.dtype)
     return (total / lax.expand_dims(counts, range(1, total.ndim))).astype(dtype)
@@ -411,6 +412,7 @@ def _ragged_dot(
 
     Leading dimensions of size 1 are missing from an operand.
     """
+    # Give all three the same leading dimensions, in the order of `batched`.
     own = 1 + contracted
     rank = max(x.ndim - own, w.ndim - own - new, sizes.ndim - 1)
     x = lax.expand_dims(x, range(rank + own - x.ndim))
@@ -422,6 +424,7 @@ def _ragged_dot(
     shared = [i for i in range(rank) if w.shape[i] != 1]
     rows = [i for i in range(rank) if i not in shared]
 
+    # `ragged_dot_general` takes one dtype, and does not broadcast.
     common = jnp.promote_types(x.dtype, w.dtype)
     x = jnp.broadcast_to(x, (*lead, *x.shape[rank:])).astype(common)
     w = lax.squeeze(w, rows).astype(common)
@@ -441,9 +444,10 @@ def _ragged_dot(
         )
 
     product: checks.Function = multiply
-    # Even if no array is on the mesh yet.
+    # JAX has no rule for Explicit axes here, and refuses the call on such a mesh even for arrays that are not on it.
     if modes.has_explicit(jax.sharding.get_abstract_mesh()):
         product = jax.sharding.auto_axes(multiply, out_sharding=PartitionSpec())
     result: jax.Array = product(x, w, sizes)
+    # The product has its batch dimensions first; they go back between the rows.
     back = np.argsort([*shared, *rows]).tolist()
     return lax.transpose(result, (*back, *range(rank, result.ndim)))

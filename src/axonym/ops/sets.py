@@ -88,12 +88,11 @@ def intersect1d(
         >>> axn.intersect1d(axn.named([3, 1, 2], "i"), [2, 3], axn.Axis("value", 2)).tolist()
         [2, 3]
     """
+    # Positions are nearly free once both arrays are sorted, so that there is one function for both cases.
     results: tuple[NamedArray, NamedArray, NamedArray] = _apply_to_sets(
         _intersect1d, x, y, Common, fill_value, 3
     )
-    if return_indices:
-        return results
-    return results[0]
+    return results if return_indices else results[0]
 
 
 def isin(
@@ -320,9 +319,7 @@ def unique(
         flags=flags,
         equal_nan=equal_nan,
     )
-    if any(flags):
-        return results
-    return results[0]
+    return results if any(flags) else results[0]
 
 
 def unique_all(
@@ -459,9 +456,7 @@ def _apply_to_sets(
     if fill_value is not None:
         operands.append(fill_value)
         core.append(())
-    out: Any = (size.name,)
-    if results:
-        out = (out,) * results
+    out: Any = ((size.name,),) * results if results else (size.name,)
     return batched(fn, operands, core, out, each=True, whole=True, size=size.size)
 
 
@@ -479,7 +474,7 @@ def _isin(
 ) -> jax.Array:
     if others.ndim == dims:
         return jnp.isin(element, others, invert=invert, method=method)
-    # Different ones for each position of anonymous dimensions.
+    # Each position of anonymous dimensions has elements of its own, which `jnp.isin` would flatten.
     others = others.reshape(*others.shape[: others.ndim - dims], -1)
     return jnp.any(element[..., None] == others, -1) ^ invert
 
@@ -538,10 +533,12 @@ class _Merged(NamedTuple):
 def _merge(x: jax.Array, y: jax.Array) -> _Merged:
     dtype = jnp.result_type(x, y)
     values = jnp.concatenate([x.astype(dtype).ravel(), y.astype(dtype).ravel()])
+    # Stable, so that the first of equal elements is the first one in its array.
     order = jnp.argsort(values, stable=True)
     values = values[order]
     same = (values[1:] == values[:-1]) | ((values[1:] != values[1:]) & (values[:-1] != values[:-1]))
     first = jnp.concatenate([jnp.ones(values[:1].shape, bool), ~same])
+    # All equal elements learn from a scatter by group where their value first occurs in each of the arrays.
     group = jnp.cumsum(first) - 1
     none = values.size
 
@@ -576,11 +573,8 @@ def _unique(
     flags: tuple[bool, bool, bool],
     equal_nan: bool,
 ) -> tuple[jax.Array, ...]:
-    if not array.size:
-        compared = array.shape
-        slice_shape: tuple[int, ...] = ()
-        if slices:
-            compared, slice_shape = array.shape[:1], array.shape[1:]
+    if not array.size:  # for which `jnp.unique` has no padding
+        compared, slice_shape = (array.shape[:1], array.shape[1:]) if slices else (array.shape, ())
         values = jnp.broadcast_to(_fill_empty((), array.dtype, fill), (size, *slice_shape))
         index, inverse = jnp.zeros(size, int), jnp.zeros(compared, int)
         return (values, *compress((index, inverse, index), flags))

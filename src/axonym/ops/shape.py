@@ -91,6 +91,7 @@ def rename(x: "NamedArray", renames: Mapping[AxisKey, AxisSelector]) -> "NamedAr
         pairs.append((old, new))
         sizes += [(old, size), (old, new_size)]
 
+    # Names are only metadata: nothing is computed, also while tracing.
     names = checks.planned("rename", (x,), plans.rename, old_names, tuple(pairs))
     checks.check_given("rename", tuple(sizes), old_names, shape_of("rename", array, old_names))
     return renamed(x, names)
@@ -192,6 +193,7 @@ def rearrange(
     """
     if not isinstance(x, Core):
         raise checks.unnamed("rearrange", x)
+    # A name of an axis is an order of one axis, even if it has spaces.
     if isinstance(order, str) and order not in x.node[1] and not order.isidentifier():
         return regroup.by_expression(x, order, bindings)
     if bindings:
@@ -220,7 +222,7 @@ def _reorder(
     kernel = checks.planned(function, (x,), _make_rearrangement, names, tuple(entries), function)
     if sizes:
         checks.check_given(function, tuple(sizes), names, shape_of(function, array, names))
-    if kernel.names == names:
+    if kernel.names == names:  # without a copy, but the array is checked as in the kernel
         shape_of(function, array, names)
         return x
     return wrap(x, kernel.call(array), kernel.names)
@@ -322,7 +324,7 @@ def _make_broadcast(names: Names, target: Names, sizes: tuple[int, ...]) -> kern
 def _shard_new_axes(
     array: jax.Array, names: Names, target: Names, sizes: tuple[int, ...]
 ) -> NamedSharding | None:
-    """Lay new axes out by the mapping, on Explicit mesh axes that the array does not use; None if none is left."""
+    """Shard new axes by the mapping, over Explicit mesh axes that the array does not use; None if none remains."""
     mapping, mesh = context.current_mapping(), context.context_mesh()
     if mapping is None or mesh is None:
         return None
@@ -330,7 +332,8 @@ def _shard_new_axes(
     table = dict(zip(plans.labels(names, len(own)), own, strict=True))
     free = explicit.free_axes(mesh, itertools.chain.from_iterable(own))
     new = {name: entry for name, entry in context.mapped(target).items() if name not in names}
-    # As in a layout by the mapping alone, names with their own entries take precedence over derived ones.
+    # As in a layout by the mapping alone, names with their own entries come before derived ones: two names may ask for
+    # one mesh axis.
     for name in sorted(new, key=lambda name: (name not in mapping, name)):
         table[name] = explicit.claim(new[name], sizes[target.index(name)], free)
     if not any(plans.values_at(table, new)):
@@ -379,6 +382,7 @@ def broadcast_arrays(
 
     operands = tuple(x.node[1] for x in named)
     sizes = checks.check_sizes("broadcast_arrays", operands, [x.node[0][0] for x in named])
+    # The array with the most axes stays as it is.
     target = max(operands, key=len, default=())
     if require_subset and named:
         target = checks.planned("broadcast_arrays", named, plans.broadcast, operands)
@@ -465,6 +469,7 @@ def _make_flatten(names: Names, given: Pairs, new: tuple[str, int | None]) -> ke
     if not old:
         raise AxisError("no axes to merge", "broadcast_axis adds an axis of size 1")
     plans.positions(names, old)
+    # In storage the merged axes must be neighbours, in the order in which they vary.
     first = min(map(names.index, old))
     rest = plans.without(names, old)
     ordered = (*rest[:first], *old, *rest[first:])
@@ -507,7 +512,7 @@ def flatten(x: "NamedArray", new_axis: AxisSelector) -> "NamedArray":
         {'pixel': 6}
     """
     (_,), names = _check_node("flatten", x)
-    if not names:
+    if not names:  # an axis of size 1, for which there is nothing to merge
         new = selector(new_axis, "flatten")
         checks.require_size("flatten", new, 1, "no axes merge to size 1")
         return broadcast_axis(x, Axis(new[0], 1))

@@ -22,7 +22,6 @@ from ..core import Core, Operand, renamed
 from ..dtypes import inexact_dtype, of_one_rank
 from ..engine import along, checks
 from ..engine.batched import batched
-from ..engine.operands import own_names
 from ..errors import ArgumentError, AxisSizeError, message
 from ..faults.slid_signals import slide_replicated
 from ..names import plans
@@ -134,6 +133,7 @@ def diff(
         NamedArray(int32[time=3])
         [1 3 5]
     """
+    # The usual call, whose kernel is found without its options.
     if prepend is None and append is None and n.__class__ is int and n == 1:
         return along.along(jnp.diff, x, axis)
     if operator.index(n) < 0:
@@ -218,16 +218,11 @@ def gradient(
         raise ArgumentError(message("gradient", f"edge_order must be 1 or 2, got {edge_order}"))
     pairs = selection(axis, "gradient")
     names = names_in(pairs)
-    if isinstance(spacing, Mapping):
-        table = dict(spacing)
-    else:
-        table = dict.fromkeys(names, spacing)
+    table = dict(spacing) if isinstance(spacing, Mapping) else dict.fromkeys(names, spacing)
     checks.planned("gradient", (x,), plans.require, names, tuple(table))
 
     results = tuple(_slope(x, pair, table.get(pair[0], 1.0), edge_order) for pair in pairs)
-    if isinstance(axis, str | Axis):
-        return results[0]
-    return results
+    return results[0] if isinstance(axis, str | Axis) else results
 
 
 def interp(
@@ -264,6 +259,7 @@ def interp(
         [ 5.  12.5]
     """
     name, size = selector(axis, "interp")
+    # The axis of the samples gets a name that `x` lacks: positions to evaluate at are no samples.
     xp, first = _rename_axis(xp, name, "xp and fp", name)
     fp, second = _rename_axis(fp, name, "xp and fp", name)
     operands = [x, xp, fp]
@@ -282,6 +278,7 @@ def interp(
             operands.append(value)
             cores.append(())
 
+    # Numbers are operands, which may be traced and have axes; "extrapolate" is static.
     fixed["given"] = tuple(given)
     result: NamedArray = batched(_interp, operands, cores, (), each=True, outer=True, **fixed)
     return result
@@ -333,10 +330,8 @@ def unwrap(
         [350.0, 370.0, 380.0]
     """
     if isinstance(period, int | float) and isinstance(discont, int | float | None):
-        # As floats: jnp.unwrap of integers, by an integer, is wrong.
-        smallest = discont
-        if discont is not None:
-            smallest = float(discont)
+        # As floats: `jnp.unwrap` of integers, by an integer, is wrong.
+        smallest = None if discont is None else float(discont)
         return along.along_with(jnp.unwrap, x, axis, discont=smallest, period=float(period))
 
     operands, cores = [x, period], [axis, ()]
@@ -347,9 +342,7 @@ def unwrap(
 
 
 def _give_size(core: AxisSelection, size: int | None) -> AxisSelection:
-    if isinstance(core, str) and size is not None:
-        return Axis(core, size)
-    return core
+    return Axis(core, size) if isinstance(core, str) and size is not None else core
 
 
 def _rename_axis(
@@ -366,7 +359,7 @@ def _rename_axis(
     Returns:
         The operand and its core axes.
     """
-    new = f"{name} of {label}"
+    new = f"{name} of {label}"  # which errors show
     if isinstance(operand, Core):
         if name not in operand.names:
             return operand, otherwise
@@ -413,15 +406,14 @@ def _join_ends(array: jax.Array, ends: Sequence[jax.Array], has_axis: HasAxis) -
     if after is not None:
         pieces.append(_give_axis(next(rest), after))
 
+    # Ends may lack batch axes, over which `jnp.concatenate` does not broadcast.
     batch = jnp.broadcast_shapes(*(piece.shape[:-1] for piece in pieces))
     whole = [jnp.broadcast_to(piece, (*batch, piece.shape[-1])) for piece in pieces]
     return jnp.concatenate(whole, axis=-1)
 
 
 def _give_axis(end: jax.Array, has_axis: bool) -> jax.Array:
-    if has_axis:
-        return end
-    return end[..., None]
+    return end if has_axis else end[..., None]
 
 
 def _diff(array: jax.Array, *ends: jax.Array, n: int, has_axis: HasAxis) -> jax.Array:
@@ -440,9 +432,10 @@ def _slope(
     name, _ = pair
     (axis,) = selectors((pair,))
     options: dict[str, Any] = {"name": name, "edge_order": edge_order}
-    is_sampled = name in own_names(spacing)
-    if not isinstance(spacing, Core):
-        is_sampled = getattr(spacing, "ndim", 0) > 0
+    # A plain array has coordinates, since a distance would have no dimension.
+    is_sampled = (
+        name in spacing.names if isinstance(spacing, Core) else getattr(spacing, "ndim", 0) > 0
+    )
     if is_sampled:
         operands, core = [x, spacing], [axis, name]
         return batched(_gradient, operands, core, (name,), in_place=True, **options)
@@ -469,6 +462,7 @@ def _gradient(
         between = part(array, 1, None) - part(array, 0, -1)
         steps = of_one_rank(between, jnp.diff(_make_signed(places[0])))[1]
         between = between / steps
+        # Each of the two slopes at an inner point is weighted by the distance on the other side, as in NumPy.
         before, behind = steps[..., :-1], steps[..., 1:]
         weighted = part(between, 0, -1) * behind + part(between, 1, None) * before
         inner = weighted / (before + behind)
@@ -477,7 +471,7 @@ def _gradient(
         inner = (part(array, 2, None) - part(array, 0, -2)) * 0.5
         first = part(array, 1, 2) - part(array, 0, 1)
         last = part(array, -1, None) - part(array, -2, -1)
-    if edge_order == 2:
+    if edge_order == 2:  # the parabola through the three outermost points
         first = 2 * first - part(inner, 0, 1)
         last = 2 * last - part(inner, -1, None)
     return lax.concatenate([first, inner, last], axis % array.ndim)
@@ -487,9 +481,7 @@ def _make_signed(x: jax.Array) -> jax.Array:
     """Convert integers to a type that can hold their differences."""
     if not jnp.issubdtype(x.dtype, jnp.integer):
         return x
-    if x.dtype.itemsize == 8:
-        return x.astype(jnp.int64)
-    return x.astype(jnp.int32)
+    return x.astype(jnp.int64 if x.dtype.itemsize == 8 else jnp.int32)
 
 
 def _interp(

@@ -104,6 +104,7 @@ def standardize(
     _check_chosen("standardize", x, axis)
     if mean is None and variance is None and isinstance(epsilon, int | float):
         return reduction.normalization(_standardize, x, axis, where, epsilon)
+    # A mean or a variance that is known may lack or have any axes, so that this is a chain of operations by name.
     if axis is not None:
         axis = hashable(axis, "standardize")
     if mean is None:
@@ -117,25 +118,23 @@ def _check_chosen(function: str, x: object, axis: AxisSelection | None) -> None:
     """Check that the axes to normalise over were given: over all, elements of a batch would see each other."""
     if axis is not None or not isinstance(x, Core):
         return
-    example = "..."
-    if x.names:
-        example = f'"{x.names[-1]}"'
+    example = f'"{x.names[-1]}"' if x.names else "..."
     problem = "say over which axis: without one, elements of a batch would be normalised together"
     hint = f"write {function}(x, {example}); for all axes, {function}(x, x.names)"
     raise OperandError(message(function, problem, f"array has: {facts(x)}", hint=hint))
 
 
 def _softmax(array: jax.Array, axis: Positions, where: jax.Array | None = None) -> jax.Array:
-    softened: jax.Array = _compute_softmax(
-        array, axis, where
-    )  # by position: JAX's own checks miscount a static keyword
-    return softened
+    # By position: JAX's own checks miscount a static keyword.
+    result: jax.Array = _compute_softmax(array, axis, where)
+    return result
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _compute_softmax(array: jax.Array, axis: Positions, where: jax.Array | None) -> jax.Array:
     if where is not None or not jnp.issubdtype(array.dtype, jnp.floating):
         return jax.nn.softmax(array, axis, where)
+    # Exponentials of differences do not overflow, and the largest element cancels, so it has no gradient.
     highest = lax.stop_gradient(primitives.largest(array, axis))
     exponentials = lax.exp(primitives.subtract(array, highest))
     return primitives.divide(exponentials, primitives.total(exponentials, axis))
@@ -148,6 +147,7 @@ def _softmax_jvp(axis: Positions, primals: Any, tangents: Any) -> tuple[jax.Arra
     result = _compute_softmax(array, axis, where)
     if where is None:
         return result, _change_softmax(result, tangents[0], axis)
+    # Without the checkpoint, the backward pass would save the mask, too.
     change = jax.checkpoint(_change_masked, prevent_cse=False, static_argnums=2)
     return result, change(result, tangents[0], axis)
 
@@ -159,10 +159,7 @@ def _change_softmax(result: jax.Array, tangent: jax.Array, axis: Positions) -> j
 
 
 def _change_masked(result: jax.Array, tangent: jax.Array, axis: Positions) -> jax.Array:
-    """Treat zeros as constants: times a tangent that is not finite, they would give NaN.
-
-    The mask follows from the result, so that it is not saved.
-    """
+    """Treat zeros as constants: times a tangent that is not finite, they would give NaN."""
     hidden = result == 0
     change = _change_softmax(result, jnp.where(hidden, 0, tangent), axis)
     return jnp.where(hidden, 0, change)
@@ -185,20 +182,16 @@ def _standardize(
 def _standardize_over(
     array: jax.Array, epsilon: ArrayLike, *, axis: Positions, where: jax.Array | None
 ) -> jax.Array:
-    # By hand, because `jnp.var` would compute the mean again, and save the differences from it twice.
+    # `jnp.var` would compute the mean again, and save the differences from it twice.
     dtype = array.dtype
     is_narrow = jnp.issubdtype(dtype, jnp.inexact) and dtype.itemsize < 4
-    wide = array
-    if is_narrow:
-        wide = array.astype(jnp.float32)
+    wide = array.astype(jnp.float32) if is_narrow else array
 
     centered = wide - jnp.mean(wide, axis, keepdims=True, where=where)
     variance = jnp.mean(_square_absolute(centered), axis, keepdims=True, where=where)
     # Not in float16, where a variance above 65504 overflows, as does the slope of the root near zero.
     result: jax.Array = centered * lax.rsqrt(variance + epsilon)
-    if is_narrow:
-        return result.astype(dtype)
-    return result
+    return result.astype(dtype) if is_narrow else result
 
 
 def _square_absolute(array: jax.Array) -> jax.Array:

@@ -17,7 +17,6 @@ from ..errors import ArgumentError, AxisSizeError, OperandError, message
 from ..faults.sorted_positions import mark_varying_like
 from ..faults.split_sorts import gather_sorted
 from ..names import plans
-from ..names.plans import Names
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -275,6 +274,7 @@ def _select_k(
     function = checks.title(fn)
     if isinstance(k, Axis) and new_axis is None:
         new_axis, k = k, k.size
+    # `jax.lax.top_k` and PyTorch take the number second.
     if isinstance(axis, int) and isinstance(k, str | Axis):
         hint = f'write {function}(x, "{axis_name(k)}", {axis})'
         raise OperandError(
@@ -329,6 +329,7 @@ def _lexsort(*keys: jax.Array) -> jax.Array:
 
 def _partition(array: jax.Array, axis: int, kth: int, name: str) -> jax.Array:
     _check_kth("partition", kth, name, array.shape[axis])
+    # `jnp.partition` is two `top_k`, which take longer than one sort.
     return _sort(array, axis, stable=False)
 
 
@@ -357,10 +358,8 @@ def _check_kth(function: str, kth: int, name: str, size: int) -> None:
 
 def _sort_complex(array: jax.Array, axis: int) -> jax.Array:
     # Real numbers sort faster than complex ones.
-    wide = inexact_dtype(array.dtype) in (jnp.float64, jnp.complex128)
-    dtype = jnp.complex64
-    if wide:
-        dtype = jnp.complex128
+    is_wide = inexact_dtype(array.dtype) in (jnp.float64, jnp.complex128)
+    dtype = jnp.complex128 if is_wide else jnp.complex64
     return jnp.sort(array, axis).astype(dtype)
 
 
@@ -400,10 +399,8 @@ def searchsorted(
             raise ArgumentError(message("searchsorted", problem))
     if axis is None:
         axis = only_axis("searchsorted", a)
-    # The method "sort" gets the axes that only v has unmapped, so as not to sort again for each value.
-    own: Names = ()
-    if method == "sort":
-        own = plans.without(own_names(v), a.names)
+    # The method "sort" sorts all values at once, which mapping over the axes of `v` alone would prevent.
+    own = plans.without(own_names(v), a.names) if method == "sort" else ()
     operands: list[Operand] = [v, a]
     core: list[AxisSelection] = [own, axis]
     if sorter is not None:

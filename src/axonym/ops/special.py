@@ -163,7 +163,7 @@ def zeta(x: Operand, q: Operand) -> "NamedArray":
 
 
 def _apply_locally(fn: checks.Function, *operands: Operand) -> "NamedArray":
-    """Apply a function that some releases of JAX do not support on Explicit axes; the compiler decides in it."""
+    """Apply a function that some releases of JAX do not support on Explicit axes, where the compiler decides."""
     return batched.batched(fn, operands, [()] * len(operands), ())
 
 

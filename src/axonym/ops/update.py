@@ -137,6 +137,7 @@ class Part:
             >>> x.at["i", axn.named([1, 5], "j")].get(fill_value=0).tolist()
             [2, 0]
         """
+        # A value to fill with would have no use otherwise.
         if mode is None and fill_value is not None:
             mode = "fill"
         reach = reaching("at", _MODES, mode, fill_value, indices_are_sorted, unique_indices)
@@ -395,6 +396,7 @@ def updated_slice(
     operands = (x, *start.values(), update)
     own = tuple(map(own_names, start.values()))
     kernel = checks.planned(function, operands, _make_update, names, given, own, updated)
+    # Starts that are Python ints are checked here: in the kernel all of them are traced.
     lengths = dict(zip(reversed(updated), reversed(jnp.shape(value)), strict=False))
     for (name, _), begin in zip(given, starts, strict=True):
         check_start(function, x, name, begin, lengths.get(name, 1))
@@ -414,6 +416,7 @@ def _make_update(
     for name in plans.without(updated, names):
         hint = suggestion(name, plans.without(names, updated))
         raise BroadcastError(f"the update has axis {name!r}, which the array lacks", hint)
+    # Each position of the axes of the starts has a piece of its own.
     batch = plans.shared(names, of_starts)
 
     def body(array: jax.Array, update: ArrayLike, *starts: ArrayLike) -> jax.Array:
@@ -435,7 +438,7 @@ def _make_update(
             update = keep_gradient_apart(jnp.broadcast_to(update, lengths))
             if not batch:
                 return _place(array, update, starts, labels, moved, own, batch)
-            # Mapped over starts, JAX makes a scatter of it.
+            # Mapped over starts, JAX makes a scatter of it, which the compiler may merge with others.
             count = math.prod(array.shape[labels.index(name)] for name in batch)
             written = _place(separate(array, count), update, starts, labels, moved, own, batch)
             return separate_gradient(written, count)
@@ -471,17 +474,13 @@ def _measure_piece(
     lengths = list(shape)
     for at, name in enumerate(names, start=anonymous):
         size, is_moved = shape[at], name in moved
-        lengths[at] = size
-        if is_moved:
-            lengths[at] = 1
-        length = lengths[at] = sizes.get(name, lengths[at])
+        # An axis that the update lacks is written as a whole, or at one position if it has a start.
+        length = lengths[at] = sizes.get(name, 1 if is_moved else size)
         if length == size or (is_moved and length < size):
             continue
         problem = f"a piece with {name}={length} does not fit into {name}={size}"
         lines = f"array has: {describe(names, shape)}", f"update has: {describe(updated, update)}"
-        hint = None
-        if length < size:
-            hint = f"give its start: {{{name!r}: 0}}"
+        hint = f"give its start: {{{name!r}: 0}}" if length < size else None
         raise AxisSizeError(message("updated_slice", problem, *lines, hint=hint))
     return tuple(lengths)
 
@@ -514,11 +513,10 @@ def _place(
 def _place_one(
     array: jax.Array, update: jax.Array, starts: Mapping[str, ArrayLike], labels: Labels
 ) -> jax.Array:
-    """Write a piece at one start, given along some axes; JAX wants one dtype for all."""
+    """Write a piece at one start, given along some axes."""
+    # JAX wants one dtype for all; a Python int has none, and fits any.
     dtypes = {getattr(start, "dtype", None) for start in starts.values()}
-    common: type[np.signedinteger] = np.int32
-    if np.dtype(np.int64) in dtypes:
-        common = np.int64
+    common = np.int64 if np.dtype(np.int64) in dtypes else np.int32
     begins: list[ArrayLike] = [0] * array.ndim
     for name, start in starts.items():
         at = labels.index(name)

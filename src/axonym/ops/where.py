@@ -143,10 +143,9 @@ def compress(
         [ 3  4  5 -1]
     """
     size = sized(size, "compress")
-    if axis is None:
-        over: AxisSelection = _require_names("compress", x)
-    else:
-        over = hashable(axis, "compress")
+    over: AxisSelection = (
+        _require_names("compress", x) if axis is None else hashable(axis, "compress")
+    )
     operands, core, out = (x, condition, fill_value), (over, over, ()), (size.name,)
     return batched(_compress, operands, core, out, each=True, in_place=True, size=size.size)
 
@@ -237,12 +236,8 @@ def piecewise(
         problem = f"{len(condlist)} conditions, but {len(funclist)} functions"
         hint = "give one function per condition, and possibly one more for all other elements"
         raise ArgumentError(message("piecewise", problem, hint=hint))
-    values: list[Operand] = []
-    for entry in funclist:
-        if callable(entry):
-            values.append(entry(x, *args, **kwargs))
-        else:
-            values.append(entry)
+    # `jnp.piecewise` branches for each element, which becomes a selection of all values in any case.
+    values = [entry(x, *args, **kwargs) if callable(entry) else entry for entry in funclist]
     return pointwise.nary(_piecewise, x, *condlist, *values, conditions=len(condlist))
 
 
@@ -361,19 +356,16 @@ def _argwhere(array: jax.Array, fill_value: jax.Array, *, size: int) -> jax.Arra
 
 def _choose(index: jax.Array, *choices: jax.Array, mode: str, along: bool = False) -> jax.Array:
     """Choose from several arrays, or from one 1-d array."""
-    number = len(choices)
-    if along:
-        number = choices[0].shape[0]
+    number = choices[0].shape[0] if along else len(choices)
     if not number:
         raise AxisSizeError(message("choose", "the axis of the choices has no elements"))
+    # The number of choices may be more than narrow integers can hold.
     index = widened(index)
-    if mode == "wrap":
-        index = index % number
-    else:
-        index = jnp.clip(index, 0, number - 1)
+    index = index % number if mode == "wrap" else jnp.clip(index, 0, number - 1)
     if along:
         return choices[0][index]
 
+    # `jnp.choose` stacks all choices; selections need no memory for them.
     shape = jnp.broadcast_shapes(index.shape, *map(jnp.shape, choices))
     result = jnp.broadcast_to(choices[-1], shape)
     for i in range(number - 1):
@@ -384,6 +376,7 @@ def _choose(index: jax.Array, *choices: jax.Array, mode: str, along: bool = Fals
 def _compress(x: jax.Array, condition: jax.Array, fill_value: jax.Array, *, size: int) -> jax.Array:
     if not x.size:
         return jnp.full(size, fill_value, x.dtype)
+    # `jnp.compress` takes no size above that of the axis.
     (at,) = jnp.nonzero(condition.ravel(), size=size)
     found = jnp.arange(size) < jnp.count_nonzero(condition)
     return jnp.where(found, x.ravel().at[at].get(mode="clip"), fill_value.astype(x.dtype))
@@ -405,6 +398,7 @@ def _piecewise(x: jax.Array, *operands: jax.Array, conditions: int) -> jax.Array
     every: list[ArrayLike] = [*values, 0]
     cast = [jax.lax.convert_element_type(value, x.dtype) for value in every[: conditions + 1]]
     *chosen, default = cast
+    # The last condition that holds counts, in `select` the first one.
     result = _select(*masks[::-1], *chosen[::-1], default)
     return jnp.broadcast_to(result, jnp.broadcast_shapes(result.shape, x.shape))
 
@@ -415,7 +409,7 @@ def _select(*operands: jax.Array) -> jax.Array:
     def call(*operands: jax.Array) -> jax.Array:
         return jnp.select(operands[:conditions], operands[conditions:-1], operands[-1])
 
-    # jnp.select makes constants without a layout, which jax.vmap does not accept next to arrays that have one.
+    # `jnp.select` makes constants without a sharding, which `jax.vmap` does not accept next to arrays that have one.
     chosen: jax.Array = auto.local(call, operands, auto.broadcast_entries(operands))
     return chosen
 
