@@ -211,11 +211,8 @@ def polyfit(
     # Axes of the values alone are columns of one least-squares problem; mapping would factor the same matrix again.
     extra = plans.without(own_names(y), (name, *own_names(x), *own_names(w)))
 
-    operands: list[Operand] = [x, y]
-    core: list[AxisSelection] = [(chosen,), (chosen, *extra)]
-    if w is not None:
-        operands.append(w)
-        core.append((chosen,))
+    operands: list[Operand] = [x, y] if w is None else [x, y, w]
+    core: list[AxisSelection] = [(chosen,), (chosen, *extra), (chosen,)][: len(operands)]
 
     fit = (name, *extra)
     out: Any = fit
@@ -292,8 +289,7 @@ def polyint(
         # One axis that the polynomial lacks numbers the constants; the others are its batch axes.
         own = plans.without(k.names, plans.without(p.names, (name,)))
         if len(own) > 1:
-            listed = ", ".join(own)
-            problem = f"the constants have several axes that are not batch axes of the polynomial: {listed}"
+            problem = f"the constants have several axes that are not batch axes of the polynomial: {', '.join(own)}"
             lines = f"the polynomial has: {facts(p)}", f"k has: {facts(k)}"
             raise AxisError(message("polyint", problem, *lines))
         if own:
@@ -519,8 +515,9 @@ def _check_count(function: str, argument: str, value: object) -> int:
 
 def _require_concrete(function: str, x: Core, hint: str) -> None:
     if isinstance(x.array, Tracer):
-        values = "values, which are not known under jit, grad or vmap"
-        problem = f"the size of the result depends on {values}"
+        problem = (
+            "the size of the result depends on values, which are not known under jit, grad or vmap"
+        )
         raise OperandError(message(function, problem, f"array has: {facts(x)}", hint=hint))
 
 
@@ -593,13 +590,11 @@ def _line_up_two(
         raise checks.unnamed(function, p1)
 
     plain = _vary_name("degree", (*own_names(p1), *own_names(p2)))
-    core: list[AxisSelection] = []
-    for operand, own in ((p1, first), (p2, second)):
-        # A plain scalar is a constant: it has no coefficient axis.
-        if isinstance(operand, Core) or np.ndim(operand):
-            core.append(own or plain)
-        else:
-            core.append(())
+    # A plain scalar is a constant: it has no coefficient axis.
+    core: list[AxisSelection] = [
+        (own or plain) if isinstance(operand, Core) or np.ndim(operand) else ()
+        for operand, own in ((p1, first), (p2, second))
+    ]
     return [p1, p2], core, (out,)
 
 
