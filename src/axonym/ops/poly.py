@@ -185,8 +185,7 @@ def polyfit(
         x: axes {axis, ...}; the positions of the points.
         y: axes {axis, ...}; their values. Along axes that `x` and `w` lack, all fits share one factorisation.
         deg: the degree.
-        rcond: singular values below this fraction of the largest one count as zero; by default the machine epsilon of
-            the dtype times the number of points.
+        rcond: singular values below this fraction of the largest count as zero; by default n times the machine epsilon.
         full: also return the residual sums of squares, the rank, the singular values over the coefficient axis and
             `rcond`.
         w: axes among those of `x`, with `axis`; factors of the errors, not of their squares.
@@ -297,8 +296,7 @@ def polyint(
     elif jnp.ndim(k):
         constants = _vary_name("constants", p.names)
 
-    core = [chosen, constants]
-    times = _check_count("polyint", "m", m)
+    times, core = _check_count("polyint", "m", m), [chosen, constants]
     return batched(_polyint, [p, k], core, (name,), each=True, in_place=True, m=times)
 
 
@@ -395,8 +393,8 @@ def roots(
 
     Args:
         p: axes {axis}; with `strip_zeros=False`, {axis, ...}.
-        strip_zeros: drop leading zero coefficients. The number of roots then depends on values, so that this works only
-            outside jit. Otherwise there is one root less than coefficients, and missing ones are NaN.
+        strip_zeros: drop leading zero coefficients, outside jit only, since the number of roots then depends on values.
+            Otherwise there is one root less than coefficients, and missing ones are NaN.
         axis: the coefficient axis; by default the only one.
 
     Returns:
@@ -413,7 +411,7 @@ def roots(
         return _apply(_roots, p, axis)
     if not isinstance(p, Core):
         raise checks.unnamed("roots", p)
-    # Outside the engine: its kernels are compiled, and here the size of the result depends on values.
+    # Outside the engine, whose kernels are compiled: the size of the result depends on values.
     hint = "strip_zeros=False gives each polynomial one root less than it has coefficients"
     at = position_of("roots", p, _choose_coefficients("roots", p, axis))
     if p.array.ndim != 1:
@@ -432,8 +430,6 @@ def trim_zeros(
 ) -> "NamedArray":
     """Remove positions where all elements are zero at the front ("f"), the back ("b") or both ends of an axis.
 
-    The size of the result depends on values, so that this works only outside jit.
-
     Args:
         f: axes {axis, ...}.
         trim: the ends to trim.
@@ -443,7 +439,7 @@ def trim_zeros(
         The axes of `f`.
 
     Raises:
-        OperandError: while tracing.
+        OperandError: while tracing, since the size of the result depends on values.
 
     Examples:
         >>> axn.trim_zeros(axn.named([0, 1, 2, 0], "degree"))
@@ -459,11 +455,10 @@ def trim_zeros(
     others = tuple(i for i in range(-array.ndim, 0) if i != at)
     (kept,) = np.nonzero(np.asarray(jnp.any(array != 0, axis=others)))
 
+    start = stop = 0  # for nothing but zeros, all of which go
     if kept.size:
         start = int(kept[0]) if "f" in trim else 0
         stop = int(kept[-1]) + 1 if "b" in trim else array.shape[at]
-    else:  # nothing but zeros, all of which go
-        start = stop = 0
     return wrap(f, lax.slice_in_dim(array, start, stop, axis=array.ndim + at), f.names)
 
 
@@ -498,8 +493,7 @@ def vander(x: "NamedArray", degree: AxisSelector, *, increasing: bool = False) -
 
 
 def _vander(x: jax.Array, *, size: int | None, increasing: bool) -> jax.Array:
-    # Flattened, because `jnp.vander` takes vectors only.
-    size = x.shape[-1] if size is None else size
+    size = x.shape[-1] if size is None else size  # `jnp.vander` takes vectors only
     return jnp.vander(x.reshape(-1), size, increasing).reshape(*x.shape, size)
 
 
@@ -557,7 +551,7 @@ def _apply(
     if not isinstance(p, Core):
         raise checks.unnamed(function, p)
     chosen = _choose_coefficients(function, p, axis)
-    name = selector(chosen, function)[0]
+    name, _ = selector(chosen, function)
     return batched(fn, [p], [chosen], (name,), each=True, in_place=True, **options)
 
 
