@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 SRC = ROOT / "src" / "axonym"
 TABLE = SRC / "places.py"
 COMMAND = "python tools/places.py"
-PACKAGES = (SRC, SRC / "nn", SRC / "partitioning")
+PACKAGES = (SRC, SRC / "nn", SRC / "partitioning", SRC / "random")
 # Run by themselves, or with another library.
 APART = {"__init__", "__main__", "command", "compat", "treescope"}
 COLUMNS = 100

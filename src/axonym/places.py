@@ -173,6 +173,19 @@ NAMES: dict[str, dict[str, str]] = {
         "axonym.report.schedule": "schedule",
         "axonym.report.show": "show visualize",
     },
+    "axonym.random": {
+        "axonym.random.distributions": (
+            "bernoulli beta binomial bits cauchy chisquare double_sided_maxwell exponential f "
+            "gamma generalized_normal geometric gumbel laplace loggamma logistic lognormal maxwell "
+            "normal pareto poisson rademacher randint rayleigh t triangular truncated_normal "
+            "uniform wald weibull_min"
+        ),
+        "axonym.random.keys": "fold_in split",
+        "axonym.random.vectors": (
+            "ball categorical choice dirichlet multinomial multivariate_normal orthogonal "
+            "permutation"
+        ),
+    },
 }
 # The modules of a package, for whoever writes the whole path.
 BELOW: dict[str, str] = {
@@ -191,4 +204,5 @@ BELOW: dict[str, str] = {
         "addresses arguments blocks buffers captured collectives flattened fsdp held jit keys "
         "leaves numbers options permutations placement processes shard shard_map stages trees"
     ),
+    "axonym.random": "distributions keys vectors",
 }

@@ -211,7 +211,8 @@ def polyfit(
     extra = plans.without(own_names(y), (name, *own_names(x), *own_names(w)))
 
     operands: list[Operand] = [x, y] if w is None else [x, y, w]
-    core: list[AxisSelection] = [(chosen,), (chosen, *extra), (chosen,)][: len(operands)]
+    core: list[AxisSelection] = [(chosen,), (chosen, *extra), (chosen,)]
+    del core[len(operands) :]
 
     fit = (name, *extra)
     out: Any = fit
