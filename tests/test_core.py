@@ -294,3 +294,15 @@ def test_a_module_as_an_argument_of_a_saved_program_is_refused_by_jax() -> None:
     exported = jax.export.export(jax.jit(lambda layer, x: layer(x)))(layer, axn.ones(A))
     with pytest.raises(ValueError, match=r"unregistered type .*Linear.*register_pytree_node_serialization"):
         exported.serialize()
+
+
+def test_names_are_a_tuple_to_all_but_the_errors_of_jax():
+    own, (D, E) = x(), axn.make_axes(d=2, e=3)
+    results = [own, -own, own + own, own.rearrange(("b", "a")), own.rename({"a": "c"}), own.broadcast_axis(D)]
+    results += [axn.vmap(lambda row: row, "a")(own), jax.jit(axn.softmax, static_argnums=1)(own, "a")]
+    for result in [*results, pickle.loads(pickle.dumps(own)), copy.deepcopy(own)]:
+        plain = tuple(result.names)
+        assert (repr(result.names), hash(result.names)) == (repr(plain), hash(plain))
+        with pytest.raises(ValueError, match="metadata") as caught:
+            jax.tree.map(lambda own, other: own, result, axn.ones((D, E)))
+        assert f"{plain} (as axn.rearrange(x, {plain}) stores it)" in str(caught.value)

@@ -11,7 +11,7 @@ from jax.core import Tracer
 
 from . import printing
 from .axis import Axis, AxisSelection, AxisSelector, names_in, selection
-from .core import Core, axes_of, facts, register, shape_of
+from .core import Core, Order, axes_of, facts, register, shape_of
 from .engine.checks import require
 from .engine.operators import equality_operator, left_operator, right_operator
 from .errors import AxisSizeError, OperandError, message
@@ -89,7 +89,7 @@ class NamedArray(Core):
                     problem = given_with_size(name, size, f"that dimension has size {real}")
                     lines = (f"axes: {given}", f"shape of the array: {tuple(have)}")
                     raise AxisSizeError(message("NamedArray", problem, *lines))
-        self.node = ((array,), names)
+        self.node = ((array,), Order(names))
 
     # properties
     @property

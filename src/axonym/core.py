@@ -4,6 +4,7 @@
 `NamedArray`, without an import cycle.
 """
 
+import inspect
 import json
 import operator
 from collections.abc import Callable, Sequence
@@ -24,6 +25,24 @@ if TYPE_CHECKING:
 
 
 C = TypeVar("C", bound="Core")
+
+
+class Order(tuple[str, ...]):
+    """The names of an array, as JAX compares and shows them where two trees differ.
+
+    JAX's errors say that the metadata of a node does not match, and not what to write: `cond`, loops and rules of
+    gradients want the same order of axes. So in its texts names appear with the call that stores them in this order.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        plain, frame = super().__repr__(), inspect.currentframe()
+        asking = frame.f_back if frame is not None else None
+        module = "" if asking is None else asking.f_globals.get("__name__", "")
+        if len(self) < 2 or not module.startswith("jax."):
+            return plain
+        return f"{plain} (as axn.rearrange(x, {plain}) stores it)"
 
 
 class Core:
@@ -92,6 +111,8 @@ def wrap(like: Core, array: Payload, names: Names) -> "NamedArray":
     """Name the result of an operation on `like`, unchecked."""
     cls = type(like)
     made = object.__new__(cls)
+    if names.__class__ is not Order:
+        names = Order(names)
     made.node = ((array,), names)
     return made  # type: ignore[return-value]  # the one concrete subclass is NamedArray, which this file cannot import
 

@@ -133,9 +133,44 @@ def test_a_step_that_returns_no_pair(x: axn.NamedArray) -> None:
     axn.scan(lambda carry, row: carry + row.sum(), "pos")(axn.zeros(()), x)
 
 
-@theirs("cond branch outputs must have the same pytree structure", page="faq.md", answer="Let both end in the same one")
+def turned(x: axn.NamedArray) -> axn.NamedArray:
+    return x.rearrange(("embed", ...))
+
+
+STORED = "('batch', 'pos', 'embed') (as axn.rearrange(x, ('batch', 'pos', 'embed')) stores it)"
+TURNED = "('embed', 'batch', 'pos') (as axn.rearrange(x, ('embed', 'batch', 'pos')) stores it)"
+WHERE_ORDERS_DIFFER = {"page": "faq.md", "answer": "Let both end in the same one"}
+
+
+@theirs(f"with pytree metadata {STORED} but false_fun output is a", **WHERE_ORDERS_DIFFER)
 def test_branches_in_different_orders(x: axn.NamedArray) -> None:
-    jax.lax.cond(True, lambda x: x, lambda x: x.rearrange(("embed", ...)), x)
+    jax.lax.cond(True, lambda x: x, turned, x)
+
+
+@theirs(f"carry output is a <class 'axonym.array.NamedArray'> with pytree metadata {TURNED}", **WHERE_ORDERS_DIFFER)
+def test_a_carry_of_jax_that_changes_the_order_of_axes(x: axn.NamedArray) -> None:
+    jax.lax.scan(lambda carry, _: (turned(carry), None), x, None, length=2)
+
+
+@theirs(
+    f"The input carry x is a <class 'axonym.array.NamedArray'> with pytree metadata {STORED}", **WHERE_ORDERS_DIFFER
+)
+def test_a_loop_of_jax_that_changes_the_order_of_axes(x: axn.NamedArray) -> None:
+    jax.lax.while_loop(lambda x: x.sum().array < 1, turned, x)
+
+
+@theirs(f"bwd output structure PyTreeDef((CustomNode(NamedArray[{TURNED}], [*]),))", **WHERE_ORDERS_DIFFER)
+def test_a_cotangent_in_another_order(x: axn.NamedArray) -> None:
+    double = jax.custom_vjp(lambda x: 2 * x)
+    double.defvjp(lambda x: (2 * x, None), lambda _, g: (turned(2 * g),))
+    axn.grad(lambda x: double(x).sum())(x)
+
+
+@theirs(f"PyTreeDef(CustomNode(NamedArray[{STORED}], [*])) and", **WHERE_ORDERS_DIFFER)
+def test_a_tangent_in_another_order(x: axn.NamedArray) -> None:
+    double = jax.custom_jvp(lambda x: 2 * x)
+    double.defjvp(lambda primals, tangents: (2 * primals[0], turned(2 * tangents[0])))
+    axn.grad(lambda x: double(x).sum())(x)
 
 
 @theirs("this argument was not marked as static", page="faq.md", answer="close over the axis")

@@ -130,7 +130,13 @@ ROWS = [
     Row("a carry that changes", "good", "a_carry_that_changes_axes a_carry_that_changes_its_dtype"),
     Row("a carry that starts as a number", "good", "a_carry_that_starts_as_a_number"),
     Row("a step that returns no pair", "good", "a_step_that_returns_no_pair"),
-    Row("branches in different orders", "usable", "branches_in_different_orders", "JAX's text, with the names"),
+    Row(
+        "axes in different orders, to JAX",
+        "usable",
+        "branches_in_different_orders a_carry_of_jax_that_changes_the_order_of_axes a_cotangent_in_another_order"
+        " a_loop_of_jax_that_changes_the_order_of_axes a_tangent_in_another_order",
+        "JAX's text, with the names and what stores them so",
+    ),
     Row("jax.jit with an axis", "usable", "jit_of_jax_with_an_axis", "JAX's text"),
     Row("jax.tree.map over names", "misleading", "tree_map_of_jax_over_names", "JAX's text, told in the FAQ"),
     # Layouts.

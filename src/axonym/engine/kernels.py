@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ..core import Order
 from ..errors import OperandError, message
 from ..faults import empty_arrays
 from ..kinds import Payload, type_text
@@ -43,7 +44,7 @@ class Kernel:
         def fetchable(*arrays: Payload) -> Any:
             return empty_arrays.unsplit_empty(body(*arrays))
 
-        self.names = names
+        self.names = Order(names)
         self.body = fetchable
         self.call = jitted(fetchable)
 
