@@ -198,3 +198,39 @@ def test_optax_takes_masks_and_labels():
     np.testing.assert_array_equal(updates["m"].table.weight.array, 2 * model["m"].table.weight.array)
     np.testing.assert_array_equal(updates["a"].weight.array, model["a"].weight.array)
     np.testing.assert_array_equal(updates["m"].blocks.stacked.norm.weight.array, 0)
+
+
+def test_a_tree_of_labels_that_optax_calls():
+    linear = nn.Linear.init(E, H, key=KEY)
+    hint = (
+        "  hint: Optax calls a tree of labels that is a module: give it a function, "
+        "lambda model: axn.parameters.labels(model, label)"
+    )
+
+    class Named(eqx.Module):
+        linear: nn.Linear
+
+        def __call__(self, x):
+            return self.linear(x)
+
+    class Product(eqx.Module):
+        weight: axn.NamedArray
+
+        def __call__(self, x):
+            return axn.dot(x, self.weight, axis="embed")
+
+    for model, text in [
+        (linear, "Linear: expected a NamedArray, got Linear"),
+        (Named(linear), "Linear: expected a NamedArray, got Named\n  in the layer: linear"),
+        (nn.Stacked.init(L, nn.LayerNorm)(E), "Stacked: its layers are not called as one"),
+        (Product(axn.ones(E)), "dot: expected a NamedArray, got Product"),
+    ]:
+        each = {"all": optax.sgd(1.0)}
+        labels = parameters.labels(model, lambda path, x: "all")
+        with pytest.raises(OperandError) as error:
+            optax.multi_transform(each, labels).init(model)
+        assert str(error.value) == f"{text}\n{hint}"
+        optax.multi_transform(each, lambda tree: parameters.labels(tree, lambda path, x: "all")).init(model)
+    # A function that Optax calls rightly has hints of its own.
+    with pytest.raises(OperandError, match='hint: write lambda path, x: "table"'):
+        optax.multi_transform(each, lambda tree: parameters.labels(tree, "all")).init(model)

@@ -42,6 +42,19 @@ def layer_at_work() -> str | None:
     return ".".join(path) or None
 
 
+def is_called_by_optax() -> bool:
+    """Return whether Optax calls a module, which it takes for a function that makes masks or labels of a model."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        caller = frame.f_back
+        if caller is not None and caller.f_globals.get("__name__", "").startswith("optax."):
+            variables = frame.f_locals
+            # As in methods of users, and in the call of a layer.
+            return _is_module(variables.get("self")) or _is_module(variables.get("layer"))
+        frame = caller
+    return False
+
+
 def array_at_work() -> Any:
     """Return the named array that the package's function works on, the innermost one that has any; None if none has.
 

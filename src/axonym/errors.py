@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from .callers import layer_at_work
+from .callers import is_called_by_optax, layer_at_work
 
 __all__ = [
     "ArgumentError",
@@ -32,6 +32,10 @@ __all__ = [
 ]
 
 _LAYER = "in the layer: "
+_OF_OPTAX = (
+    "Optax calls a tree of labels that is a module: give it a function, "
+    "lambda model: axn.parameters.labels(model, label)"
+)
 E = TypeVar("E", bound="AxonymError")
 
 
@@ -140,6 +144,8 @@ def message(function: str, problem: str, *facts: str, hint: str | None = None) -
     layer = None if any(fact.startswith(_LAYER) for fact in facts) else layer_at_work()
     if layer is not None:
         facts = (*facts, f"{_LAYER}{layer}")
+    if is_called_by_optax():
+        hint = _OF_OPTAX
     lines = [f"{function}: {problem}", *facts]
     if hint:
         lines.append(f"hint: {hint}")

@@ -254,7 +254,10 @@ def _inputs(owner: eqx.Module, names: Names) -> Names | None:
 
 
 def labels(tree: Tree, label: Callable[[str, Any], Any]) -> Tree:
-    """Label the floating arrays of a tree by their paths and axes, as `optax.multi_transform` takes it.
+    """Label the floating arrays of a tree by their paths and axes, for `optax.multi_transform`.
+
+    Optax calls what is callable, as most models are, and so are their labels. So give it a function that makes the
+    labels: `lambda model: axn.parameters.labels(model, label)`.
 
     Args:
         tree: any tree.
@@ -265,6 +268,17 @@ def labels(tree: Tree, label: Callable[[str, Any], Any]) -> Tree:
 
     Raises:
         OperandError: if `label` is not callable.
+
+    Examples:
+        >>> import optax
+        >>> Vocab, Embed = axn.make_axes(vocab=10, embed=4)
+        >>> model = axn.nn.Embedding.init(Vocab, Embed, key=jax.random.key(0))
+        >>> label = lambda path, x: "table" if "vocab" in x.names else "rest"
+        >>> axn.parameters.labels(model, label).weight
+        'table'
+        >>> each = {"table": optax.sgd(0.1), "rest": optax.adam(1e-3)}
+        >>> optimizer = optax.multi_transform(each, lambda model: axn.parameters.labels(model, label))
+        >>> state = optimizer.init(model)
     """
     if not callable(label):
         problem = f"expected a function of a path and an array, got {type_text(label)}"

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import jmp
 import numpy as np
+import optax
 import pytest
 
 import axonym as axn
@@ -330,6 +331,16 @@ def test_results_lie_as_the_mapping_says_and_parameters_are_laid_out(name, auto_
         found = constraints(jax.make_jaxpr(run)(layer, x).jaxpr)
     if jax.tree.leaves(layer) and name != "RotaryTable":
         assert len(found) > len(jax.tree.leaves(layer))
+
+
+def test_labels_of_a_layer_are_no_function():
+    """Optax calls them, since a layer is callable; whatever a layer does first, the error says what to write."""
+    for name, row in ROWS.items():
+        labels = axn.parameters.labels(row.layer(), lambda path, x: "all")
+        if callable(labels) and jax.tree.leaves(labels):
+            with pytest.raises(OperandError, match="lambda model: axn") as error:
+                optax.multi_transform({"all": optax.sgd(1.0)}, labels).init(row.layer())
+            assert error.value.hint.startswith("Optax calls a tree of labels"), name
 
 
 @each_row

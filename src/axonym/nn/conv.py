@@ -13,7 +13,7 @@ from jax import lax
 
 from ..array import NamedArray
 from ..axis import Axis, AxisSelection, axis_name, names_in, selection, selectors, shown, sized
-from ..core import facts, wrap
+from ..core import Core, facts, wrap
 from ..dtypes import at_least_float32
 from ..engine import auto, checks, kernels
 from ..engine.renaming import up_to_renaming
@@ -51,6 +51,8 @@ class _Conv(Layer):
     def _check(self, x: NamedArray) -> tuple[Names, tuple[int, ...]]:
         """Check the input, and return the names and sizes of its spatial axes."""
         function = type(self).__name__
+        if not isinstance(x, Core):
+            raise checks.unnamed(function, x, self.In.name)
         stored = Axis(self.weight.names[0], self.Out.size)
         sized = tuple(axis for axis in self.Spatial if isinstance(axis, Axis))
         check_input(function, x, (self.In, *sized), (self.Out, stored), blocks=self.groups == 1)
