@@ -18,8 +18,6 @@ import pytest
 
 import axonym as axn
 from axonym import debug, mup, nn, parameters, partitioning, quant, state_dict
-from axonym.partitioning.shard import lay_out_tree, names_of
-from axonym.report.show import arrays_of
 
 Batch, Embed, Mlp, Layers = axn.make_axes(batch=8, embed=8, mlp=4, layers=2)
 KEYS = jax.random.split(jax.random.key(0), 3)
@@ -146,8 +144,6 @@ ALL: dict[str, Call] = {
     "parameters.table": lambda tree: str(parameters.table(tree, mapping=MAPPING, mesh=MESH)),
     "parameters.walk": lambda tree: [own.path for own in parameters.walk(tree)],
     "partitioning.fsdp_mapping": lambda tree: partitioning.fsdp_mapping(tree, "data", MESH, min_size=1),
-    "partitioning.shard.lay_out_tree": lambda tree: lay_out_tree(tree, axn.Mappings(MAPPING), MESH),
-    "partitioning.shard.names_of": names_of,
     "partitioning.show": lambda tree: str(partitioning.show(tree, MAPPING, MESH)),
     "plan": lambda tree: axn.plan(same, {"data": 2}, tree, verify=0).best.mappings,
     "pspec_for": lambda tree: axn.pspec_for(tree, MAPPING, MESH),
@@ -156,7 +152,6 @@ ALL: dict[str, Call] = {
     "quant.quantize_linear_layers": lambda tree: quant.quantize_linear_layers(
         tree, quant.QuantizationConfig(quant.Int8DotGeneral)
     ),
-    "report.show.arrays_of": lambda tree: [path for path, _, _ in arrays_of(tree, "show")],
     "scan": stepped,
     "shard": lambda tree: axn.shard(tree, MAPPING, MESH),
     "shard_map": axn.shard_map(same, MAPPING, MESH),
@@ -195,6 +190,7 @@ LEFT_OUT = {
     "tests/partitioning/test_leaves.py": [
         *("all_gather", "all_to_all", "pcast", "pmax", "pmean", "pmin", "ppermute", "psum", "psum_scatter"),
     ],
+    "tests/neighbours": ["quant.quantize_with_qwix", "to_xarray"],
     "a call of the layers, which has what they need": [
         *("nn.BlockFoldable.__call__", "nn.BlockFoldable.fold", "nn.BlockFoldable.map", "nn.BlockFoldable.scan"),
         *("nn.BlockFoldable.fold_via", "nn.BlockFoldable.map_via", "nn.BlockFoldable.scan_via", "nn.from_inputs"),
@@ -204,12 +200,10 @@ LEFT_OUT = {
     ],
     "another name of a row": ["nn.BlockSeq.with_layers", "nn.Interleaved.with_layers", "nn.Stacked.with_layers"],
     "a class that other rows make": [
-        *("NamedJit.__init__", "ShardMap.__init__", "costs.planned.Candidate.__init__", "report.check.Report.__init__"),
+        "NamedJit.__init__",
+        "ShardMap.__init__",
     ],
-    "what others are made of": [
-        *("fromfunction", "partitioning.jit.remapped", "partitioning.shard.is_optimiser_state"),
-        *("partitioning.shard.paths_of", "partitioning.shard.several_of"),
-    ],
+    "a function of numbers": ["fromfunction"],
 }
 
 
@@ -251,4 +245,6 @@ def test_every_function_that_takes_a_tree_has_a_row() -> None:
     lines = (Path(__file__).parent / "api.txt").read_text().splitlines()
     signatures = [match for line in lines if (match := re.match(r"axonym\.([\w.]+)\((.*)\) -> ", line))]
     found = {signature[1] for signature in signatures if tree.search(signature[2])}
+    # Public for libraries that write reports, and called by all that is above.
+    found = {name for name in found if not name.startswith(("costs.", "report."))}
     assert found == {name for name, _, _ in ROWS}.union(*LEFT_OUT.values())

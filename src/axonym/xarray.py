@@ -56,7 +56,11 @@ def to_xarray(tree: Tree, coords: Mapping[Any, Any] | None = None) -> Any:
     if is_named_array(tree):
         return _with_coords(xr, "", tree, given)
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_named_array)
-    variables = {jax.tree_util.keystr(path, simple=True, separator="."): x for path, x in leaves}
+    variables = {
+        jax.tree_util.keystr(path, simple=True, separator="."): x
+        for path, x in leaves
+        if not is_named_array(x) or hasattr(x.array, "shape")  # a filter leaves None
+    }
     return xr.Dataset({name: _with_coords(xr, name, x, given) for name, x in variables.items()})
 
 

@@ -211,3 +211,10 @@ def test_a_stored_weight_is_not_quantised_again(dtype):
         quantize_with_qwix(model, rules)
     text = f"quantize_with_qwix: the weight of head is of {dtype.__name__}, so it is quantised already"
     assert str(caught.value) == text + "\n  hint: start from the model before"
+
+
+def test_a_layer_whose_weight_is_elsewhere_stays():
+    layer, rules = nn.Linear.init(Embed, Mlp, key=KEY), [qwix.QuantizationRule(weight_qtype=jnp.int8)]
+    model = quantize_with_qwix({"whole": layer, "hole": eqx.filter(layer, lambda _: False)}, rules)
+    assert jax.tree.structure(model["hole"]) == jax.tree.structure(eqx.filter(layer, lambda _: False))
+    assert jax.tree.structure(model["whole"]) == jax.tree.structure(quantize_with_qwix(layer, rules))

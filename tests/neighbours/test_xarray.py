@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -120,3 +121,8 @@ def test_a_named_array_is_data_of_xarray_and_pandas_as_any_array() -> None:
     np.testing.assert_array_equal(pd.DataFrame(X, columns=list("abcd"), index=[5, 6, 7]), VALUES)
     np.testing.assert_array_equal(frame.assign(three=row + 1)["three"], VALUES[1] + 1)
     assert pd.DataFrame([{"loss": row.mean()}])["loss"].astype(float).tolist() == [5.5]
+
+
+def test_holes_are_no_variables() -> None:
+    tree = {"x": X, "ids": axn.arange(axn.Axis("time", 3)), "f": jnp.tanh}
+    xr.testing.assert_identical(axn.to_xarray(eqx.filter(tree, eqx.is_inexact_array)), axn.to_xarray({"x": X}))

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeVar
 
 import jax
 
@@ -11,9 +11,8 @@ from ..errors import ArgumentError, OperandError, message, suggestion
 from ..kinds import type_text
 from ..layout.assignment import path_text
 from ..nn.linear import Linear
-from ..transform.leaves import is_hole
 from .fp8 import Fp8DotGeneral
-from .product import is_linear, with_product
+from .product import has_weight, is_linear, with_product
 
 __all__ = ["QuantizationConfig", "quantize_linear_layers"]
 
@@ -67,18 +66,13 @@ def quantize_linear_layers(tree: T, config: QuantizationConfig) -> T:
         hint = "write Fp8DotGeneral.init, or a lambda: each layer needs a state of its own"
         raise OperandError(message("quantize_linear_layers", problem, hint=hint))
     found, form = jax.tree.flatten_with_path(tree, is_leaf=is_linear)
-    layers = {path_text(path): leaf for path, leaf in found if _has_weight(leaf)}
+    layers = {path_text(path): leaf for path, leaf in found if has_weight(leaf)}
     chosen = _chosen(layers, config.targets)
     leaves: list[object] = []
     for path, leaf in found:
         leaves.append(with_product(leaf, make()) if path_text(path) in chosen else leaf)
     quantised: T = jax.tree.unflatten(form, leaves)
     return quantised
-
-
-def _has_weight(node: object) -> TypeGuard[Linear]:
-    """Return whether this is a layer whose weight `eqx.partition` has not moved to another tree."""
-    return isinstance(node, Linear) and not is_hole(node.weight)
 
 
 def _chosen(layers: dict[str, Linear], targets: Any) -> set[str]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from ..dtypes import at_least_float32
 from ..errors import ArgumentError, OperandError, message
 from ..layout.tracing import varying
 from ..nn.linear import Linear
+from ..transform.leaves import is_hole
 
 Pair: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 DimensionNumbers: TypeAlias = tuple[Pair, Pair]
@@ -123,6 +124,11 @@ def cotangent(
     own = tuple(at for at in range(result.ndim) if at not in (*summed, *batch))
     order = (*batch, *own, *(summed[of_other.index(at)] for at in sorted(of_other)))
     return lax.transpose(result, [order.index(at) for at in range(result.ndim)])
+
+
+def has_weight(node: object) -> TypeGuard[Linear]:
+    """Return whether this is a layer whose weight `eqx.partition` has not moved to another tree."""
+    return isinstance(node, Linear) and not is_hole(node.weight)
 
 
 def is_linear(node: object) -> bool:

@@ -18,7 +18,7 @@ from ..kinds import type_text
 from ..layout.assignment import path_text
 from ..lazy import library
 from ..nn.linear import Linear
-from .product import hashable, is_linear, with_product
+from .product import has_weight, hashable, is_linear, with_product
 
 __all__ = ["quantize_with_qwix"]
 
@@ -65,11 +65,11 @@ def quantize_with_qwix(tree: T, rules: Sequence[Any], *, store: bool = False) ->
     for rule in rules:
         _check_settings(rule, store)
     found, form = jax.tree.flatten_with_path(tree, is_leaf=is_linear)
-    layers = {_path(path): leaf for path, leaf in found if is_linear(leaf)}
+    layers = {_path(path): leaf for path, leaf in found if has_weight(leaf)}
     _check_matches(rules, layers)
 
     def quantised(path: str, leaf: Any) -> Any:
-        rule = _rule_of(rules, path) if is_linear(leaf) else None
+        rule = _rule_of(rules, path) if has_weight(leaf) else None
         if rule is None or rule.weight_qtype is None:
             return leaf
         dtype = leaf.weight.dtype
