@@ -25,28 +25,29 @@ def cost(
 ) -> "Cost":
     """Tell what a mapping costs: which collectives run because of which named axis, memory, and an estimate of time.
 
-    The function is compiled for the mesh, and the program is read; nothing is computed. For the TPUs of the table of
-    targets, it is compiled for them, if `libtpu` is installed, and otherwise for this machine, which must then have as
-    many devices as the mesh; they may be simulated. Traced, it needs neither a compiler nor devices.
+    By default, the function is compiled for the mesh and the program is read; nothing is computed. If `libtpu` is
+    installed, programs for the TPUs among the targets are compiled for them. Otherwise, the function is compiled for
+    this machine, which must have as many devices as the mesh; they may be simulated. At the traced depth, neither a
+    compiler nor devices are needed.
 
     Args:
-        fn: a function or a module. What a `named_jit` function donates counts; its mappings are replaced by the
-            ones given here.
-        mapping: as in `axn.check`. With None, a `named_jit` function keeps its own mappings, and arguments on a mesh of
-            these sizes stay as they lie on it; other functions have the current mapping.
+        fn: a function or a module. Donations of a `named_jit` function count; its mappings are replaced by the given
+            one.
+        mapping: the mapping, as in `axn.check`. With None, a `named_jit` function keeps its own mappings, other
+            functions use the current one, and arguments that lie on a mesh of these sizes stay as they are.
         mesh: a mesh, an `AbstractMesh`, or sizes such as `{"data": 4, "model": 2}`, whose axes are then Auto.
-        args: arguments: trees of arrays or of `jax.ShapeDtypeStruct`s, named or not; all else is static.
+        args: arguments: trees of arrays or of `jax.ShapeDtypeStruct`s, named or not. Other leaves are static.
         target: the device that times and memory are for: a name of `axn.partitioning.TARGETS`, or a `Target`.
-        depth: where the numbers come from: `compiled`, from the program of a compiler; `traced`, from the types of the
-            function on Explicit mesh axes, by arithmetic.
+        depth: the source of the numbers: `compiled` reads the program of a compiler; `traced` counts by the types of
+            the function on Explicit mesh axes.
         kwargs: keyword arguments.
 
     Returns:
-        The report, which prints as tables, with its content in attributes. All numbers are those of one device.
+        The report, which prints as tables and has its content in attributes. All numbers are those of one device.
 
     Raises:
-        ShardingError: if there is no mapping, or it does not fit; if what is to be traced needs Auto mesh axes.
-        OperandError: for what cannot be called, or an unknown target; if this machine has too few devices.
+        ShardingError: if there is no mapping, or it does not fit; if a function to trace needs Auto mesh axes.
+        OperandError: if `fn` cannot be called; for an unknown target; if this machine has too few devices.
         ArgumentError: for an unknown depth.
 
     Examples:
@@ -59,7 +60,7 @@ def cost(
         ...     print(one.kind, one.mesh_axes, one.axis, one.nbytes, "bytes")
         all-reduce ('model',) mlp 8192 bytes
     """
-    # Here, so that who asks for no cost does not wait for it.
+    # Imported here, so that a program that asks for no cost does not wait for the readers.
     from ..report import abstract_mesh
     from .compiled.devices import find_target
     from .compiled.reader import compile_cost

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 __all__ = ["plan"]
 
-# From so many of the best starts, the search moves on.
+# The search moves on from so many of the best starts.
 CLIMBED = 2
-# With so many of them, other values of arguments are tried first.
+# Other values of arguments are tried with so many of the best starts.
 GIVEN = 2
-# Of what is counted, this part is for meshes of one axis more.
+# This part of the budget is for meshes with one axis more.
 FINER = 0.125
 
 
@@ -46,39 +46,43 @@ def plan(
 ) -> "Plan":
     """Find the mappings of a training step that take the least time and fit, by `axn.cost` in its traced depth.
 
-    Of mappings whose times differ by no more than 1 %, the one that sends least is the best. The best few are then
-    compiled for the target, and the best of these by the compiler wins. Where programs for the target cannot be
-    compiled, the plan says why.
+    If the times of mappings differ by no more than 1 %, the one that sends least is the best. The best few are then
+    compiled for the target, and the compiler decides between them. If programs for the target cannot be compiled here,
+    the plan says why.
 
-    The search begins with what experts write: nothing mapped; each axis of data on all mesh axes, with parameters
-    stored so, too, or along one of them; and along one mesh axis what divides the layers, such as heads and the width
-    of a perceptron, or experts, with the data along the others. From the best two of these, it moves one axis after
-    the other to other mesh axes, for the parameters, the computation or both, as long as that helps. Of a number of
-    devices, a mesh axis of the best is then divided, and something else moves to the mesh axis `inner` that this gives.
-    What is not legal teaches it what not to try again. It is deterministic, and no proof that nothing is better.
+    The search begins with mappings that experts write: nothing mapped; each axis of data on all mesh axes, with
+    parameters stored so, too, or along one of them; and axes that divide the layers, such as heads, the width of a
+    perceptron or experts, along one mesh axis, with data along the others. From the best two of these, it moves one
+    axis after another to other mesh axes, for the parameters, the computation or both, as long as that helps. If you
+    give a number of devices, it then divides a mesh axis of the best mapping, and moves something to the new mesh axis
+    `inner`. It learns from mappings that are not legal. The search is deterministic; it does not prove that no mapping
+    is better.
 
     Args:
-        fn: the whole step: forward, backward and optimiser; the forward pass alone favours other mappings.
-        mesh: as in `axn.cost`; or a number of devices, for which meshes of the axes `data` and `model` are compared,
-            and of `inner`, too, if all links are alike. If nothing is fixed then, `model` is not longer than `data`.
+        fn: the whole step: forward, backward and optimiser. The forward pass alone favours other mappings.
+        mesh: a mesh, as in `axn.cost`; or a number of devices. For a number, meshes of the axes `data` and `model` are
+            compared, and of `inner`, too, if all links are alike. If nothing is fixed, `model` is not longer than
+            `data`.
         args: arguments, as in `axn.cost`.
         target: the device that times and memory are for, as in `axn.cost`.
-        fixed: entries that stay: those of the computation, or `Mappings`, also of the parameters.
-        limit: how many mappings are counted at most, on all meshes together; a compiled one counts as 10.
-        verify: how many of the best are compiled. If none of them fits, those that follow are, until one does.
-        progress: is called with a `Progress` after each mapping; by default, a terminal shows a bar.
-        pipelined: the axis of layers that may become stages of a pipeline, and the axis that is cut into microbatches,
-            as in `axn.pipelined`, which the plan enters itself. Without it, no pipeline is tried.
-        choices: further keyword arguments of the function, for each of them the values that are compared, such as
-            checkpoint policies or numbers of microbatches; the first one to begin with.
+        fixed: entries that stay: a mapping of the computation, or `Mappings` that also have those of the parameters.
+        limit: the largest number of mappings that are counted, on all meshes together. A compiled one counts as 10.
+        verify: the number of the best mappings that are compiled. If none of them fits, the next ones are compiled
+            until one does.
+        progress: a function that gets a `Progress` after each mapping. By default, a terminal shows a bar.
+        pipelined: the axis of layers that may become stages of a pipeline, and the axis that is cut into microbatches.
+            The plan enters `axn.pipelined` itself. Without it, no pipeline is tried.
+        choices: further keyword arguments of the function, each with the values to compare, such as checkpoint policies
+            or numbers of microbatches. The search begins with the first value.
         kwargs: keyword arguments.
 
     Returns:
-        The plan, which prints as a table: `mappings`, `mesh`, `microbatches`, `choices`, and what the others cost.
+        The plan, which prints as a table. It has the best `mappings`, `mesh`, `microbatches` and `choices`, and the
+        costs of the others.
 
     Raises:
-        ShardingError: if what is fixed does not fit.
-        OperandError: for what cannot be called; for an unknown target; for choices without values; for a `pipelined`
+        ShardingError: if the fixed entries do not fit.
+        OperandError: if `fn` cannot be called; for an unknown target; for choices without values; for a `pipelined`
             that names no two axes of the arguments.
         ArgumentError: if `limit` or the number of devices is not positive, or `verify` is negative.
 
@@ -92,7 +96,7 @@ def plan(
         >>> found.mappings.compute
         AxisMapping(entries=(('batch', ('data',)),))
     """
-    # Here, so that who asks for no plan does not wait for it.
+    # Imported here, so that a program that asks for no plan does not wait for the search.
     from .compiled.devices import find_target
     from .search.result import Plan
     from .search.search import Budget, Lessons, Search
@@ -104,26 +108,28 @@ def plan(
         raise OperandError(message("plan", f"it takes a function or a module, not {type_text(fn)}"))
     step = Step(fn, args, kwargs, target, choices or {}, parse_pipeline(pipelined))
     known = find_target(target, "plan")
-    # With mesh axes of one kind, it does not matter which of them has how many devices.
+    # If all links are alike, meshes with swapped sizes are the same.
     meshes = list(iterate_meshes(mesh, is_symmetric=not fixed and not known.links))
     if limit < len(meshes):
         problem = f"limit={limit} mappings cannot be counted on {len(meshes)} meshes"
         raise ArgumentError(message("plan", problem, hint="use a larger limit"))
+    # Only a mesh of the caller may have devices.
     first: MeshLike | Mapping[str, int] = meshes[0]
     if not isinstance(mesh, int):
         first = mesh
     verifier = _make_verifier(first, target, limit, verify)
     tally = Tally(progress, limit)
     share = max(len(meshes), limit - verifier.reserve)
+    # The searches on all meshes share what they may spend, and what they learn.
     budget, lessons = Budget(share), Lessons()
     searches: list[tuple[_Counter, Search]] = []
     for sizes in meshes:
         counting = _Counter(step, sizes, tally)
         search = Search(counting.find_axes(fixed), counting.score, budget, lessons)
-        # At least half is left for the moves.
+        # The starts use at most half of the budget, so that the rest is left for changes.
         search.begin(max(1, share // (2 * len(meshes))), is_first=not searches)
         searches.append((counting, search))
-    # A link that is known by the name of its mesh axis cannot be divided.
+    # A target may have links for mesh axes by name; a new mesh axis would have none.
     divides = isinstance(mesh, int) and not known.links
     _climb(searches, budget, round(FINER * divides * share))
     if divides:
@@ -142,12 +148,13 @@ def plan(
     ranked = sort_near(sorted(candidates, key=_rank))
     (best, *others), text = verifier.run(ranked, counted, compile_candidate)
     tally.close()
+    # A choice without a candidate was not legal.
     illegal = counted - len(candidates)
     return Plan(best, tuple(others), counted, illegal, not budget.ran_out, text)
 
 
 def _make_verifier(mesh: object, target: Target | str, limit: int, wanted: int) -> "Verifier":
-    """Find out whether programs for the target can be compiled here."""
+    """Make the verifier, which knows whether programs for the target can be compiled here."""
     from ..report import abstract_mesh
     from .compiled.devices import find_obstacle, find_target
     from .search.verifier import Verifier
@@ -159,20 +166,21 @@ def _make_verifier(mesh: object, target: Target | str, limit: int, wanted: int) 
 
 
 def _climb(searches: "Sequence[tuple[_Counter, Search]]", budget: "Budget", reserved: int) -> None:
-    """Move on from the best starts, on whichever meshes they are, with a pipeline and without.
+    """Move on from the best starts on all meshes, with a pipeline and without.
 
     Args:
-        searches: on the meshes.
-        budget: how many choices may be counted.
-        reserved: how many of them are left for later.
+        searches: the searches on all meshes.
+        budget: the number of choices that may be counted.
+        reserved: the number of choices that are left for later.
     """
-    # Which start is the best depends on what is given to the step.
+    # The values of keyword arguments may change which start is the best.
     for at, choice in _find_best(searches, GIVEN):
         searches[at][1].give(choice)
     starts = _find_best(searches, 1)
     if len(starts) == 1:
         starts = _find_best(searches, CLIMBED)
     for number, (at, choice) in enumerate(starts):
+        # The rest is shared equally, so that the first start does not use all of it.
         left = max(0, budget.left - reserved)
         searches[at][1].climb(choice, left // (len(starts) - number))
 
@@ -182,7 +190,7 @@ def _divide(
 ) -> "list[tuple[_Counter, Search]]":
     """Divide a mesh axis of the best choices into two, and move something to the new one."""
     found: list[tuple[_Counter, Search]] = []
-    # With one axis, a mesh that is divided is one of those before.
+    # A mesh of one axis gives a mesh of two, which was searched before.
     flat = [one for one in searches if min(one[0].mesh.values()) > 1]
     starts = _find_best(flat, 1)
     for number, (at, choice) in enumerate(starts):
@@ -201,11 +209,11 @@ def _divide(
 def _find_best(
     searches: "Sequence[tuple[_Counter, Search]]", count: int
 ) -> "list[tuple[int, Choice]]":
-    """Return the best choices that were looked at, with the numbers of their searches.
+    """Return the best choices that were looked at, each with the number of its search.
 
     Args:
-        searches: on the meshes.
-        count: how many with a pipeline, and how many without.
+        searches: the searches on all meshes.
+        count: the number of choices with a pipeline, and of those without.
     """
     found: list[tuple[tuple[float, ...], int, Choice]] = []
     for at, (_, search) in enumerate(searches):
@@ -218,11 +226,11 @@ def _find_best(
 
 
 class _Counter:
-    """Count what mappings cost on one mesh.
+    """Counts the cost of choices on one mesh.
 
     Attributes:
-        mesh: its axes with their sizes.
-        candidates: the mappings that are legal.
+        mesh: the axes of the mesh with their sizes.
+        candidates: the candidates by choice, for legal choices.
     """
 
     def __init__(self, step: "Step", mesh: dict[str, int], tally: "Tally") -> None:
@@ -233,17 +241,17 @@ class _Counter:
         self.candidates: dict[Choice, Candidate] = {}
 
     def move_to(self, mesh: dict[str, int]) -> "_Counter":
-        """Return the same for another mesh."""
+        """Return a counter for another mesh."""
         other = copy.copy(self)
         other.mesh, other.candidates = mesh, {}
         return other
 
     def find_axes(self, fixed: ResourceMapping | Mappings | None) -> "Axes":
-        """Return what can be mapped: the axes of the arguments.
+        """Return the axes that can be mapped: those of the arguments.
 
         Raises:
-            ShardingError: if what is fixed does not fit.
-            OperandError: if there are no axes of a pipeline.
+            ShardingError: if the fixed entries do not fit.
+            OperandError: if the arguments do not have the axes of a pipeline.
         """
         from .search.choice import Choice
         from .search.search import MICROBATCHES, Axes
@@ -257,7 +265,7 @@ class _Counter:
         if piped is not None and (entry := pinned.compute.get(piped[0])):
             microbatches = MICROBATCHES[0] * math.prod(self.mesh.get(axis, 1) for axis in entry)
         given = (0,) * len(choices)
-        # Mistakes of the function and of what is fixed are errors here, not choices that lose.
+        # Mistakes in the function or in the fixed entries are raised here; later, they would be choices that lose.
         report = self._step.cost(
             pinned, self.mesh, self._step.choose(given), microbatches, "traced"
         )
@@ -278,7 +286,7 @@ class _Counter:
         )
 
     def score(self, choice: "Choice") -> tuple[float, ...] | None:
-        """Count a choice; None, if it is not legal."""
+        """Return the numbers that decide about a choice; None if it is not legal."""
         from .search.result import Candidate
 
         mappings = choice.make_mappings(self._parameters, self._states)
@@ -299,10 +307,10 @@ class _Counter:
 def _check_piped(
     piped: tuple[str, str], parameters: Mapping[str, object], data: Mapping[str, object]
 ) -> None:
-    """Check that there are axes for a pipeline.
+    """Check that the arguments have the axes of a pipeline.
 
     Raises:
-        OperandError: otherwise.
+        OperandError: if they do not.
     """
     for name, kind, there in (
         (piped[0], "parameters", parameters),
@@ -315,7 +323,7 @@ def _check_piped(
 
 
 def _rank(one: "Candidate") -> tuple[float, ...]:
-    """Return what decides; of mappings that cost the same, the shortest one is the best."""
+    """Return the numbers that decide; among mappings that cost the same, the shortest one wins."""
     from .search.verifier import rank
 
     entries = [*one.mappings.parameters.values(), *one.mappings.compute.values()]
@@ -323,7 +331,7 @@ def _rank(one: "Candidate") -> tuple[float, ...]:
 
 
 def _collect_sizes(report: "Cost", kind: str) -> dict[str, frozenset[int]]:
-    """Return the sizes of each axis of some arguments; derived axes go with their bases."""
+    """Return the sizes of each axis of one kind of arguments; derived axes count as their bases."""
     found: dict[str, frozenset[int]] = {}
     for row in report.arguments.get(kind, ()):
         shape = row.shape[len(row.shape) - len(row.names) :]
@@ -333,7 +341,7 @@ def _collect_sizes(report: "Cost", kind: str) -> dict[str, frozenset[int]]:
 
 
 def _count_elements(report: "Cost") -> dict[tuple[str, ...], int]:
-    """Return how many elements parameters with the same axes have."""
+    """Return the number of elements of parameters with the same axes, by these axes."""
     found: dict[tuple[str, ...], int] = {}
     for row in report.arguments.get("parameters", ()):
         names = tuple(dict.fromkeys(map(_find_base, row.names)))

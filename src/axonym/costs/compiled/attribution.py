@@ -21,7 +21,7 @@ from .program import Array, Program, Transfer, find_mesh_axes, iterate_instructi
 from .schedule import find_concurrent, find_windows
 from .work import count_contracted
 
-# What is summed over, and what is moved.
+# These sum over an axis; the others move or gather one.
 _SUMS = ("all-reduce", "reduce-scatter")
 
 
@@ -30,13 +30,13 @@ class _Part:
     """One operand of a collective.
 
     Attributes:
-        kind: of the collective.
-        mesh_axes: along which devices take part, without numbers.
-        array: the operand.
-        result: what the collective makes of it.
-        place: where the operation is.
-        origin: what makes the operand.
-        argument: the argument that it is a part of.
+        kind: the kind of the collective.
+        mesh_axes: the mesh axes along which devices take part, without numbers.
+        array: the type of the operand.
+        result: the type of the result for this operand.
+        place: the layer and the phase.
+        origin: the origin of the operand.
+        argument: the argument that it is a part of; None if it is computed.
     """
 
     kind: str
@@ -49,12 +49,15 @@ class _Part:
 
 
 class Attribution:
-    """Find for each collective of a program its mesh axes, its layer and the named axis that makes it necessary.
+    """Find, for each collective of a program, its mesh axes, its layer and the named axis that makes it necessary.
 
     Args:
         program: the program.
-        named: the names.
+        named: what names say about the program.
         target: the device that times are for.
+
+    Attributes:
+        places: the layers and phases of operations.
     """
 
     def __init__(self, program: Program, named: NameTable, target: Target) -> None:
@@ -76,11 +79,11 @@ class Attribution:
 
     @cached_property
     def _argument_layers(self) -> dict[str, str]:
-        """The layers, by what arguments call them."""
+        """The layers, by their paths in the arguments."""
         return {".".join(self._named.find_in_arguments(layer)): layer for layer in self.layers}
 
     def find_collectives(self) -> tuple[Collective, ...]:
-        """Return the collectives of the program, those of several arrays one by one, and what hides them."""
+        """Return the collectives of the program with their overlap; one of several arrays gives a row for each."""
         hiding = find_windows(self._program, self.places.find, self._target)
         transfers = list(map(_join_parts, self._program.list_transfers()))
         permutes = find_concurrent(self._program, transfers)
@@ -88,6 +91,7 @@ class Attribution:
         for transfer in transfers:
             key = transfer.computation, transfer.instruction.name
             mesh_axes = find_mesh_axes(transfer.groups, self._named.mesh)
+            # Only a permute may leave one direction of the ring unused.
             is_one_way = False
             if key in permutes:
                 ways = self._named.count_shards(strip_counts(mesh_axes))
@@ -102,6 +106,7 @@ class Attribution:
     def _find_collective(
         self, transfer: Transfer, mesh_axes: tuple[str, ...], i: int, is_one_way: bool
     ) -> Collective:
+        # Devices send what the function has, though a compiler may have widened it.
         part = self._find_part(transfer, mesh_axes, i)
         array = self._find_array(transfer, part, i)
         event = Sending(
@@ -132,7 +137,7 @@ class Attribution:
         place = self.places.find(source)
         if argument is not None:
             layer = find_layer(argument.path, self._argument_layers)
-            # The longer path tells more.
+            # The longer path says more: a gather before a loop has no layer of its own.
             layer = max(place.layer, layer, key=count_parts)
             place = place._replace(layer=layer)
         plain = strip_counts(mesh_axes)
@@ -141,10 +146,11 @@ class Attribution:
         return _Part(transfer.kind, plain, array, result, place, origin, argument)
 
     def _find_array(self, transfer: Transfer, part: _Part, i: int) -> Array:
-        """Return what is sent, as the function has it: the compiler for CPU widens numbers of 16 bits by itself."""
+        """Return the array that the function sends: the compiler for CPU widens numbers of 16 bits by itself."""
         array = part.array
         if array.dtype != "f32":
             return array
+        # It widens before a collective, or narrows after it.
         narrow = None
         if part.origin.narrow is not None:
             narrow = part.origin.narrow.dtype
@@ -156,6 +162,7 @@ class Attribution:
 
     def _find_source(self, own: str, origin: str, count: int, i: int) -> str:
         """Return the name of the operation that an operand of a collective belongs to."""
+        # A merged collective may have one name for each operand.
         merged = expand_merged(own)
         if count > 1 and len(merged) == count:
             return merged[i]
@@ -167,7 +174,7 @@ class Attribution:
         """Return the named axis that makes a collective necessary.
 
         Returns:
-            Its name; several, if each has mesh axes of its own; nothing, if it may be one or the other.
+            Its name; several names if each has mesh axes of its own; no name if it may be one or the other.
         """
         named = self._named
         computed = named.find_on(named.computed, part.mesh_axes)
@@ -178,7 +185,7 @@ class Attribution:
         return ()
 
     def _has_axis_each(self, candidates: Sequence[str], mesh_axes: Sequence[str]) -> bool:
-        """Return whether each mesh axis has one of these axes, as in a sum over the batch and positions."""
+        """Return whether each mesh axis belongs to one of these axes, as in a sum over the batch and positions."""
         named = self._named
         found: list[str] = []
         for name in candidates:
@@ -189,21 +196,22 @@ class Attribution:
     def _list_preferences(
         self, part: _Part, computed: Sequence[str], stored: Sequence[str]
     ) -> list[Callable[[str], bool]]:
-        """List what tells one axis from others on the same mesh axes, the surest first.
+        """List the signs that distinguish axes on the same mesh axes, the surest first.
 
         Args:
             part: the operand.
             computed: the candidates by the layout of the computation.
-            stored: those by the layout of parameters.
+            stored: the candidates by the layout of parameters.
         """
         found: list[Callable[[str], bool]] = []
         if part.argument is not None:
             names = part.argument.names
             found.append(lambda name: has_axis(name, names))
         if part.kind == "collective-permute":
-            # From one stage of a pipeline to the next.
+            # A pipeline sends from one stage to the next.
             found.append(lambda name: f"{name}.stage" in self._named.sizes)
         if part.kind in _SUMS:
+            # An optimiser has no activations, so the layout of parameters decides there.
             is_update = part.place.phase == "other" and self.places.has_gradient
             first = stored if is_update else computed
             summed = self._count_summed(part)
@@ -224,17 +232,17 @@ class Attribution:
         return found
 
     def _is_along(self, name: str, mesh_axes: Sequence[str]) -> bool:
-        """Return whether an axis lies on just these mesh axes."""
+        """Return whether exactly these mesh axes shard an axis."""
         both = (self._named.computed, self._named.stored)
         return any(set(mesh_axes) == set(entries.get(name, ())) for entries in both)
 
     def _has_all(self, name: str, mesh_axes: Sequence[str]) -> bool:
-        """Return whether an axis lies on all of these mesh axes, and perhaps on more."""
+        """Return whether all of these mesh axes, and perhaps more, shard an axis."""
         both = (self._named.computed, self._named.stored)
         return any(set(mesh_axes) <= set(entries.get(name, ())) for entries in both)
 
     def _count_summed(self, part: _Part) -> int:
-        """Return over how many elements the product sums that makes the operand; 0 if it is not a product."""
+        """Return the number of elements that the product of the operand sums over; 0 if it is not a product."""
         op = part.origin.op
         if op.opcode != "dot":
             return 0
@@ -244,6 +252,7 @@ class Attribution:
         """Return whether the collective gathers an axis."""
         if part.kind != "all-gather":
             return False
+        # The dimension that is longer afterwards is the gathered one.
         for before, after in zip(part.array.shape, part.result.shape, strict=False):
             if after > before and after in self._find_gathered_sizes(name, part.mesh_axes):
                 return True
@@ -267,6 +276,7 @@ class Attribution:
         named = self._named
         found: set[int] = set()
         for entries in (named.computed, named.stored):
+            # Mesh axes that are not gathered still divide the result.
             rest = tuple(axis for axis in entries.get(name, ()) if axis not in mesh_axes)
             ways = named.count_shards(rest)
             found.update(size // ways for size in named.sizes.get(name, ()))
@@ -274,7 +284,7 @@ class Attribution:
 
 
 def _join_parts(transfer: Transfer) -> Transfer:
-    """Join the parts of one array that an all-to-all takes, one for each device."""
+    """Join the operands of an all-to-all into one array: XLA writes a part for each device."""
     count = len(transfer.operands)
     if transfer.kind != "all-to-all" or count == 1:
         return transfer

@@ -16,7 +16,7 @@ from jax.sharding import AbstractMesh, Mesh
 from ...errors import OperandError, message, suggestion
 from ..shared.targets import TARGETS, Target
 
-# For numbers of chips, how they are connected in slices that exist.
+# The topology of the slices that exist, by their number of chips: a torus of two or three dimensions.
 _FLAT = {4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
 _SOLID = {
     4: "2x2x1",
@@ -29,9 +29,9 @@ _SOLID = {
     512: "8x8x8",
 }
 _SLICES = {"v5e": _FLAT, "v5p": _SOLID, "v6e": _FLAT}
-# What JAX calls them.
+# JAX has another name for these platforms.
 _PLATFORMS = {"cuda": "gpu"}
-# Without these, the library of TPUs asks the network which machine it is on.
+# Without these variables, libtpu asks the network which machine it is on, and waits.
 _OFFLINE = {
     "TPU_ACCELERATOR_TYPE": "v5litepod-16",
     "TPU_SKIP_MDS_QUERY": "1",
@@ -49,7 +49,7 @@ def find_target(target: Target | str, function: str = "cost") -> Target:
         function: what was called, for the message.
 
     Raises:
-        OperandError: if there is none of that name, or it is another thing.
+        OperandError: for an unknown name, and for what is neither a name nor a target.
     """
     if isinstance(target, Target):
         return target
@@ -67,11 +67,16 @@ def find_target(target: Target | str, function: str = "cost") -> Target:
 def make_device_mesh(mesh: object, abstract: AbstractMesh, target: Target) -> Mesh:
     """Return a mesh with devices to compile for.
 
-    Those of the mesh itself, if it has some. Otherwise, for a TPU that JAX can compile for on this machine, a
-    description of such devices; otherwise the devices of this machine, which may be simulated.
+    A mesh may have devices already. Otherwise, a TPU that JAX can compile for on this machine is described; for other
+    targets, the devices are those of this machine, which may be simulated.
+
+    Args:
+        mesh: the mesh of the caller, with devices or without.
+        abstract: the mesh without its devices.
+        target: the device that the program is for.
 
     Raises:
-        OperandError: if there are too few.
+        OperandError: if there are too few devices.
     """
     if isinstance(mesh, Mesh):
         return mesh
@@ -90,13 +95,14 @@ def make_device_mesh(mesh: object, abstract: AbstractMesh, target: Target) -> Me
 
 
 def find_obstacle(mesh: object, abstract: AbstractMesh, target: Target) -> str:
-    """Say why programs for a target cannot be compiled here; nothing, if they can."""
+    """Return why programs for a target cannot be compiled here; an empty text if they can."""
     platform = _PLATFORMS.get(target.platform, target.platform)
     try:
         devices = make_device_mesh(mesh, abstract, target).devices
     except OperandError as error:
         if platform == jax.default_backend():
             return error.problem
+        # The platform of the devices is a better reason than their number.
         devices = np.array(jax.devices())
     own = devices.flat[0].platform
     if has_compiler_of(devices.flat[0], target):
@@ -114,12 +120,12 @@ def has_compiler_of(device: Any, target: Target) -> bool:
 
 
 def describe_devices(target: Target, count: int) -> list[Any]:
-    """Return devices that are not there, and that JAX can compile for; none where it cannot."""
+    """Return descriptions of TPUs that JAX can compile for without having them; none where it cannot."""
     slices = _SLICES.get(target.name, {})
     if target.platform != "tpu" or count not in slices or jax.default_backend() == "tpu":
         return []
     library = importlib.util.find_spec("libtpu")
-    # A folder of that name has no file.
+    # A folder called libtpu looks like a package, but has no file.
     if library is None or library.origin is None:
         return []
     for name, value in _OFFLINE.items():

@@ -1,4 +1,4 @@
-"""Internal. Where an operand comes from: an argument of the program, a product, or another operation.
+"""Internal. The origin of an operand: an argument of the program, a product, or another operation.
 
 `attribution` and `work` follow an operand back through fusions, calls and loops. The module knows the text of HLO; it
 must not know names.
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from .program import Array, Computation, Instruction, Program, parse_arrays
 
-# What changes the form of an array, but not what it is.
+# These change the form of an array, but not its content.
 _PASSING = {
     "all-gather-done",
     "bitcast",
@@ -24,17 +24,18 @@ _PASSING = {
     "slice",
     "transpose",
 }
+# So many steps back are taken at most: a loop may pass its value on to itself.
 _LONGEST = 200
-# What the compiler for CPU computes and sends in float32.
+# The compiler for CPU computes and sends these in float32.
 _NARROW = ("bf16", "f16")
 
 
 class Origin(NamedTuple):
-    """Where a value comes from.
+    """The origin of a value.
 
     Attributes:
-        computation: where it is made.
-        op: what makes it: a parameter of the program, a product, or whatever else is not a change of form.
+        computation: the computation that makes it.
+        op: the instruction that makes it: a parameter of the program, a product, or another one that changes content.
         source: the first name of an operation on the way there.
         narrow: the type of the array before the compiler widened its numbers; None if it did not.
     """
@@ -46,9 +47,10 @@ class Origin(NamedTuple):
 
 
 def find_origin(program: Program, computation: str, name: str) -> Origin:
-    """Go back from a value to what makes it, through fusions, calls and loops."""
+    """Go back from a value to the instruction that makes it, through fusions, calls and loops."""
     source = ""
     narrow = None
+    # Entries of tuples that were taken apart, and must be found where a tuple is built.
     places: list[int] = []
     here, op = computation, program.computations[computation][name]
     for _ in range(_LONGEST):
@@ -62,7 +64,10 @@ def find_origin(program: Program, computation: str, name: str) -> Origin:
 
 
 def _find_narrow_type(op: Instruction, ops: Computation) -> Array | None:
-    """Return the type of what a compiler has widened by itself: where the function converts, the operation says so."""
+    """Return the type of an array before the compiler widened it; None if it did not.
+
+    A conversion that the function asks for has the name of that operation.
+    """
     if op.opcode != "convert" or op.source.endswith("convert_element_type"):
         return None
     before, after = parse_arrays(ops[op.operands[0]].type)[0], parse_arrays(op.type)[0]
@@ -70,13 +75,13 @@ def _find_narrow_type(op: Instruction, ops: Computation) -> Array | None:
 
 
 def find_later_type(program: Program, computation: str, name: str, place: int | None) -> str | None:
-    """Return the dtype to which all users of a value narrow it; None if some use it as it is.
+    """Return the dtype to which all readers of a value narrow it; None if one reads it as it is.
 
     Args:
         program: the program.
-        computation: where the value is.
+        computation: the computation that makes the value.
         name: its instruction.
-        place: its entry in a tuple; None if it is the whole.
+        place: its entry in a tuple; None for the whole value.
     """
     found: set[str | None] = set()
     for op in program.computations[computation].values():
@@ -88,6 +93,7 @@ def find_later_type(program: Program, computation: str, name: str, place: int | 
         elif op.opcode == "convert":
             found.add(_find_result_type(op))
         elif op.opcode == "fusion":
+            # Inside, the value has the name of a parameter.
             body = _find_body(op)
             parameter = _find_parameter(program.computations[body], op.operands.index(name))
             found.add(find_later_type(program, body, parameter, None))
@@ -116,13 +122,13 @@ def _find_parameter(ops: Computation, at: int) -> str:
 def _step_back(
     program: Program, here: str, op: Instruction, places: list[int]
 ) -> tuple[str, Instruction] | None:
-    """Return the instruction whose value an instruction passes on; None if it makes its own.
+    """Return the instruction whose value an instruction passes on; None if it makes a value of its own.
 
     Args:
         program: the program.
         here: the computation of the instruction.
         op: the instruction.
-        places: the entries of tuples that are looked for, the innermost last; changed.
+        places: the entries of tuples that are looked for, the innermost last. The call changes it.
     """
     ops = program.computations[here]
     if op.opcode == "parameter":
@@ -140,7 +146,7 @@ def _step_back(
 
 
 def _find_result(program: Program, op: Instruction) -> tuple[str, Instruction] | None:
-    """Return what the computation returns that an instruction runs."""
+    """Return the result of the computation that an instruction runs."""
     body = _find_body(op)
     for own in program.computations.get(body, {}).values():
         if own.is_root:
@@ -154,10 +160,11 @@ def _find_body(op: Instruction) -> str:
 
 
 def _find_argument(program: Program, here: str, op: Instruction) -> tuple[str, Instruction] | None:
-    """Return what the caller of a computation passes for one of its parameters."""
+    """Return the operand that the caller of a computation passes for one of its parameters."""
     callers = program.callers.get(here)
     if not callers:
         return None
+    # Several callers pass alike arrays, so the first one stands for all.
     outside, call = callers[0]
     at = int(op.line.split(" parameter(", 1)[1].split(")")[0])
     if at >= len(call.operands):

@@ -44,7 +44,7 @@ _MESH = re.compile(
 )
 _ORDER = re.compile(r"\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _AXIS_PART = re.compile(r"'([^']+)'(?::\((\d+)\)(\d+))?")
-# What a fusion of the compiler for TPU is called that sums and keeps a part.
+# The compiler for TPU gives this name to a fusion that sums, and keeps a part of the sum.
 _SUM_AND_SLICE = "all-reduce-scatter"
 
 
@@ -52,10 +52,10 @@ class Array(NamedTuple):
     """The type of an array on one device.
 
     Attributes:
-        dtype: as XLA writes it.
-        bits: those of an element.
+        dtype: the dtype, as XLA writes it.
+        bits: the bits of an element.
         shape: the dimensions.
-        space: where it is: 0 is the memory of the device, and others are closer to its units, or on the host.
+        space: the memory that holds it: 0 is that of the device; others are closer to its units, or on the host.
     """
 
     dtype: str
@@ -75,8 +75,8 @@ class Instruction(NamedTuple):
     Attributes:
         name: its own name.
         type: the text of its type.
-        opcode: what it does.
-        operands: the names of the instructions that it takes.
+        opcode: the name of its operation, such as `dot`.
+        operands: the names of the instructions whose results it takes.
         line: the whole line.
         is_root: whether it is the result of its computation.
     """
@@ -90,7 +90,7 @@ class Instruction(NamedTuple):
 
     @property
     def source(self) -> str:
-        """The operation of the function that it belongs to; nothing if the compiler does not say."""
+        """The operation of the function that it belongs to; empty if the compiler does not say."""
         found = _SOURCE.search(self.line)
         return "" if found is None else found[1]
 
@@ -105,11 +105,11 @@ class Transfer:
     Attributes:
         kind: one of `KINDS`.
         count: the number of runs, those of loops included.
-        computation: where it is.
+        computation: the computation that it is in.
         instruction: its line.
-        operands: the types of what it sends.
-        results: those of what it returns, one for each operand.
-        groups: the numbers of the devices that take part with each other, a row for each group; for a permute, rows are
+        operands: the types of the arrays that it sends.
+        results: the types of the arrays that it returns, one for each operand.
+        groups: the numbers of the devices that take part with each other, a row for each group; for a permute, a row is
             a source and its target.
     """
 
@@ -133,12 +133,12 @@ class Transfer:
 
     @property
     def pairs(self) -> frozenset[tuple[int, int]]:
-        """Which device a permute sends to which other one."""
+        """Source and target of each message of a permute."""
         return frozenset(map(tuple, self.groups.tolist()))
 
     @property
     def name(self) -> str:
-        """The operation of the source that it belongs to, or else its name in the text."""
+        """The operation of the function that it belongs to, or else its name in the text."""
         return self.instruction.source or self.instruction.name
 
 
@@ -146,7 +146,7 @@ class Program:
     """A compiled program.
 
     Attributes:
-        entry: the name of the computation that runs.
+        entry: the name of the computation that runs first.
         computations: the instructions of each, by name.
         callers: for each computation, the instructions that run it, with the computations that these are in.
         runs: how often each computation runs.
@@ -156,7 +156,7 @@ class Program:
 
     Args:
         text: `as_text()` of what `jax.jit(f).lower(...).compile()` returns.
-        unknown_trip_count: what to assume for a loop whose length XLA does not know.
+        unknown_trip_count: the number of iterations of a loop whose length XLA does not know.
 
     Raises:
         ValueError: if the text is not that of a compiled program.
@@ -164,6 +164,7 @@ class Program:
 
     def __init__(self, text: str, unknown_trip_count: int | None = None) -> None:
         self.entry, self.computations = _parse(text)
+        # The first line says how many devices run the program.
         header = text.split("\n", 1)[0]
         counts = re.findall(r"\b(?:num_partitions|replica_count)=(\d+)", header)
         self.devices = math.prod(map(int, counts))
@@ -175,7 +176,8 @@ class Program:
         self._count_runs()
 
     def _count_runs(self) -> None:
-        """Count how often computations run; in the text, each one stands behind those that it calls."""
+        """Count how often each computation runs."""
+        # In the text, a computation stands behind those that it calls, so callers come first in reverse.
         self.runs[self.entry] = 1
         for computation in reversed(self.computations):
             count = self.runs[computation]
@@ -189,11 +191,13 @@ class Program:
     def _count_calls(
         self, computation: str, op: Instruction, called: Sequence[str], count: int
     ) -> None:
+        # Inside of a loop of unknown length, all that runs is unknown, too.
         loop = self.unknown.get(computation)
         if op.opcode == "while":
             known = count_iterations(op, computation, self.computations)
             if known is None:
                 loop, known = op.name, self._unknown_trip_count or 1
+            # The condition counts as often as the body, which makes no difference.
             count *= known
         for name in called:
             self.runs[name] += count
@@ -204,7 +208,7 @@ class Program:
                 self.fused.add(name)
 
     def find_source_around(self, computation: str) -> str:
-        """Return the operation of the function whose loop or call runs a computation."""
+        """Return the operation of the function that runs a computation, such as a loop; empty if none is known."""
         here = computation
         while callers := self.callers.get(here):
             here, op = callers[0]
@@ -215,9 +219,8 @@ class Program:
     def list_transfers(self) -> list[Transfer]:
         """List the collectives, with the number of times each one runs.
 
-        Every branch of a conditional counts as if it ran. The compiler for TPU repeats a collective in each fusion that
-        takes a part in it: those of one channel and chain count once. What it calls all-reduce-scatter counts as
-        reduce-scatter.
+        Each branch of a conditional counts. The compiler for TPU repeats a collective in each fusion that takes part in
+        it: those of one channel and chain count once. Its all-reduce-scatter counts as reduce-scatter.
 
         Raises:
             ValueError: where a collective is inside a loop of unknown length, and no length was given.
@@ -234,6 +237,7 @@ class Program:
                 one = self._make_transfer(kind, computation, op)
                 channel = re.search(r"channel_id=(\d+)", op.line)
                 chain = re.search(r'chain_id="(\d+)"', op.line)
+                # Parts of one collective have the same channel and chain.
                 if chain and channel and computation in self.fused:
                     parts.setdefault((one.kind, channel[1], chain[1]), one)
                 else:
@@ -247,13 +251,14 @@ class Program:
                 f"{self.unknown[computation]}, whose trip count XLA does not know; "
                 "pass unknown_trip_count="
             )
+        # Inside of such a fusion stands an all-reduce, but devices send only parts.
         if computation.startswith(_SUM_AND_SLICE):
             kind = "reduce-scatter"
         ops = self.computations[computation]
         operands: list[Array] = []
         for name in _find_operands(kind, op):
             operands += parse_arrays(ops[name].type)
-        # A start returns what it takes, too.
+        # A start returns its operands before its results.
         results = parse_arrays(op.type)[-len(operands) :]
         groups = parse_groups(op.line, self.devices)
         count = self.runs[computation]
@@ -261,12 +266,12 @@ class Program:
 
 
 def _find_operands(kind: str, op: Instruction) -> tuple[str, ...]:
-    """Return the operands of a collective that are sent: others of a ragged one say where to, and what is there."""
+    """Return the operands that a collective sends; further ones of a ragged one are offsets and the result."""
     return op.operands[:1] if kind == "ragged-all-to-all" else op.operands
 
 
 def sum_bytes(arrays: Iterable[Array]) -> int:
-    """Return the size of arrays together."""
+    """Return the size of several arrays together, in bytes."""
     total = 0
     for array in arrays:
         total += array.nbytes
@@ -277,6 +282,7 @@ def parse_arrays(type_: str) -> list[Array]:
     """Return the arrays of a type such as `bf16[8,128]{1,0}`, or of a tuple of them."""
     found: list[Array] = []
     for letters, digits, rest, dims, layout in _ARRAY.findall(type_):
+        # The digits of a dtype are its bits; a bool has no digits, and takes a byte.
         bits = int(digits or 0)
         if letters == "pred":
             bits = 8
@@ -288,10 +294,12 @@ def parse_arrays(type_: str) -> list[Array]:
 
 
 def parse_groups(line: str, devices: int) -> np.ndarray:
-    """Return the groups of devices of a collective, by their numbers; XLA writes them in one of several ways.
+    """Return the groups of devices of a collective, by their numbers.
+
+    XLA writes them in one of four ways: as pairs of a permute, as lists, as a grid of numbers, or as axes of a mesh.
 
     Raises:
-        ValueError: if this is another way.
+        ValueError: if they are written in another way.
     """
     if pairs := _PAIRS.search(line):
         numbers = re.findall(r"\d+", pairs[1])
@@ -307,6 +315,7 @@ def parse_groups(line: str, devices: int) -> np.ndarray:
         return _parse_mesh_groups(mesh)
     if "replica_groups=" in line and "replica_groups={}" not in line:
         raise ValueError(f"cannot read the groups of devices in {line.strip()}")
+    # Without groups, all devices take part.
     return np.arange(devices).reshape(1, devices)
 
 
@@ -324,7 +333,7 @@ def _parse_numbers(text: str) -> list[int]:
 
 
 def _parse_mesh_groups(mesh: re.Match[str]) -> np.ndarray:
-    """Return the groups along axes of a mesh; of an axis, a part may take part, written `'name':(stride)size`."""
+    """Return the groups along axes of a mesh; `'name':(stride)size` stands for a part of an axis."""
     sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", mesh[1])}
     grid = np.arange(math.prod(sizes.values()))
     if mesh[2]:
@@ -357,10 +366,10 @@ def find_mesh_axes(groups: np.ndarray, mesh: Sequence[tuple[str, int]]) -> tuple
 
     Args:
         groups: the numbers of devices, a row for each group.
-        mesh: the axes with their sizes; devices are numbered by their place, the last axis fastest.
+        mesh: the axes with their sizes. Devices are numbered by their place, and the last axis counts fastest.
 
     Returns:
-        The names; of an axis along which only some devices take part, with their number: `data:2`.
+        The names. If only some devices along an axis take part, their number follows: `data:2`.
     """
     sizes = list(dict(mesh).values())
     if not sizes or groups.max(initial=0) >= math.prod(sizes):
@@ -372,7 +381,7 @@ def find_mesh_axes(groups: np.ndarray, mesh: Sequence[tuple[str, int]]) -> tuple
             continue
         several = len(set(places[0].tolist()))
         if is_pair and several < size and len(groups) > 1:
-            # A ring is written as the pairs of neighbours.
+            # A permute around a ring is written as pairs of neighbours, so all pairs count together.
             several = len(set(places.ravel().tolist()))
         if several < size:
             name = f"{name}:{several}"
@@ -385,6 +394,7 @@ def _parse(text: str) -> tuple[str, dict[str, dict[str, Instruction]]]:
     entry = ""
     computations: dict[str, dict[str, Instruction]] = {}
     current: dict[str, Instruction] = {}
+    # A computation is a header, a line for each instruction, and a closing brace.
     for line in text.splitlines():
         if header := _COMPUTATION.match(line):
             current = computations[header[2]] = {}
@@ -404,21 +414,22 @@ def _parse(text: str) -> tuple[str, dict[str, dict[str, Instruction]]]:
 def count_iterations(
     loop: Instruction, computation: str, computations: Mapping[str, Computation]
 ) -> int | None:
-    """Return how often a loop runs, if XLA knows it.
+    """Return the number of iterations of a loop; None if XLA does not know it.
 
-    The compiler for TPU does not write it down. Its loops count to the constant of their condition, those that it has
-    unrolled by more than one.
+    The compiler for TPU does not write it down. Its loops count up to the constant in their condition; a loop that it
+    has unrolled counts in larger steps.
 
     Args:
         loop: the loop.
-        computation: where it is.
-        computations: all of them.
+        computation: the computation that it is in.
+        computations: all computations.
     """
     if known := _TRIP_COUNT.search(loop.line):
         return int(known[1])
     condition = re.search(r"\bcondition=%?([\w.\-]+)", loop.line)
     if condition is None:
         return None
+    # Only conditions of the form `counter < constant` are understood.
     ops = computations[condition[1]]
     last = list(ops.values())[-1:]
     if not last or last[0].opcode != "compare" or "direction=LT" not in last[0].line:
@@ -435,7 +446,7 @@ def count_iterations(
 
 
 def _find_start(loop: Instruction, ops: Computation, place: int) -> int | None:
-    """Return from where a loop counts; zero, if its values come together; None, if the program does not say."""
+    """Return the first value of the counter of a loop; zero if the loop takes one tuple; None if it is not known."""
     given = ops[loop.operands[0]]
     if given.opcode != "tuple":
         return 0
@@ -446,7 +457,7 @@ def _find_start(loop: Instruction, ops: Computation, place: int) -> int | None:
 
 
 def _find_step(loop: Instruction, computations: Mapping[str, Computation], place: int) -> int:
-    """Return what a turn of a loop adds to its counter; one, if that is not to be seen."""
+    """Return what an iteration adds to the counter of a loop; one if the body does not say."""
     body = re.search(r"\bbody=%?([\w.\-]+)", loop.line)
     if body is None:
         return 1
@@ -471,7 +482,7 @@ def _parse_constant(op: Instruction) -> int | None:
 
 def find_called(op: Instruction) -> list[str]:
     """Return the computations that an instruction runs."""
-    # These name the computation that their start has run.
+    # The end of an asynchronous operation names the computation that its start has run.
     if op.opcode.endswith(("-update", "-done")):
         return []
     called: list[str] = _CALLED.findall(op.line)
@@ -481,7 +492,7 @@ def find_called(op: Instruction) -> list[str]:
 
 
 def find_text(compiled: jax.stages.Compiled | str) -> str:
-    """Return the text of a compiled program, or the text itself."""
+    """Return the text of a compiled program, or the argument if it is a text."""
     return compiled if isinstance(compiled, str) else compiled.as_text() or ""
 
 

@@ -26,7 +26,7 @@ from .program import Program, count_iterations, iterate_instructions
 from .schedule import estimate_operations
 from .work import iterate_amounts
 
-# How many elements share a byte of an array.
+# The number of elements that share a byte in compiled programs; JAX counts a byte for each.
 _SHARING = {"int4": 2, "uint4": 2, "float4_e2m1fn": 2, "int2": 4, "uint2": 4}
 
 
@@ -39,7 +39,13 @@ def compile_cost(
     args: tuple[Tree, ...],
     kwargs: dict[str, Tree],
 ) -> Cost:
-    """Compile a function for a mesh, and read the program; see `axn.cost`."""
+    """Compile a function for a mesh, and count what the program costs.
+
+    The arguments are those of `axn.cost`; `abstract` is the mesh without its devices.
+
+    Raises:
+        OperandError: if there are too few devices; if the program does not fit into their memory.
+    """
     devices = make_device_mesh(mesh, abstract, target)
     call = unwrapped(fn, args, kwargs)
     given = lay_out_arguments(fn, mapping, devices, args, kwargs)
@@ -47,7 +53,7 @@ def compile_cost(
     with given.enter(devices, ledger):
         made = compile_program(given.fn.lower(*given.args, **given.kwargs), target)
     kinds, named = given.describe(ledger, abstract)
-    # The length of a loop that nobody knows is taken to be one.
+    # A loop of unknown length counts as one iteration, and a note says so.
     program = Program(made.as_text() or "", unknown_trip_count=1)
     attribution = Attribution(program, named, target)
     communication = attribution.find_collectives()
@@ -57,7 +63,8 @@ def compile_cost(
     operations: float | None = None
     if has_compiler_of(device, target):
         operations = estimate_operations(program, target)
-    else:  # whose schedule says nothing about the target
+    else:
+        # The schedule of another compiler says nothing about the target.
         communication = assume_overlap(communication, work)
     return Cost(
         given.write_title(call.name),
@@ -79,7 +86,7 @@ def compile_program(lowered: jax.stages.Lowered, target: Target) -> jax.stages.C
     """Compile a program.
 
     Raises:
-        OperandError: if it needs more memory than the devices have that it is compiled for.
+        OperandError: if it needs more memory than its devices have.
     """
     try:
         return lowered.compile()
@@ -96,7 +103,7 @@ def compile_program(lowered: jax.stages.Lowered, target: Target) -> jax.stages.C
 
 
 def _write_notes(program: Program, attribution: Attribution) -> tuple[str, ...]:
-    """Say which loops count as one run."""
+    """List the loops that count as one iteration."""
     places: dict[str, str] = {}
     for computation, op in iterate_instructions(program):
         if op.opcode != "while":
@@ -110,9 +117,9 @@ def _write_notes(program: Program, attribution: Attribution) -> tuple[str, ...]:
 
 
 def _count_memory(kinds: Mapping[str, tuple[ArrayLayout, ...]], analysis: Any) -> Memory:
-    """Read what a device holds from what the compiler says."""
+    """Return the bytes that a device holds, by the analysis of the compiler."""
     held = {kind: sum(map(_count_bytes, rows)) for kind, rows in kinds.items()}
-    # The program may not take all arguments, which are there all the same, and its own layouts may have padding.
+    # Arguments that the program does not need are in memory nevertheless; layouts of its own may have padding.
     taken = analysis.argument_size_in_bytes - held["parameters"] - held["optimizer"]
     data = max(held["data"], taken)
     return Memory(
@@ -126,5 +133,5 @@ def _count_memory(kinds: Mapping[str, tuple[ArrayLayout, ...]], analysis: Any) -
 
 
 def _count_bytes(row: ArrayLayout) -> int:
-    """Return the bytes of an argument on one device, in which a compiler packs what is narrower than a byte."""
+    """Return the bytes of an argument on one device; compilers pack elements that are narrower than a byte."""
     return -(-(row.nbytes_per_device or 0) // _SHARING.get(row.dtype or "", 1))

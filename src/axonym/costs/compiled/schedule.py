@@ -23,7 +23,7 @@ _RUNNING = ("call", "conditional", "while")
 
 
 class _Span(NamedTuple):
-    """A part of a computation, by the places of its first and its last instruction, during which something is sent."""
+    """The instructions of a computation that run while something is sent, by the places of the first and the last."""
 
     computation: str
     first: int
@@ -33,20 +33,21 @@ class _Span(NamedTuple):
 def find_windows(
     program: Program, place_of: Callable[[str], Place], target: Target
 ) -> Mapping[Key, Window]:
-    """Find what a device computes while collectives are under way.
+    """Return what a device computes while collectives are under way.
 
-    The compilers for TPU and GPU split a collective into a start and an end; that for TPU also lets fusions which
-    compute something else carry it on. What is computed while several are under way is divided among them.
+    The compilers for TPU and GPU split a collective into a start and an end; the compiler for TPU also lets fusions
+    continue it while they compute something else. If several collectives are under way, they share the computation.
 
     Args:
-        program: whose instructions are in the order in which they run.
-        place_of: tells the layer of an operation.
-        target: what the times are for.
+        program: the program, whose instructions are in the order in which they run.
+        place_of: returns the place of an operation.
+        target: the device that times are for.
 
     Returns:
-        For each collective that does not block, its window.
+        The window of each collective that does not block.
     """
     spans = [*_find_pairs(program), *_find_chains(program)]
+    # The number of collectives that are under way during each instruction.
     sharing: dict[tuple[str, int], int] = {}
     for span, _ in spans:
         for place in range(span.first, span.last + 1):
@@ -70,7 +71,7 @@ def find_windows(
 
 
 def estimate_operations(program: Program, target: Target) -> float:
-    """Return how long the operations of a program take, one after another; what it sends takes none of that time."""
+    """Return how long the operations of a program take one after another, without collectives."""
     total = 0.0
     for op in program.computations[program.entry].values():
         total += _estimate_seconds(program, program.entry, op, target)
@@ -78,9 +79,9 @@ def estimate_operations(program: Program, target: Target) -> float:
 
 
 def find_concurrent(program: Program, transfers: Iterable[Transfer]) -> Mapping[Key, set[Pairs]]:
-    """Find, for each permute, which ones are under way while it is, itself among them.
+    """Return, for each permute, those that are under way at the same time, itself among them.
 
-    One that the compiler did not split is taken to be under way as long as its computation runs.
+    A permute that the compiler did not split is taken to be under way while its computation runs.
     """
     spans: dict[Key, _Span] = {}
     for span, keys in _find_pairs(program):
@@ -92,6 +93,7 @@ def find_concurrent(program: Program, transfers: Iterable[Transfer]) -> Mapping[
         key = transfer.computation, transfer.instruction.name
         whole = _Span(transfer.computation, 0, len(program.computations[transfer.computation]))
         permutes.append((key, spans.get(key, whole), transfer.pairs))
+    # Permutes are few, so each is compared with each.
     found: dict[Key, set[Pairs]] = {}
     for key, span, _ in permutes:
         found[key] = set()
@@ -102,13 +104,13 @@ def find_concurrent(program: Program, transfers: Iterable[Transfer]) -> Mapping[
 
 
 def _has_common_time(one: _Span, other: _Span) -> bool:
-    """Return whether two spans have a time in common, with the starts and the ends around them."""
+    """Return whether two spans overlap, with the starts and the ends around them."""
     is_same = one.computation == other.computation
     return is_same and max(one.first, other.first) <= min(one.last, other.last) + 1
 
 
 def _find_pairs(program: Program) -> list[tuple[_Span, list[Key]]]:
-    """List what is between `-start` and `-done` of the same collective."""
+    """List the spans between `-start` and `-done` of a collective, with the collectives that they contain."""
     found: list[tuple[_Span, list[Key]]] = []
     for computation, ops in program.computations.items():
         places = {name: place for place, name in enumerate(ops)}
@@ -121,6 +123,7 @@ def _find_pairs(program: Program) -> list[tuple[_Span, list[Key]]]:
             if kind in KINDS:
                 keys.append((computation, start.name))
             elif kind == "async":
+                # An asynchronous call may contain several collectives.
                 for called in find_called(start):
                     keys += _find_collectives(program, called)
             if keys:
@@ -130,8 +133,9 @@ def _find_pairs(program: Program) -> list[tuple[_Span, list[Key]]]:
 
 
 def _find_start(done: Instruction, ops: Mapping[str, Instruction]) -> Instruction:
-    """Return what an end belongs to."""
+    """Return the start that an end belongs to."""
     start = ops[done.operands[0]]
+    # An asynchronous operation may have updates between its start and its end.
     while start.opcode.endswith("-update"):
         start = ops[start.operands[0]]
     return start
@@ -146,7 +150,7 @@ def _find_collectives(program: Program, computation: str) -> list[Key]:
 
 
 def _find_chains(program: Program) -> list[tuple[_Span, list[Key]]]:
-    """List what fusions span that carry on the same collective, the first and the last one included."""
+    """List the spans from the first to the last fusion that takes part in the same collective."""
     places: dict[tuple[str, str], list[tuple[str, int]]] = {}
     members: dict[tuple[str, str], list[Key]] = {}
     for computation in program.fused:
@@ -161,7 +165,7 @@ def _find_chains(program: Program) -> list[tuple[_Span, list[Key]]]:
     found: list[tuple[_Span, list[Key]]] = []
     for key, where in places.items():
         (computation, _), *_ = where
-        # A chain that reaches into another computation is known here in part.
+        # A chain may reach into another computation; the part in the first one counts.
         own = [place for at, place in where if at == computation]
         found.append((_Span(computation, min(own), max(own)), members[key]))
     return found
@@ -169,6 +173,7 @@ def _find_chains(program: Program) -> list[tuple[_Span, list[Key]]]:
 
 def _find_caller(program: Program, computation: str) -> tuple[str, int]:
     """Return the computation and the place of the instruction that runs a fusion."""
+    # A fusion may stand in another fusion.
     here, op = program.callers[computation][0]
     while here in program.fused:
         here, op = program.callers[here][0]
@@ -178,7 +183,7 @@ def _find_caller(program: Program, computation: str) -> tuple[str, int]:
 def _estimate_seconds(program: Program, computation: str, op: Instruction, target: Target) -> float:
     """Return how long one run of an instruction computes, or reads and writes.
 
-    Collectives do neither, and what is started, such as a copy, is under way beside what comes next.
+    Collectives do neither. An operation that is only started, such as a copy, runs beside the following ones.
     """
     if op.opcode in KINDS or op.opcode.endswith("-start"):
         return 0.0
@@ -186,10 +191,12 @@ def _estimate_seconds(program: Program, computation: str, op: Instruction, targe
     if op.opcode in _RUNNING:
         total = 0.0
         for called in inner:
+            # A loop runs its body several times for each run of its own.
             runs = program.runs[called] / program.runs[computation]
             for own in program.computations[called].values():
                 total += runs * _estimate_seconds(program, called, own, target)
         return total
+    # Reading overlaps with computing, so the longer one counts.
     moving = count_amount(program, computation, op).nbytes / target.memory_bandwidth
     return max(_estimate_computing(program, computation, op, target), moving)
 
@@ -197,7 +204,7 @@ def _estimate_seconds(program: Program, computation: str, op: Instruction, targe
 def _estimate_computing(
     program: Program, computation: str, op: Instruction, target: Target
 ) -> float:
-    """Return how long one run of an instruction computes, with what a fusion has inside."""
+    """Return how long one run of an instruction computes, with the instructions inside of a fusion."""
     own = count_amount(program, computation, op)
     seconds = own.flops / target.flops_of(own.dtype) if own.flops else 0.0
     if op.opcode == "fusion":

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..shared.convolutions import Sliding, count_meetings
+from ..shared.dtypes import JAX_NAMES
 from ..shared.events import Amount
 from .origin import find_origin
 from .program import (
@@ -24,13 +25,13 @@ _CONTRACTING = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)')
 _WINDOW = re.compile(r"\bwindow=\{([^}]*)\}")
 _LABELS = re.compile(r"\bdim_labels=(\w+)_(\w+)->(\w+)")
 _PRODUCTS = ("gemm", "matmul", "dot")
-# What kernels for products of the rows of groups say.
+# Kernels for ragged products have this in their text.
 _RAGGED = "ragged_dot_tiling"
-# What kernels say that they compute: those that the compiler for TPU makes of attention, and of Pallas.
+# Kernels of Pallas, and those that the compiler for TPU makes of attention, estimate their operations.
 _ESTIMATE = re.compile(r'"cost_estimate":\s*\{"flops":\s*"?(\d+)')
-# These change a part of their first operand in place, by another one.
+# These write another operand into a part of their first one, in place.
 _CHANGING = {"dynamic-update-slice": 1, "scatter": -1}
-# These move no memory: they are names, forms or calls of what is counted by itself.
+# These move no memory: they rename a value, change its form, or call instructions that count themselves.
 _FREE = {
     "after-all",
     "async-start",
@@ -52,7 +53,7 @@ _FREE = {
 
 
 def iterate_amounts(program: Program) -> Iterator[Amount]:
-    """Yield what instructions compute, read and write, those inside of fusions with the operations alone."""
+    """Yield the amounts of all instructions; those inside of fusions have operations alone."""
     for computation, op in iterate_instructions(program):
         count = program.runs[computation]
         one = count_amount(program, computation, op)
@@ -62,40 +63,29 @@ def iterate_amounts(program: Program) -> Iterator[Amount]:
 
 
 def count_amount(program: Program, computation: str, op: Instruction) -> Amount:
-    """Return what one run of an instruction computes, reads and writes by itself, without what is inside of it."""
+    """Return what one run of an instruction computes, reads and writes, without instructions inside of it."""
     ops = program.computations[computation]
     flops = count_flops(op, ops)
+    # Values inside of a fusion never reach memory.
     nbytes = 0
     if computation not in program.fused and op.opcode not in _FREE:
         nbytes = _count_accessed(program, op, ops)
     dtype = _find_dtype(program, computation, op) if flops and op.operands else ""
-    return Amount(op.source, flops, _NAMES.get(dtype, dtype), nbytes)
+    return Amount(op.source, flops, JAX_NAMES.get(dtype, dtype), nbytes)
 
 
 def _find_dtype(program: Program, computation: str, op: Instruction) -> str:
-    """Return the dtype of the operands of a product, as the function has them."""
+    """Return the dtype of the operands of a product in the function, before the compiler widened them."""
     narrow = find_origin(program, computation, op.operands[0]).narrow
     if narrow is not None:
         return narrow.dtype
     return parse_operands(op, program.computations[computation])[0].dtype
 
 
-# What other libraries call the dtypes of XLA.
-_NAMES = {
-    "bf16": "bfloat16",
-    "f16": "float16",
-    "f32": "float32",
-    "f64": "float64",
-    "f8e4m3fn": "float8_e4m3fn",
-    "f8e5m2": "float8_e5m2",
-    "s8": "int8",
-}
-
-
 def _find_source(program: Program, op: Instruction) -> str:
-    """Return the operation of the function; of a fusion that says none, the first one inside."""
+    """Return the operation of the function; for a fusion without a name, the last one inside that has a name."""
     if _RAGGED in op.line:
-        # What the kernel does is written behind the operation.
+        # The name of the kernel follows the operation.
         return op.source.rpartition("/")[0]
     if op.source or op.opcode != "fusion":
         return op.source
@@ -117,7 +107,7 @@ def parse_operands(op: Instruction, ops: Computation) -> list[Array]:
 
 
 def count_contracted(op: Instruction, ops: Computation) -> int:
-    """Return over how many elements a product sums; 1 if that is not known."""
+    """Return the number of elements that a product sums over; 1 if it is not known."""
     found = _CONTRACTING.search(op.line)
     if found is None:
         return 1
@@ -126,7 +116,7 @@ def count_contracted(op: Instruction, ops: Computation) -> int:
 
 
 def count_flops(op: Instruction, ops: Computation) -> float:
-    """Return the operations of a product, a convolution or a kernel that tells them; all others count as none."""
+    """Return the operations of a product, a convolution or a kernel that estimates them; others count as none."""
     if op.opcode == "convolution":
         return _count_convolution(op, ops)
     if _RAGGED in op.line:
@@ -142,17 +132,18 @@ def count_flops(op: Instruction, ops: Computation) -> float:
 
 
 def _count_ragged(op: Instruction, ops: Computation) -> float:
-    """Count each row of a kernel for TPU once: its last operands are the rows, and the matrices of all groups."""
+    """Count each row of a ragged product once, as the kernel for TPU computes it."""
+    # The last two operands are the rows, and the matrices of all groups.
     rows = parse_operands(op, ops)[-2]
     result = parse_arrays(op.type)[0]
     return 2.0 * math.prod(rows.shape) * result.shape[-1]
 
 
 def _count_convolution(op: Instruction, ops: Computation) -> float:
-    """Count the operations of a convolution; elements of the padding do not count.
+    """Count the operations of a convolution; padding does not count.
 
-    The compiler for TPU writes all products as convolutions, and dimensions that only repeat a product as windows that
-    see one element.
+    The compiler for TPU writes all products as convolutions. A batch dimension of a product is a window that sees one
+    element.
     """
     labels = _LABELS.search(op.line)
     if labels is None:
@@ -160,6 +151,7 @@ def _count_convolution(op: Instruction, ops: Computation) -> float:
     image, kernel = parse_operands(op, ops)[:2]
     result = parse_arrays(op.type)[0]
     window = _parse_window(op.line)
+    # Digits are dimensions of the image, letters are the batch and the features.
     total = 2.0
     for label, size in zip(labels[3], result.shape, strict=True):
         if not label.isdigit():
@@ -190,7 +182,7 @@ def _parse_window(line: str) -> dict[str, list[str]]:
 
 
 def _parse_sliding(window: Mapping[str, Sequence[str]], at: int) -> Sliding:
-    """Return how a kernel goes along one dimension."""
+    """Return how a kernel slides along one dimension."""
 
     def of(name: str, default: str) -> int:
         values = window.get(name)
@@ -200,13 +192,13 @@ def _parse_sliding(window: Mapping[str, Sequence[str]], at: int) -> Sliding:
 
 
 def count_bytes(arrays: Iterable[Array]) -> int:
-    """Return the bytes of arrays that are in the memory of the device, and not closer to its units."""
+    """Return the bytes of the arrays that are in the memory of the device; others are closer to its units."""
     return sum_bytes(array for array in arrays if not array.space)
 
 
 def _count_accessed(program: Program, op: Instruction, ops: Computation) -> int:
-    """Return the bytes that an instruction reads and writes; of an array that is sliced, those of the slice."""
-    # What is started is counted there.
+    """Return the bytes that an instruction reads and writes; a slice reads only its part of the operand."""
+    # The start of an asynchronous operation has counted.
     if op.opcode.endswith(("-done", "-update")):
         return 0
     results = parse_arrays(op.type)
@@ -214,12 +206,12 @@ def _count_accessed(program: Program, op: Instruction, ops: Computation) -> int:
     if op.opcode == "copy-start":
         results = results[:1]
     elif op.opcode.endswith("-start") and len(results) > len(operands):
-        # Of what it returns, the operands come first; of an all-reduce, there are only results.
+        # A start returns its operands before its results, except for that of an all-reduce.
         results = results[len(operands) :]
     written = count_bytes(results)
     kind = op.opcode.removesuffix("-start")
     if kind in ("dynamic-slice", "slice", "gather"):
-        # The slice may be nearer to the units than what it is taken of.
+        # The operand may be in memory while the slice is closer to the units.
         return written + _count_part(results[0], operands[0])
     if kind in _CHANGING:
         change = operands[_CHANGING[kind]]
@@ -237,7 +229,7 @@ def _count_part(part: Array, whole: Array) -> int:
 
 
 def _count_fusion(ops: Computation) -> int:
-    """Return the bytes that a fusion reads and writes."""
+    """Return the bytes that a fusion reads and writes: its parameters and its result."""
     users: dict[str, list[Instruction]] = {}
     for op in ops.values():
         for name in op.operands:
@@ -245,6 +237,7 @@ def _count_fusion(ops: Computation) -> int:
     total = 0
     for op in ops.values():
         if op.opcode == "parameter":
+            # A fusion that only slices a parameter reads less than all of it.
             whole = count_bytes(parse_arrays(op.type))
             total += min(whole, _count_reads(op.name, whole, users))
         if op.is_root:
@@ -253,7 +246,7 @@ def _count_fusion(ops: Computation) -> int:
 
 
 def _count_reads(name: str, whole: int, users: Mapping[str, Sequence[Instruction]]) -> int:
-    """Return the bytes of an array that a fusion reads."""
+    """Return the bytes that a fusion reads of one of its parameters."""
     parts = 0
     for user in users.get(name, ()):
         is_first = user.operands[0] == name
@@ -262,7 +255,7 @@ def _count_reads(name: str, whole: int, users: Mapping[str, Sequence[Instruction
         elif user.opcode in ("dynamic-slice", "slice", "gather") and is_first:
             parts += parse_arrays(user.type)[0].nbytes
         elif user.opcode in _CHANGING and is_first:
-            # It is changed in place.
+            # The parameter is changed in place, and not read.
             continue
         else:
             return whole
@@ -270,7 +263,8 @@ def _count_reads(name: str, whole: int, users: Mapping[str, Sequence[Instruction
 
 
 def _count_writes(op: Instruction, ops: Computation) -> int:
-    """Return the bytes that a fusion writes; where to, the type of its result says, and not what is inside."""
+    """Return the bytes that a fusion writes."""
+    # The type of its result says which memory it writes to; types inside do not.
     results = parse_arrays(op.type)
     made = [op]
     if op.opcode == "tuple":
@@ -287,8 +281,9 @@ def _count_writes(op: Instruction, ops: Computation) -> int:
 
 
 def _find_changes(op: Instruction, ops: Computation) -> list[Array]:
-    """Return what a fusion writes into an array that it is given; nothing, if it makes a new array."""
+    """Return the arrays that a fusion writes into one of its parameters; none if it makes a new array."""
     found: list[Array] = []
+    # Several changes of one parameter may follow each other.
     while op.opcode in ("bitcast", *_CHANGING):
         if op.opcode in _CHANGING:
             found.append(parse_operands(op, ops)[_CHANGING[op.opcode]])

@@ -17,12 +17,12 @@ MOST = 12  # bars of a group
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """One bar.
+    """One bar of a picture.
 
     Attributes:
-        label: what it is.
-        amount: its length.
-        text: the amount as text.
+        label: the name at its left.
+        amount: the number that gives its length.
+        text: the amount as text, at its right.
     """
 
     label: str
@@ -35,8 +35,16 @@ class Bars:
     """Groups of bars, which notebooks show. The longest bars of a group come first, and the shortest are left out.
 
     Attributes:
-        title: what is drawn.
-        groups: for each title of a group, its bars.
+        title: the description of the picture.
+        groups: the bars of each group, by the title of the group.
+
+    Examples:
+        >>> from axonym.costs.report import Bar, Bars
+        >>> bars = Bars("a step", {"memory": (Bar("parameters", 3e9, "2.8 GiB"), Bar("data", 1e9, "0.9 GiB"))})
+        >>> bars
+        <Bars of memory: a step>
+        >>> bars.svg().count("<rect")
+        2
     """
 
     title: str
@@ -57,6 +65,7 @@ class Bars:
         return self.svg()
 
     def _write_svg(self, style: str) -> str:
+        # All bars begin behind the longest label.
         longest = 0
         for bars in self.groups.values():
             longest = max([longest, *(len(bar.label) for bar in bars)])
@@ -85,7 +94,7 @@ class Bars:
 def _draw(bars: tuple[Bar, ...], left: float, top: float, hue: int) -> str:
     """Draw the bars of a group below each other."""
     shown = sorted(bars, key=lambda bar: -bar.amount)[:MOST]
-    # Behind the longest bar is room for its text.
+    # The text of the longest bar needs room behind it.
     room = WIDTH - left - LETTER * 12
     whole = shown[0].amount or 1
     found: list[str] = []

@@ -19,7 +19,7 @@ from .file import compare, save, summarise
 __all__ = ["Cost"]
 
 Depth: TypeAlias = Literal["compiled", "traced"]
-# Columns that hold numbers.
+# Columns of numbers, which stand at the right.
 RIGHT = (
     "runs",
     "sent",
@@ -37,22 +37,31 @@ WORDS = {"parameters": "parameters", "optimizer": "the state of the optimiser"}
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Cost(Printed):
-    """What a program costs, which prints as tables, also in notebooks. All numbers are those of one device.
+    """The cost of a program, which prints as tables, also in notebooks. All numbers are those of one device.
 
     Attributes:
-        title: what was measured.
-        depth: `compiled`, from the program of a compiler, or `traced`, from the function.
-        compiler: for which devices it was compiled; empty for a traced one.
+        title: the name of the function and the mapping.
+        depth: the source of the numbers: `compiled` for the program of a compiler, `traced` for the function.
+        compiler: the kind of device that the program was compiled for; empty if traced.
         target: the device that times are for.
         mesh: the axes of the mesh with their sizes.
-        arguments: how the arguments are laid out, by what they are: `parameters`, `optimizer` and `data`.
-        communication: the collectives.
-        memory: what a device holds.
-        work: what it computes, by layer and phase.
-        bubble: the part of the time in which a stage of a pipeline waits, which `work` has too.
-        notes: what the numbers leave out.
-        operations: seconds of the operations of the program, one after another, if it is one of the compiler for the
-            target.
+        arguments: the layouts of the arguments by kind: `parameters`, `optimizer` and `data`.
+        communication: the collectives, each with its named axis, layer, bytes and seconds.
+        memory: the bytes that a device holds.
+        work: the computation, reading and sending of each layer and phase.
+        bubble: the share of the time in which a stage of a pipeline waits. The numbers of `work` include it.
+        notes: texts about work that the numbers leave out.
+        operations: seconds of the operations of the program, one after another, if the target's own compiler made it;
+            otherwise None.
+
+    Examples:
+        >>> Batch, Embed = axn.make_axes(batch=64, embed=32)
+        >>> x = axn.ones((Batch, Embed))
+        >>> report = axn.cost(lambda x: x.sum("embed"), {"embed": "model"}, {"model": 8}, x, depth="traced")
+        >>> report.by_axis["embed"][:2]  # one collective, which sends 448 bytes
+        (1, 448)
+        >>> report.totals["peak memory"] == report.memory.peak
+        True
     """
 
     title: str
@@ -70,12 +79,12 @@ class Cost(Printed):
 
     @property
     def is_scheduled(self) -> bool:
-        """Whether times and what hides collectives are read from a schedule; otherwise they are assumed."""
+        """Whether times and overlap come from the schedule of the program; otherwise they are assumed."""
         return self.operations is not None
 
     @property
     def time(self) -> Time:
-        """An estimate of how long one run takes."""
+        """An estimate of the time of one run."""
         overlapped = serial = computing = moving = sending = useful = 0.0
         for work in self.work:
             overlapped += work.seconds
@@ -87,7 +96,7 @@ class Cost(Printed):
                 useful += work.flops
         utilisation = 0.0
         if overlapped:
-            # While a stage waits, it computes what nobody needs.
+            # An idle stage computes values that are discarded.
             needed = useful * (1 - self.bubble)
             utilisation = needed / self.target.peak / overlapped
         exposed = 0.0
@@ -95,7 +104,7 @@ class Cost(Printed):
             exposed += one.exposed
         scheduled = serial - sending + exposed
         if self.operations is not None:
-            # Copies that are under way beside operations read and write, too.
+            # Copies that run beside operations read and write, too, so memory may be the limit.
             scheduled = max(self.operations, moving) + exposed
         return Time(
             overlapped,
@@ -110,7 +119,7 @@ class Cost(Printed):
 
     @property
     def totals(self) -> Mapping[str, float]:
-        """Sums: operations, bytes that are accessed and sent, collectives, bytes at the peak, seconds."""
+        """Sums by name: `flops`, `bytes accessed`, `bytes sent`, `collectives`, `peak memory` and `seconds`."""
         flops = nbytes = 0.0
         for work in self.work:
             flops += work.flops
@@ -127,7 +136,7 @@ class Cost(Printed):
 
     @property
     def unattributed(self) -> float:
-        """The share of bytes sent of which no named axis is known to be the reason."""
+        """The share of the bytes sent whose named axis is not known."""
         whole = known = 0
         for one in self.communication:
             whole += one.sent
@@ -154,7 +163,7 @@ class Cost(Printed):
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What does not fit, with what to change."""
+        """The problem of a program that does not fit into memory, and its remedies; empty if it fits."""
         memory, capacity = self.memory, self.target.memory
         if memory.peak <= capacity:
             return ()
@@ -163,10 +172,10 @@ class Cost(Printed):
         return (f"{text} of {self.target.name}, by {byte_text(over)}", *self.remedies(over))
 
     def remedies(self, over: int) -> tuple[str, ...]:
-        """List what saves memory, and how much, what saves most first, without what hardly helps.
+        """List the remedies that save memory, the best one first, with the bytes that each saves.
 
         Args:
-            over: how many bytes there are too many.
+            over: the bytes that do not fit. A remedy that saves less than 1 % of them is left out.
         """
         memory, ways = self.memory, self.devices
         found: list[tuple[int, str]] = []
@@ -174,7 +183,9 @@ class Cost(Printed):
             whole = 0
             for array in self.arguments.get(kind, ()):
                 whole += array.nbytes or 0
+            # If nothing else divides them, each device could hold an equal share.
             found.append((held - whole // ways, f"split {WORDS[kind]} over all mesh axes"))
+        # Only parameters and the state of the optimiser have results that may replace them.
         spare = min(memory.results - memory.donated, memory.parameters + memory.optimizer)
         found.append((spare, "donate the arguments that the results replace"))
         text = "half the batch of a device, by more microbatches or devices, or keep less for the"
@@ -193,18 +204,26 @@ class Cost(Printed):
         return count
 
     def diff(self, other: "Cost") -> Difference:
-        """Compare with the cost of another mapping, batch, policy or mesh: what it changes, row by row."""
+        """Compare with another cost, row by row: that of another mapping, batch, policy or mesh.
+
+        Args:
+            other: the cost after the change.
+
+        Returns:
+            The difference, which prints as a table.
+        """
         before, after = summarise(self), summarise(other)
         for content, cost in ((before, self), (after, other)):
+            # A file has no times, but a reader of a comparison wants them, in nanoseconds.
             content["time"] = {"of one run": round(cost.time.seconds * 1e9)}
         return compare(before, after, (self.title, other.title))
 
     def save(self, path: str | Path) -> None:
-        """Write layouts, collectives and sums to a file, for `axn.partitioning.assert_layout`."""
+        """Write layouts, collectives and sums to a file, which `axn.partitioning.assert_layout` reads."""
         save(self, path)
 
     def picture(self) -> Bars:
-        """Return a picture of what is sent because of which axis, what memory holds and which layers take time."""
+        """Return a picture with three groups of bars: bytes sent for each axis, memory, and seconds of each layer."""
         sent = [
             Bar(axis, nbytes, byte_text(nbytes)) for axis, (_, nbytes, _) in self.by_axis.items()
         ]
@@ -224,7 +243,7 @@ class Cost(Printed):
         return Bars(self._write_headline(), groups)
 
     def _list_memory(self) -> dict[str, int]:
-        """Return what memory holds at the peak, without what takes none."""
+        """Return the parts of memory at the peak that are not empty."""
         memory = self.memory
         held = {
             "parameters": memory.parameters,
@@ -280,6 +299,7 @@ class Cost(Printed):
             numbers = (str(count), byte_text(sent), write_time(seconds), write_time(hidden))
             lines.append((*cells, *numbers, by))
             times.append(seconds)
+        # The longest collectives come first.
         order = sorted(range(len(lines)), key=lambda i: -times[i])
         rows = tuple(map(lines.__getitem__, order))
         place = ("collective", "over", "because of", "layer", "phase")
@@ -346,6 +366,7 @@ class Cost(Printed):
         if self.is_scheduled and self.communication:
             hidden, _ = _sum_hidden(self.communication)
             how = "it sends nothing while it computes"
+            # A sentence is clearer than a time of zero.
             if hidden:
                 how = f"{write_time(hidden)} of {write_time(time.sending)} of sending are hidden"
             lines.insert(1, f"{write_time(time.scheduled)} as the program is scheduled: {how}")
@@ -362,7 +383,7 @@ class Cost(Printed):
 
 
 def _sum_hidden(several: Iterable[Collective]) -> tuple[float, tuple[str, ...]]:
-    """Return the seconds that are hidden, and by what, the most first."""
+    """Return the seconds of sending that overlap, and the layers or resources that hide most of them."""
     total = 0.0
     by: dict[tuple[str, ...], float] = {}
     for one in several:

@@ -15,9 +15,15 @@ class Change:
 
     Attributes:
         section: `about`, `layouts`, `communication`, `memory`, `totals` or `time`, in nanoseconds.
-        what: what differs, such as the path of a parameter, or `all-gather over data because of embed, bytes`.
-        before: what it was; None if it is new.
-        after: what it is; None if it is gone.
+        what: the name of the row, such as the path of a parameter, or `all-gather over data because of embed, bytes`.
+        before: the number or layout before; None if the row is new.
+        after: the number or layout after; None if the row is gone.
+
+    Examples:
+        >>> from axonym.costs.report import Change
+        >>> change = Change("memory", "peak", 2**30, 2**29)
+        >>> change.ratio, str(change)
+        (0.5, 'peak: 1.0 GiB -> 512.0 MiB (-50.0%)')
     """
 
     section: str
@@ -36,7 +42,7 @@ class Change:
 
     @property
     def cells(self) -> tuple[str, str, str, str]:
-        """The row of a table: what, before, after, by how much."""
+        """The row of a table: its name, before, after, and the relative change."""
         grown = f"{self.ratio - 1:+.1%}" if self.ratio is not None else ""
         return self.what, self._write(self.before), self._write(self.after), grown
 
@@ -62,11 +68,11 @@ class Change:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Difference(Printed):
-    """What differs between two programs, which prints as a table, also in notebooks.
+    """The difference between two costs, which prints as a table, also in notebooks. `Cost.diff` returns it.
 
     Attributes:
-        titles: what was compared.
-        changes: what differs.
+        titles: the titles of the two reports.
+        changes: the rows that differ.
     """
 
     titles: tuple[str, str]

@@ -22,13 +22,14 @@ Locked: TypeAlias = dict[str, dict[str, str | int]]
 
 
 def summarise(cost: "Cost") -> Locked:
-    """Return what a file keeps: layouts, collectives by named axis, memory, sums."""
+    """Return the content of a file: layouts, collectives by named axis, memory and sums."""
     layouts: dict[str, str | int] = {}
-    # The state of an optimiser repeats parameters; where it does not, its memory changes.
+    # The state of an optimiser repeats the layouts of parameters; if it does not, its memory differs.
     for kind in ("parameters", "data"):
         for array in cost.arguments.get(kind, ()):
             layouts[array.path or "array"] = f"{array.dtype} {', '.join(array.layout)}"
 
+    # Collectives of the same kind for the same axis are one row: layers may be renamed.
     sent: dict[str, int] = {}
     for one in cost.communication:
         over = ", ".join(one.mesh_axes)
@@ -58,8 +59,9 @@ def summarise(cost: "Cost") -> Locked:
 
 
 def compare(before: Locked, after: Locked, titles: tuple[str, str]) -> Difference:
-    """Compare what two files keep."""
+    """Compare the contents of two files, whose titles appear in the result."""
     changes: list[Change] = []
+    # Rows that are new or gone differ, too.
     for section in dict.fromkeys((*before, *after)):
         old, new = before.get(section, {}), after.get(section, {})
         for what in dict.fromkeys((*old, *new)):
@@ -69,7 +71,7 @@ def compare(before: Locked, after: Locked, titles: tuple[str, str]) -> Differenc
 
 
 def save(cost: "Cost", path: str | Path) -> None:
-    """Write a file, with one line for each layout and number, so that its changes can be read."""
+    """Write a file, with one line for each layout and number, so that a diff of it can be read."""
     content = {"version": VERSION, "jax": jax.__version__, **summarise(cost)}
     Path(path).write_text(
         json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
@@ -77,7 +79,11 @@ def save(cost: "Cost", path: str | Path) -> None:
 
 
 def load(path: str | Path) -> tuple[Locked, str]:
-    """Return what a file says, and the version of JAX that it was written with."""
+    """Return the content of a file, and the version of JAX that wrote it.
+
+    Raises:
+        OperandError: if it is no file of a cost, or one of another version.
+    """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except ValueError:

@@ -18,23 +18,23 @@ UPDATE = "AXONYM_UPDATE_LAYOUTS"
 
 
 def assert_layout(report: "Cost", path: str | Path, *, tolerance: float = 0.05) -> None:
-    """Raise if a program is not what a file says: other layouts, a new collective, more memory.
+    """Raise if the cost of a program differs from a file: in layouts, collectives, memory or sums.
 
     With the environment variable `AXONYM_UPDATE_LAYOUTS=1`, the file is written instead.
 
     Args:
-        report: what `axn.cost` returned.
+        report: the result of `axn.cost`.
         path: a file that `report.save` wrote.
-        tolerance: by which share numbers may grow or shrink. Layouts, and which collectives there are, must be equal.
+        tolerance: the share by which numbers may grow or shrink. Layouts and the set of collectives must be equal.
 
     Raises:
-        ShardingError: if something differs, with all of it; if the file is not there.
-        OperandError: if the file is not one of `save`.
+        ShardingError: if something differs, with a list of all differences; if there is no such file.
+        OperandError: if the file was not written by `save`.
 
     Examples:
         >>> axn.partitioning.assert_layout(report, "tests/layout.json", tolerance=0.02)  # doctest: +SKIP
     """
-    # Here, so that importing the package does not wait for it.
+    # Imported here, so that a package that names this function does not wait for the report.
     from .file import compare, load, save, summarise
 
     hint = f"to accept what is there now, run again with {UPDATE}=1"
@@ -56,10 +56,11 @@ def assert_layout(report: "Cost", path: str | Path, *, tolerance: float = 0.05) 
         return
     problem = f"{report.title} is not what {path} says"
     if version != jax.__version__:
+        # Another version of JAX may be the reason for all differences.
         lines.append(f"the file was written with jax {version}, this is {jax.__version__}")
     raise ShardingError(message("assert_layout", problem, *lines, hint=hint))
 
 
 def _is_notable(change: "Change", tolerance: float) -> bool:
-    """Return whether a change is more than noise: another text, something new or gone, or a number far off."""
+    """Return whether a change is more than noise: a text, a row that is new or gone, or a number that is far off."""
     return change.ratio is None or abs(change.ratio - 1) > tolerance

@@ -16,14 +16,14 @@ Entries: TypeAlias = tuple[tuple[str, Entry], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """Mesh axes of named axes, sorted by name; those on none are left out.
+    """A point of the search: the mesh axes of named axes, sorted by name. Axes on no mesh axis are left out.
 
     Attributes:
-        stored: for parameters, gradients and the state of the optimiser.
-        computed: for activations and data.
-        kept: for the state of the optimiser, if it is not laid out as the parameters.
-        microbatches: of a pipeline.
-        given: for each keyword argument that is chosen, the number of its value.
+        stored: the entries for parameters, gradients and the state of the optimiser.
+        computed: the entries for activations and data.
+        kept: the entries for the state of the optimiser; None if it is sharded like the parameters.
+        microbatches: the number of microbatches of a pipeline; None without one.
+        given: the number of the value of each keyword argument that is chosen.
     """
 
     stored: Entries = ()
@@ -33,7 +33,7 @@ class Choice:
     given: tuple[int, ...] = ()
 
     def make_mappings(self, parameters: Sequence[str], states: Sequence[str] = ()) -> Mappings:
-        """Return the mappings.
+        """Return the mappings of the choice.
 
         Args:
             parameters: the names of axes that parameters have.
@@ -42,16 +42,17 @@ class Choice:
         stored, computed = dict(self.stored), dict(self.computed)
         listed: dict[str, Entry] = {}
         for name in parameters:
-            # An array with an axis that the computation alone lists would be taken for data.
+            # An array that has an axis only the computation lists would be taken for data.
             if name in stored or name in computed:
                 listed[name] = stored.get(name, ())
         if self.kept is None:
             return Mappings(listed, computed)
+        # Entries of the parameters do not apply to the state, so those on no mesh axis are listed, too.
         kept = {**dict.fromkeys(listed, ()), **dict(self.kept)}
         return Mappings(listed, computed, dict.fromkeys(states, kept))
 
     def divide(self, axis: str, inner: str) -> "Choice":
-        """Return the same where a mesh axis is two: itself, and its inner part."""
+        """Return the same choice on a mesh where one axis is split in two: itself and its inner part."""
         kept = self.kept
         if kept is not None:
             kept = _divide(kept, axis, inner)
@@ -71,7 +72,7 @@ def _divide(entries: Entries, axis: str, inner: str) -> Entries:
 
 
 class Change(Protocol):
-    """What may change."""
+    """A change of a choice: a step of the search."""
 
     def apply(self, choice: Choice, /) -> Choice:
         """Return a choice with the change made."""
@@ -79,7 +80,7 @@ class Change(Protocol):
 
 
 class Move(NamedTuple):
-    """An axis, its new mesh axes, and where; others may have to leave these mesh axes."""
+    """Another entry for an axis; if it evicts, other axes leave these mesh axes."""
 
     name: str
     entry: Entry
@@ -107,7 +108,7 @@ class Move(NamedTuple):
 
 
 class Keep(NamedTuple):
-    """Where the state of the optimiser is; None: where the parameters are."""
+    """Other entries for the state of the optimiser; None for those of the parameters."""
 
     entries: Entries | None
 
@@ -117,7 +118,7 @@ class Keep(NamedTuple):
 
 
 class Pipeline(NamedTuple):
-    """Layers along a mesh axis become stages of a pipeline; it divides the rows last, so that each cuts its own."""
+    """Layers along a mesh axis become stages of a pipeline."""
 
     layers: str
     rows: str
@@ -127,6 +128,7 @@ class Pipeline(NamedTuple):
     def apply(self, choice: Choice) -> Choice:
         """Return a choice with the pipeline."""
         others = dict(choice.computed).get(self.rows, ())
+        # The mesh axis of the stages divides the rows last, so that each stage cuts its own rows.
         entry = (*(axis for axis in others if axis != self.axis), self.axis)
         piped = Move(self.layers, (self.axis,), "both", evicts=True).apply(choice)
         piped = Move(self.rows, entry, "computed", evicts=False).apply(piped)

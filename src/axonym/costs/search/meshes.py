@@ -15,15 +15,16 @@ MOST = 16
 
 
 def iterate_meshes(mesh: object, *, is_symmetric: bool) -> Iterator[dict[str, int]]:
-    """Yield the sizes of a mesh, or those of several with so many devices.
+    """Yield the sizes of a mesh, or of all meshes with a number of devices.
 
     Args:
         mesh: a mesh, or a number of devices.
-        is_symmetric: whether the axes of a mesh may swap their sizes.
+        is_symmetric: whether axes that swap their sizes give the same mesh.
 
     Raises:
         ArgumentError: if the number is not positive.
     """
+    # A bool is an int to Python, but no number of devices; the error comes from `abstract_mesh`.
     if not isinstance(mesh, int) or isinstance(mesh, bool):
         yield dict(abstract_mesh(mesh, "plan").shape)
         return
@@ -37,16 +38,16 @@ def iterate_meshes(mesh: object, *, is_symmetric: bool) -> Iterator[dict[str, in
 def iterate_finer(
     mesh: Mapping[str, int], pinned: Set[str]
 ) -> Iterator[tuple[str, dict[str, int]]]:
-    """Yield each mesh axis that can be divided, with the mesh where a part of it is an axis of its own.
+    """Yield each mesh axis that can be divided, with the mesh in which a part of it is an axis of its own.
 
     Args:
         mesh: the axes with their sizes.
-        pinned: those that stay as they are.
+        pinned: the axes that stay as they are.
     """
     for axis, size in mesh.items():
         if axis in pinned:
             continue
-        # What is along one part may as well be along the other.
+        # The two parts may swap their roles, so the inner one is never the larger one.
         for part in range(2, min(MOST, int(size**0.5)) + 1):
             if size % part:
                 continue

@@ -6,13 +6,19 @@ __all__ = ["Progress"]
 
 
 class Progress(NamedTuple):
-    """How far `axn.plan` is.
+    """The progress of `axn.plan`, which its callback gets after each mapping.
 
     Attributes:
-        doing: what is next.
-        counted: mappings that were counted, of which a compiled one counts as several.
-        limit: how many are counted at most.
-        seconds: the time of the best one so far that fits; infinite while there is none.
+        doing: the phase, `counting` or `compiling`, or `done`.
+        counted: the number of mappings so far; a compiled one counts as 10.
+        limit: the largest number of mappings.
+        seconds: the time of the best mapping so far that fits, in seconds; infinite while there is none.
+
+    Examples:
+        >>> from axonym.costs.search.progress import Progress
+        >>> progress = Progress("counting", counted=50, limit=200, seconds=0.012)
+        >>> f"{progress.counted / progress.limit:.0%}"
+        '25%'
     """
 
     doing: Literal["counting", "compiling", "done"]

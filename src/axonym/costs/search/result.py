@@ -21,12 +21,12 @@ class Candidate:
 
     Attributes:
         mesh: the axes of the mesh with their sizes.
-        mappings: of parameters, and of the computation.
-        cost: what it costs, traced.
-        compiled: what it costs by the program of the compiler for the target, if it was verified.
-        refusal: why there is no such program, if the compiler refuses it.
-        choices: the values of keyword arguments that were chosen.
-        microbatches: for `axn.pipelined`, if it is a pipeline.
+        mappings: the mappings of parameters and of the computation.
+        cost: the traced cost.
+        compiled: the cost by a program of the target's compiler; None if it was not compiled.
+        refusal: the error of the compiler, if it refuses the program.
+        choices: the chosen values of keyword arguments.
+        microbatches: the number of microbatches for `axn.pipelined`; None if it is no pipeline.
     """
 
     mesh: tuple[tuple[str, int], ...]
@@ -39,12 +39,12 @@ class Candidate:
 
     @property
     def fits(self) -> bool:
-        """Whether a device has the memory for it, by the compiler, if it was asked."""
+        """Whether it fits into the memory of a device, as reported by the compiler if one ran."""
         return not self.problems
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What does not fit, with what to change, by the compiler, if it was asked."""
+        """Problems with memory and their remedies, as reported by the compiler if one ran."""
         if self.refusal:
             return (self.refusal, *self.cost.remedies(0))
         return (self.compiled or self.cost).problems
@@ -55,13 +55,13 @@ class Plan(Printed):
     """The result of `axn.plan`, which prints as a table.
 
     Attributes:
-        best: the one that takes the least time of those that fit; if none fits, the fastest of those that need within
-            1 % of the least memory.
-        others: those that lose, the next best one first.
-        counted: how many mappings were counted.
-        illegal: how many of them were not legal.
-        is_complete: whether the search ended by itself; otherwise at its limit.
-        verification: what was compiled for the target, what that has changed, and why no more.
+        best: the candidate that fits and takes the least time. If none fits, the fastest of those that need within 1 %
+            of the least memory.
+        others: the other candidates, the next best one first.
+        counted: the number of mappings that were counted.
+        illegal: the number of these that were not legal.
+        is_complete: whether the search ended by itself, and not at its limit.
+        verification: a text about what was compiled for the target, what that changed, and why no more was compiled.
     """
 
     best: Candidate
@@ -83,17 +83,17 @@ class Plan(Printed):
 
     @property
     def choices(self) -> Mapping[str, Tree]:
-        """The keyword arguments of the best one that were chosen."""
+        """The chosen keyword arguments of the best one."""
         return self.best.choices
 
     @property
     def microbatches(self) -> int | None:
-        """For `axn.pipelined`, if the best one is a pipeline."""
+        """The number of microbatches for `axn.pipelined`; None if the best one is no pipeline."""
         return self.best.microbatches
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What does not fit in the best one, with what to change."""
+        """Problems of the best one with memory, and their remedies."""
         return self.best.problems
 
     @property
@@ -122,7 +122,7 @@ class Plan(Printed):
             yield self._make_verified_table(verified)
 
     def _make_table(self, others: Sequence[Candidate]) -> Table:
-        """Tell the best candidates by their traced cost, and why others lose."""
+        """Make the table of the best candidates by their traced cost, with the reasons why others lose."""
         rows: list[tuple[Cell, ...]] = [
             (*_write_mapped(self.best), *_write_traced(self.best), "best")
         ]
@@ -132,12 +132,13 @@ class Plan(Printed):
         return self._trim(Table(header, tuple(rows), right=header[4:7]))
 
     def _make_verified_table(self, verified: Sequence[Candidate]) -> Table:
-        """Tell what compiled candidates cost beside their traced cost."""
+        """Make the table of compiled candidates, with their compiled beside their traced cost."""
         rows: list[tuple[Cell, ...]] = []
         for one in verified:
             traced, compiled = _write_traced(one), ("refused",) * 3
             if one.compiled is not None:
                 compiled = _write_numbers(one.compiled)
+            # Each compiled number stands beside its traced one.
             pairs: list[Cell] = []
             for own, other in zip(traced, compiled, strict=True):
                 pairs += [own, other]
@@ -146,7 +147,8 @@ class Plan(Printed):
         return self._trim(Table((*MAPPED, *numbers), tuple(rows), right=numbers))
 
     def _trim(self, table: Table) -> Table:
-        """Leave out the column of meshes if there is one mesh, and that of choices if there are none."""
+        """Drop the column of meshes if there is one mesh, and that of choices if there are none."""
+        # A column that says the same in each row tells nothing.
         columns = list(range(len(table.header)))
         if all(other.mesh == self.best.mesh for other in self.others):
             columns.remove(MAPPED.index("mesh"))
@@ -160,6 +162,7 @@ class Plan(Printed):
 def _write_mapped(one: Candidate) -> tuple[str, str, str, str]:
     mappings = one.mappings
     stored = _write_mapping(mappings.parameters)
+    # All overrides are alike: one for each array of the state.
     for _, kept in mappings.overrides[:1]:
         stored += f"; state: {_write_mapping(kept)}"
     return (
@@ -171,7 +174,7 @@ def _write_mapped(one: Candidate) -> tuple[str, str, str, str]:
 
 
 def _write_choices(one: Candidate) -> str:
-    """Write what was chosen beside mappings, such as `8 microbatches, policy=full`."""
+    """Write the other choices, such as `8 microbatches, policy=full`."""
     found: list[str] = []
     if one.microbatches is not None:
         found.append(f"{one.microbatches} microbatches")
@@ -200,23 +203,26 @@ def _write_mapping(mapping: AxisMapping) -> str:
 
 
 def _explain(one: Candidate, best: Candidate) -> str:
-    """Say why a candidate loses: by the compiler, where it was asked for both."""
+    """Write why a candidate loses, by the compiler if it compiled both."""
     if one.refusal:
         return "the compiler refuses it"
     own, other, suffix = one.cost, best.cost, ""
     if one.compiled is not None and (best.compiled is not None or not one.fits):
         own, other, suffix = one.compiled, best.compiled or best.cost, ", compiled"
+    # Memory decides before time.
     memory, capacity = own.memory.peak, own.target.memory
     if best.fits and memory > capacity:
         return f"does not fit by {byte_text(memory - capacity)}{suffix}"
     if not best.fits and memory > other.memory.peak:
         return f"lacks {byte_text(memory - other.memory.peak)} more{suffix}"
+    # The best one may be slower by less than an estimate can tell, and send less.
     best_time = other.time.scheduled
     slower = own.time.scheduled - best_time
     text = f"{slower / (best_time or 1):.0%} slower{suffix}"
     if slower < 0:
         text = f"no slower{suffix}"
-    elif slower and not best_time:  # a program that only passes arrays on takes no time
+    elif slower and not best_time:
+        # A program that only passes arrays on takes no time, so there is no ratio.
         text = f"slower{suffix}"
     axis, more = _find_most_sent(own, other)
     if more > 0:
@@ -225,7 +231,7 @@ def _explain(one: Candidate, best: Candidate) -> str:
 
 
 def _find_most_sent(one: Cost, best: Cost) -> tuple[str, int]:
-    """Return the axis because of which most is sent that the best one does not send."""
+    """Return the axis for which a candidate sends most bytes that the best one does not send, with the bytes."""
     found = ("", 0)
     for axis, (_, sent, _) in one.by_axis.items():
         more = sent - best.by_axis.get(axis, (0, 0, 0.0))[1]

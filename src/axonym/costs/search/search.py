@@ -13,11 +13,11 @@ from typing import TypeAlias
 from ...engine import Entry
 from .choice import Change, Choice, Give, Keep, Move, Pipeline, Role
 
-# Bytes that do not fit, seconds, bytes sent, bytes at the peak: the first that differ decide.
+# Bytes that do not fit, seconds, bytes sent, bytes at the peak: the first number that differs decides.
 Score: TypeAlias = tuple[float, ...]
-# So many sets of axes are tried as those that devices divide the layers by.
+# So many sets of axes are tried for dividing the layers.
 GROUPS = 4
-# Microbatches for each stage of a pipeline, the first number first: the more, the shorter stages wait.
+# Microbatches for each stage of a pipeline, in this order. Stages wait for a shorter time if there are more.
 MICROBATCHES = (4, 8, 2, 1)
 # The state of the optimiser is tried along so many axes of its own.
 KEPT = 2
@@ -25,16 +25,16 @@ KEPT = 2
 
 @dataclasses.dataclass(frozen=True)
 class Axes:
-    """What can be mapped.
+    """The axes that can be mapped, and the choices that they allow.
 
     Attributes:
         mesh: the axes of the mesh with their sizes.
-        parameters: for each axis of parameters, the sizes that it has.
-        data: for each axis of data.
-        fixed: what stays as it is.
-        arrays: for the axes of each kind of parameter, how many elements there are.
+        parameters: the sizes of each axis of parameters.
+        data: the sizes of each axis of data.
+        fixed: the entries that stay.
+        arrays: the number of elements of parameters with the same axes, by these axes.
         piped: the axis of layers that may be stages, and the axis that is cut into microbatches.
-        alternatives: for each keyword argument that is chosen, how many values there are.
+        alternatives: the number of values of each keyword argument that is chosen.
         has_state: whether an optimiser keeps arrays like the parameters.
     """
 
@@ -49,12 +49,12 @@ class Axes:
 
     @property
     def mesh_axes(self) -> Entry:
-        """The mesh axes of several devices."""
+        """The mesh axes with more than one device."""
         return tuple(name for name, size in self.mesh.items() if size > 1)
 
     @property
     def _narrow_first(self) -> list[str]:
-        """The mesh axes, that of the fewest devices first, which are the most likely to divide layers."""
+        """The mesh axes, the one with the fewest devices first: it is the most likely one to divide layers."""
         return sorted(self.mesh_axes, key=lambda name: self.mesh[name])
 
     def is_divisible(self, name: str, entry: Entry) -> bool:
@@ -72,6 +72,7 @@ class Axes:
 
     def find_widest(self, name: str, among: Entry) -> Entry:
         """Return as many of some mesh axes as divide an axis."""
+        # Entries come with their lengths in order, so the last one that fits is the longest.
         found: Entry = ()
         for entry in self.iterate_entries(name):
             if set(entry) <= set(among):
@@ -79,7 +80,8 @@ class Axes:
         return found
 
     def list_moves(self) -> list[Change]:
-        """List all that may change: axes of data first, then those of parameters that divide most of them."""
+        """List all changes: those of axes of data first, then those of axes that divide most parameters."""
+        # Data is divided in almost all good mappings, so its axes come first.
         found: list[Change] = [*self.list_gifts()]
         for name in dict.fromkeys((*self.data, *self._sort_by_elements())):
             for entry in self.iterate_entries(name):
@@ -89,6 +91,7 @@ class Axes:
                         found.append(Move(name, entry, role, evicts=True))
         for axis in self._narrow_first:
             found += self.list_pipelines(axis)
+        # ZeRO: the state of the optimiser may be divided where parameters are not.
         if self.has_state:
             found.append(Keep(None))
             for name in self._sort_by_elements()[:KEPT]:
@@ -104,7 +107,7 @@ class Axes:
         return found
 
     def _list_roles(self, name: str) -> list[Role]:
-        """Return where an axis may move."""
+        """Return the roles in which an axis may move."""
         # As stages, layers move together with the number of microbatches.
         is_stage = self.piped is not None and name == self.piped[0]
         found: list[Role] = []
@@ -129,11 +132,11 @@ class Axes:
         return found
 
     def list_starts(self) -> list[Choice]:
-        """List what experts begin with, and what is there to be better than.
+        """List the choices that experts begin with.
 
-        That is: nothing mapped; an axis of data on all mesh axes; with parameters stored so, too, or along one mesh
-        axis alone; pipelines along one mesh axis, and data along the others; and along one mesh axis what divides the
-        layers, with the data and the rest of what is stored along the others.
+        They are: nothing mapped; an axis of data on all mesh axes, with parameters stored so, too, or along one mesh
+        axis alone; pipelines along one mesh axis, with data along the others; and axes that divide the layers along one
+        mesh axis, with data and the other parameters along the others.
         """
         found = [self.fixed]
         for name in self.data:
@@ -156,7 +159,7 @@ class Axes:
                     break
         for axis in self._narrow_first:
             yield from self._add_stages(divided, axis)
-        # What needs no rows of its own, such as experts, shares the mesh axes of the rows.
+        # An axis that needs no rows of its own, such as experts, shares the mesh axes of the rows.
         for name in self._sort_by_elements():
             for axis in self._narrow_first:
                 if "both" in self._list_roles(name) and self.is_divisible(name, (axis,)):
@@ -168,6 +171,7 @@ class Axes:
         for name in group:
             base = Move(name, (axis,), "both", evicts=False).apply(base)
         rest = tuple(other for other in self.mesh_axes if other != axis)
+        # On one mesh axis, no other is left for data.
         if not rest:
             yield base
         for name in self.data:
@@ -183,7 +187,7 @@ class Axes:
                         yield from self._add_stages(choice, other)
 
     def _add_stages(self, choice: Choice, axis: str) -> Iterator[Choice]:
-        """Yield it as a pipeline, if it can be one."""
+        """Yield a choice as a pipeline, if it can be one."""
         for pipeline in self.list_pipelines(axis):
             piped = pipeline.apply(choice)
             if not self.has_clash(piped):
@@ -191,7 +195,7 @@ class Axes:
                 return
 
     def _add_rest(self, choice: Choice) -> Iterator[Choice]:
-        """Yield a choice, and it with parameters stored along the mesh axes that are free there."""
+        """Yield a choice, and the same with parameters stored along the mesh axes that are free there."""
         yield choice
         taken = {axis for _, entry in choice.stored for axis in entry}
         free = tuple(axis for axis in self.mesh_axes if axis not in taken)
@@ -202,7 +206,7 @@ class Axes:
                 return
 
     def find_groups(self, axis: str) -> list[tuple[str, ...]]:
-        """List sets of axes, no two of which one parameter has, that divide most of the elements."""
+        """List sets of axes that divide most elements of parameters, where no parameter has two axes of a set."""
         names: list[str] = []
         for name in self._sort_by_elements():
             is_divided = name not in self.data and self.is_divisible(name, (axis,))
@@ -212,14 +216,13 @@ class Axes:
         return found[:GROUPS]
 
     def _rank_group(self, names: Sequence[str]) -> tuple[int, int]:
-        # In percent, so that norms do not count; of several that divide as much, those that name more differ less
-        # from layer to layer.
+        # In percent, so that norms do not count. Among sets that divide as much, larger ones treat more layers alike.
         total = sum(self.arrays.values()) or 1
         divided = sum(count for own, count in self.arrays.items() if set(names) & set(own))
         return -round(100 * divided / total), -len(names)
 
     def _sort_by_elements(self) -> list[str]:
-        """Return the axes of parameters, that of most elements first."""
+        """Return the axes of parameters, the one with most elements first."""
 
         def elements(name: str) -> int:
             return sum(count for own, count in self.arrays.items() if name in own)
@@ -227,10 +230,11 @@ class Axes:
         return sorted(self.parameters, key=elements, reverse=True)
 
     def move_along(self, choice: Choice, axis: str) -> list[Choice]:
-        """List what a choice becomes if something moves to a mesh axis: layers as stages, a group, or one name."""
+        """List the choices in which layers as stages, a group of axes, or one axis move to a mesh axis."""
         found = [pipeline.apply(choice) for pipeline in self.list_pipelines(axis)]
         names = [(name,) for name in dict.fromkeys((*self._sort_by_elements(), *self.data))]
         for group in (*self.find_groups(axis)[:1], *names):
+            # Axes that lie there may have to leave, or may stay on other arrays.
             for evicts in (True, False):
                 other = choice
                 for name in group:
@@ -242,12 +246,12 @@ class Axes:
         ]
 
     def is_one(self, choice: Choice) -> bool:
-        """Return whether a choice takes all mesh axes for one."""
+        """Return whether a choice uses all mesh axes as one."""
         several = {entry for _, entry in (*choice.stored, *choice.computed)}
         return len(self.mesh_axes) > 1 and several <= {self.mesh_axes}
 
     def has_clash(self, choice: Choice) -> bool:
-        """Return whether two axes of a parameter would share a mesh axis where they are kept, or rows have no cut."""
+        """Return whether two axes of a parameter would share a mesh axis, or rows cannot be cut into microbatches."""
         for entries in (choice.stored, choice.kept or ()):
             held = dict(entries)
             for names in self.arrays:
@@ -260,22 +264,24 @@ class Axes:
         """Return whether each device can cut its rows into microbatches."""
         computed = dict(choice.computed)
         stages = computed.get(layers, ())
+        # The stages divide the rows after the cut, so they do not count.
         across = [axis for axis in computed.get(rows, ()) if axis not in stages]
         parts = (choice.microbatches or 1) * math.prod(self.mesh[axis] for axis in across)
         return all(size % parts == 0 for size in self.data.get(rows, ()))
 
     def is_allowed(self, choice: Choice) -> bool:
-        """Return whether a choice has all that is fixed, and nothing without effect."""
+        """Return whether a choice has all fixed entries, and no entry without effect."""
         return self._restore_fixed(choice) == choice
 
     def _restore_fixed(self, choice: Choice) -> Choice:
-        """Put back what is fixed, and leave out what has no effect."""
+        """Return a choice with the fixed entries, and without entries that have no effect."""
         stored = {**dict(choice.stored), **dict(self.fixed.stored)}
         computed = {**dict(choice.computed), **dict(self.fixed.computed)}
         microbatches = choice.microbatches
         if self.piped is not None and self.piped[0] not in computed:
             microbatches = self.fixed.microbatches
         kept = choice.kept
+        # A state that lies like the parameters needs no entries of its own.
         if kept == tuple(sorted(stored.items())):
             kept = None
         return dataclasses.replace(
@@ -288,7 +294,7 @@ class Axes:
 
 
 def _separate(names: Sequence[str], arrays: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
-    """Return the largest sets of axes, no two of which one array has."""
+    """Return the largest sets of axes such that no array has two axes of a set."""
     found: list[tuple[str, ...]] = []
 
     def has_common(name: str, group: Iterable[str]) -> bool:
@@ -307,34 +313,35 @@ def _separate(names: Sequence[str], arrays: Sequence[Sequence[str]]) -> list[tup
 
 
 class Lessons:
-    """What was learnt from choices that are not legal, on any mesh: names that cannot be mapped, alone or together."""
+    """Lessons from choices that are not legal, on any mesh: names that cannot be mapped, alone or in pairs."""
 
     def __init__(self) -> None:
         self._good: set[frozenset[str]] = set()
         self._bad: set[frozenset[str]] = set()
 
     def learn(self, choice: Choice, *, is_legal: bool) -> None:
-        """Remember a choice; if it is not legal, what no legal choice has is to blame, if that is one thing."""
+        """Learn from a choice. If it is not legal and has one reason that no legal choice has, that one is to blame."""
         reasons = _find_reasons(choice)
         if is_legal:
+            # A name that works once is not to blame, even if it seemed so before.
             self._good |= reasons
             self._bad -= reasons
             return
         unknown = reasons - self._good
-        # That two share a mesh axis says more than that one of them is mapped.
+        # A pair that shares a mesh axis is a better explanation than one mapped name.
         several = {reason for reason in unknown if len(reason) > 2}
         blamed = several or unknown
         if len(blamed) == 1:
             self._bad |= blamed
 
     def forbid(self, choice: Choice) -> bool:
-        """Return whether a choice has what is to blame elsewhere."""
+        """Return whether a choice has a reason that was to blame before."""
         return bool(_find_reasons(choice) & self._bad)
 
 
 def _find_reasons(choice: Choice) -> Set[frozenset[str]]:
-    """Return the names that the computation maps, and the pairs of those along one mesh axis."""
-    # In a pipeline of as many microbatches, other things are legal.
+    """Return possible reasons for a failure: names that the computation maps, and pairs on one mesh axis."""
+    # A pipeline makes other mappings legal, and so does another number of microbatches.
     how = f"{choice.microbatches} microbatches"
     found = {frozenset((name, how)) for name, _ in choice.computed}
     for (one, first), (other, second) in itertools.combinations(choice.computed, 2):
@@ -344,7 +351,7 @@ def _find_reasons(choice: Choice) -> Set[frozenset[str]]:
 
 
 def _count_idle(before: Choice, after: Choice) -> int:
-    """Return how many mesh axes divide nothing of the computation any more."""
+    """Return the number of mesh axes that no longer divide the computation."""
 
     def collect_used(choice: Choice) -> set[str]:
         return {axis for _, entry in choice.computed for axis in entry}
@@ -353,14 +360,14 @@ def _count_idle(before: Choice, after: Choice) -> int:
 
 
 class Budget:
-    """How many choices may still be counted, on all meshes together."""
+    """The number of choices that may still be counted, on all meshes together."""
 
     def __init__(self, limit: int) -> None:
         self.left = limit
         self.ran_out = False
 
     def take(self, end: int = 0) -> bool:
-        """Use one up, if more are left than there should be in the end."""
+        """Take one, if more than `end` are left; return whether there was one."""
         if self.left <= end:
             self.ran_out = True
             return False
@@ -372,10 +379,10 @@ class Search:
     """Look for the choice with the lowest score on a mesh, and remember all scores.
 
     Args:
-        axes: what can be mapped.
-        score: counts a choice; None, if it is not legal.
-        budget: how many choices may be counted.
-        lessons: what is known of choices on other meshes.
+        axes: the axes that can be mapped.
+        score: counts a choice; it returns None for one that is not legal.
+        budget: the number of choices that may be counted.
+        lessons: lessons from other meshes.
     """
 
     def __init__(
@@ -392,11 +399,11 @@ class Search:
         self.scores: dict[Choice, Score | None] = {}
 
     def begin(self, limit: int, *, is_first: bool = True) -> None:
-        """Look at where to begin.
+        """Look at the choices that experts begin with.
 
         Args:
-            limit: of how many choices.
-            is_first: otherwise, what is the same as on another mesh is left out.
+            limit: the number of choices.
+            is_first: whether this is the first mesh. On others, choices that use all mesh axes as one are the same.
         """
         end = len(self.scores) + limit
         for start in self._axes.list_starts():
@@ -416,11 +423,11 @@ class Search:
             self._look_at(gift.apply(choice))
 
     def climb(self, best: Choice, limit: int) -> None:
-        """Make moves as long as one of them helps.
+        """Make changes as long as one of them helps.
 
         Args:
-            best: where to begin.
-            limit: how many choices may be counted.
+            best: the choice to begin with.
+            limit: the number of choices that may be counted.
         """
         moves, end = self._axes.list_moves(), max(0, self._budget.left - limit)
         better: Choice | None = best
@@ -429,9 +436,9 @@ class Search:
             better = self._find_better(best, moves, end)
 
     def _find_better(self, best: Choice, moves: Iterable[Change], end: int) -> Choice | None:
-        """Return the first choice, one move away, that is better; None, if there is none."""
+        """Return the first better choice that is one change away; None if there is none."""
         others = [move.apply(best) for move in moves]
-        # What leaves devices with equal work is rarely better, and what is stored costs least to change.
+        # A choice that repeats work on devices is rarely better, and stored entries are cheap to change.
         others.sort(key=lambda other: (_count_idle(best, other), other.computed != best.computed))
         for other in dict.fromkeys(others):
             if not self._axes.is_allowed(other):
@@ -443,7 +450,7 @@ class Search:
 
     @property
     def fixed_axes(self) -> Set[str]:
-        """The mesh axes of what is fixed."""
+        """The mesh axes of the fixed entries."""
         fixed = self._axes.fixed
         return {axis for _, entry in (*fixed.stored, *fixed.computed) for axis in entry}
 
@@ -453,18 +460,19 @@ class Search:
         return Search(axes, score, self._budget, self._lessons)
 
     def divide(self, before: "Search", choice: Choice, axis: str, inner: str, limit: int) -> None:
-        """Begin with a choice for a mesh on which a part of one axis is another one, and move something there.
+        """Begin with a choice from a coarser mesh, and move something to the new mesh axis.
 
         Args:
-            before: the search on the mesh before.
-            choice: that of the mesh before.
-            axis: what was divided.
-            inner: its new part.
-            limit: how many choices may be counted.
+            before: the search on the coarser mesh.
+            choice: its choice.
+            axis: the mesh axis that was divided.
+            inner: the new mesh axis, which is a part of it.
+            limit: the number of choices that may be counted.
         """
         end = max(0, self._budget.left - limit)
         for other in self._axes.move_along(choice.divide(axis, inner), inner):
             self._look_at(other, end)
+        # Only a mesh that already beats the coarser one is worth a climb.
         best = self.list_best()
         if best and self.look_up(best[0]) < before.look_up(choice):
             self.climb(best[0], max(0, self._budget.left - end))
@@ -474,6 +482,7 @@ class Search:
         return self.scores[choice] or ()
 
     def _look_at(self, choice: Choice, end: int = 0) -> Score | None:
+        # A choice that cannot be legal costs nothing of the budget.
         if choice in self.scores:
             return self.scores[choice]
         if self._axes.has_clash(choice) or self._lessons.forbid(choice):

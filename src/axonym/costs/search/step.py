@@ -18,15 +18,18 @@ from ..shared.targets import Target
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A function with what stays and what may change.
+    """A function with the arguments that stay, and those that may change.
 
     Attributes:
         fn: the function.
         args: its arguments.
         kwargs: its keyword arguments.
-        target: what its times and memory are for.
-        choices: keyword arguments of which one value each is chosen.
+        target: the device that times and memory are for.
+        choices: the values to choose from, for each further keyword argument.
         piped: the axis of layers that may be stages, and the axis that is cut into microbatches.
+
+    Raises:
+        OperandError: for choices without values, or for an argument that is also a choice.
     """
 
     fn: Tree
@@ -47,7 +50,7 @@ class Step:
                 raise OperandError(message("plan", problem, hint="leave one of the two out"))
 
     def choose(self, given: Sequence[int]) -> dict[str, Tree]:
-        """Return the keyword arguments that are chosen, by the numbers of their values."""
+        """Return the chosen keyword arguments, by the numbers of their values."""
         return {
             name: values[number]
             for number, (name, values) in zip(given, self.choices.items(), strict=True)
@@ -61,11 +64,12 @@ class Step:
         microbatches: int | None,
         depth: Literal["compiled", "traced"],
     ) -> Cost:
-        """Tell what the step costs; see `axn.cost`.
+        """Return the cost of the step; see `axn.cost`.
 
         Raises:
-            AxonymError: as that one does, of the plan.
+            AxonymError: the error of `axn.cost`, in the name of `axn.plan`.
         """
+        # A pipeline is not an argument, but a block around the call.
         block: AbstractContextManager[Any] = nullcontext()
         if self.piped is not None and microbatches is not None:
             block = pipelined(self.piped[1], microbatches)
@@ -76,6 +80,7 @@ class Step:
                     self.fn, mappings, mesh, *self.args, target=self.target, depth=depth, **options
                 )
         except AxonymError as error:
+            # The user called `axn.plan`, and does not know of calls of `axn.cost`.
             if error.function != "cost":
                 raise
             text = message("plan", error.problem, *error.facts, hint=error.hint)
@@ -83,10 +88,10 @@ class Step:
 
 
 def parse_pipeline(pair: object) -> tuple[str, str] | None:
-    """Return the names of the layers and of the axis that is cut.
+    """Return the names of the axis of layers and of the axis that is cut into microbatches.
 
     Raises:
-        OperandError: if it is no pair of two axes.
+        OperandError: if the argument is no pair of two axes.
     """
     if pair is None:
         return None
@@ -111,7 +116,7 @@ def find_state_patterns(report: Cost) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for row in report.arguments.get("optimizer", ()):
         parts = row.path.split(".")
-        # Behind the name of the argument, and before what is the path of a parameter in its own argument.
+        # The path has the name of the argument first, and ends like the path of a parameter.
         for at in range(2, len(parts)):
             if any(parts[at:] == path[1:] for path in paths):
                 found[".".join(parts[1:at])] = None

@@ -12,37 +12,38 @@ from typing import Literal, TextIO
 from ..shared.units import write_time
 from .progress import Progress
 
-# Of the bar, in letters.
+# The width of the bar, in letters.
 WIDTH = 24
+# The code that erases the rest of a line of a terminal.
 ERASE = "\x1b[K"
 
 
 @dataclasses.dataclass
 class Tally:
-    """Count what a search does, and tell somebody.
+    """Count the mappings of a search, and report them.
 
     Attributes:
-        tell: who is told; by default a bar on the terminal.
-        limit: how many mappings are counted at most.
-        counted: how many were counted.
-        seconds: the time of the best one so far.
+        callback: the function that gets the progress; by default, it draws a bar on the terminal.
+        limit: the largest number of mappings.
+        counted: the number of mappings so far.
+        seconds: the time of the best mapping so far.
     """
 
-    tell: Callable[[Progress], object] | None
+    callback: Callable[[Progress], object] | None
     limit: int
     counted: int = 0
     seconds: float = math.inf
 
     def __post_init__(self) -> None:
-        if self.tell is None:
-            self.tell = Bar(sys.stderr)
+        if self.callback is None:
+            self.callback = Bar(sys.stderr)
 
     def add(self, doing: Literal["counting", "compiling"], count: int, seconds: float) -> None:
-        """Tell that something was done.
+        """Count a mapping, and report it.
 
         Args:
-            doing: what.
-            count: as how many mappings it counts.
+            doing: the phase, counting or compiling.
+            count: the number of mappings that it counts as.
             seconds: the time of the mapping; infinite if it does not fit.
         """
         self.counted += count
@@ -51,30 +52,30 @@ class Tally:
         self._report(doing)
 
     def close(self) -> None:
-        """Tell that all is done."""
+        """Report that the search is done."""
         self._report("done")
 
     def _report(self, doing: Literal["counting", "compiling", "done"]) -> None:
-        if self.tell is not None:
-            self.tell(Progress(doing, self.counted, self.limit, self.seconds))
+        if self.callback is not None:
+            self.callback(Progress(doing, self.counted, self.limit, self.seconds))
 
 
 class Bar:
     """Draw a bar in one line of a terminal, and erase it at the end; elsewhere, draw nothing.
 
     Args:
-        stream: where to.
+        stream: the stream to draw on, such as `sys.stderr`.
     """
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
 
     def __call__(self, progress: Progress) -> None:
-        """Draw how far it is."""
+        """Draw the progress."""
         if self._stream is None or not self._stream.isatty():
             return
         text = _write_line(progress) if progress.doing != "done" else ""
-        # Whatever else is printed begins at the start of the line, and replaces it.
+        # The cursor returns to the start of the line, so that other output replaces the bar.
         self._stream.write(f"\r{text}{ERASE}\r")
         self._stream.flush()
 

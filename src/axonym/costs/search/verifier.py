@@ -13,19 +13,19 @@ from ...errors import ArgumentError, AxonymError, message
 from ..report.cost import Cost
 from .result import Candidate
 
-# A round number: on two busy cores, to compile for a v5e took 6 times as long as to trace (4 small layers), and 49 to
-# 149 times (GPT-2 124M).
+# A compiled mapping counts as so many. On two busy cores, compiling for a v5e took 6 times as long as tracing for 4
+# small layers, and 49 to 149 times for GPT-2 124M.
 PRICE = 10
-# Times that differ by less are the same, as far as an estimate can tell.
+# An estimate cannot distinguish times that differ by less.
 NEAR = 0.01
 
 
 class Verified(NamedTuple):
-    """What compiling has shown.
+    """The result of compiling candidates.
 
     Attributes:
-        candidates: all of them, the best one first.
-        text: what was compiled, and why no more.
+        candidates: all candidates, the best one first.
+        text: a text about what was compiled, and why no more was.
     """
 
     candidates: tuple[Candidate, ...]
@@ -34,12 +34,12 @@ class Verified(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Verifier:
-    """Compile the best mappings, as far as a budget goes.
+    """Compile the best mappings, within a budget.
 
     Attributes:
-        wanted: how many are to be compiled.
-        limit: how many mappings may be counted in all, of which a compiled one counts as several.
-        obstacle: why nothing can be compiled; nothing, if it can.
+        wanted: the number of mappings to compile.
+        limit: the number of mappings that may be counted in all; a compiled one counts as several.
+        obstacle: the reason why nothing can be compiled; empty if it can.
     """
 
     wanted: int
@@ -59,14 +59,14 @@ class Verifier:
     def run(
         self, ranked: Sequence[Candidate], counted: int, cost_of: Callable[[Candidate], Cost]
     ) -> Verified:
-        """Compile the best candidates, and put them in their order.
+        """Compile the best candidates, and return all in their new order.
 
-        If none of the wanted number fits by the compiler, those that fit by their traced cost follow, until one does.
-        What is the same on another mesh is not compiled again.
+        If none of the wanted number fits by the compiler, further candidates that fit by their traced cost are
+        compiled, until one does. A candidate that is the same on another mesh is not compiled again.
 
         Args:
             ranked: the candidates, the best one by its traced cost first.
-            counted: how much of the limit is used.
+            counted: the part of the limit that is used.
             cost_of: compiles a candidate.
         """
         if self.obstacle:
@@ -75,11 +75,13 @@ class Verifier:
         done: list[Candidate] = []
         rest: list[Candidate] = []
         for one in ranked:
+            # A candidate that does not fit, or equals a compiled one, would teach nothing.
             is_enough = len(done) >= self.wanted and _is_settled(one, done)
             if is_enough or len(done) >= affordable or any(_is_twin(one, own) for own in done):
                 rest.append(one)
             else:
                 done.append(_compile(one, cost_of))
+        # Compiled costs change the order, also among candidates that were not compiled.
         ordered = tuple(sort_near(sorted((*done, *rest), key=_rank_verified)))
         lines = [_write_outcome(ranked[0], ordered[0], done)]
         if affordable < self.wanted and len(done) == affordable < len(ranked):
@@ -91,24 +93,26 @@ class Verifier:
 
 
 def rank(cost: Cost) -> tuple[float, ...]:
-    """Return what decides: bytes that do not fit, seconds, bytes sent, bytes at the peak."""
+    """Return the numbers that decide: bytes that do not fit, seconds, bytes sent, bytes at the peak."""
     memory, totals = cost.memory.peak, cost.totals
     over = max(0, memory - cost.target.memory)
     return over, cost.time.scheduled, totals["bytes sent"], memory
 
 
 def sort_near(ordered: Sequence[Candidate]) -> list[Candidate]:
-    """Let those go first that take about as long as the first one and fit, the one that sends least before all.
+    """Return candidates with near ones of the first in another order: the one that sends least comes first.
 
-    Of those that do not fit, those that need about as much memory as the first one go first, the fastest before all.
+    Near candidates fit and take about as long as the first one. If the first one does not fit, near ones need about as
+    much memory, and the fastest of them comes first.
 
     Args:
-        ordered: candidates, the one that takes the least time, or lacks the least memory, first.
+        ordered: candidates; the first one takes the least time, or lacks the least memory.
     """
     first = ordered[0]
     near: list[Candidate] = []
     rest: list[Candidate] = []
     for one in ordered:
+        # Only candidates of the same kind compare: compiled, traced, or too large.
         if _find_group(one) == _find_group(first) and _measure(one, first) <= (1 + NEAR) * _measure(
             first, first
         ):
@@ -120,12 +124,12 @@ def sort_near(ordered: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _measure(one: Candidate, first: Candidate) -> float:
-    """Return what must be about the same: the time, or the memory of what does not fit."""
+    """Return the number that makes candidates near: the time, or the memory if the first one does not fit."""
     return _find_cost(one).time.scheduled if first.fits else _find_cost(one).memory.peak
 
 
 def _break_tie(one: Candidate, first: Candidate) -> float:
-    """Return what decides between those that are about the same."""
+    """Return the number that decides between near candidates."""
     return _find_cost(one).totals["bytes sent"] if first.fits else _find_cost(one).time.scheduled
 
 
@@ -134,7 +138,7 @@ def _find_cost(one: Candidate) -> Cost:
 
 
 def _compile(one: Candidate, cost_of: Callable[[Candidate], Cost]) -> Candidate:
-    """Compile a candidate, or keep what the compiler has against it."""
+    """Return a candidate with its compiled cost, or with the error of the compiler."""
     try:
         return dataclasses.replace(one, compiled=cost_of(one))
     except (AxonymError, ValueError, jax.errors.JaxRuntimeError) as error:
@@ -142,19 +146,19 @@ def _compile(one: Candidate, cost_of: Callable[[Candidate], Cost]) -> Candidate:
 
 
 def _is_settled(one: Candidate, done: Sequence[Candidate]) -> bool:
-    """Return whether there is no need for another candidate: one fits, or this one does not."""
+    """Return whether no further candidate is needed: one fits by the compiler, or this one does not fit anyway."""
     return not one.fits or any(own.fits for own in done)
 
 
 def _is_twin(one: Candidate, other: Candidate) -> bool:
-    """Return whether two candidates are the same on meshes that divide the devices in other ways."""
+    """Return whether two candidates are the same on meshes of different sizes."""
     if one.mesh == other.mesh or rank(one.cost) != rank(other.cost):
         return False
     return one.cost.totals == other.cost.totals and one.cost.by_axis == other.cost.by_axis
 
 
 def _write_refusal(error: Exception) -> str:
-    """Return what an error says, without its hints."""
+    """Return the first lines of an error, without its hints."""
     lines = [
         line.strip() for line in str(error).splitlines()[:2] if not line.strip().startswith("hint:")
     ]
@@ -162,7 +166,7 @@ def _write_refusal(error: Exception) -> str:
 
 
 def _rank_verified(one: Candidate) -> tuple[float, ...]:
-    """Return what decides: first those that fit by the compiler, then those that fit by their traced cost."""
+    """Return the order of a candidate: compiled ones that fit, then traced ones that fit, then the others."""
     return _find_group(one), *rank(_find_cost(one))
 
 
@@ -171,9 +175,10 @@ def _find_group(one: Candidate) -> int:
 
 
 def _write_outcome(first: Candidate, best: Candidate, done: Sequence[Candidate]) -> str:
-    """Say what was compiled, and what it has changed."""
+    """Write what was compiled, and what that changed."""
     if not done:
         return "not verified by a compiler"
+    # Usually one kind of device, named once.
     compilers = {one.compiled.compiler: None for one in done if one.compiled is not None}
     count = "1 mapping compiled" if len(done) == 1 else f"{len(done)} mappings compiled"
     if compilers:

@@ -1,4 +1,4 @@
-"""Internal. The arguments of a function, laid out on a mesh without values.
+"""Internal. The arguments of a function, sharded over a mesh without values.
 
 Both readers call `lay_out_arguments` before they trace or compile, and `Arguments.describe` after it. The module knows
 trees and mappings; it must not know what a program looks like.
@@ -49,13 +49,13 @@ _INDEX = re.compile(r"\[['\"]?([^\]'\"]*)['\"]?\]")
 
 
 class Arguments(NamedTuple):
-    """A function, and arguments that are laid out on a mesh.
+    """A function with arguments that are sharded over a mesh.
 
     Attributes:
-        fn: a `NamedJit`, or what `jax.jit` returns.
+        fn: a `NamedJit`, or a result of `jax.jit`.
         args: abstract arguments by position.
-        kwargs: those by name.
-        mappings: what lays out parameters, and the computation.
+        kwargs: abstract arguments by name.
+        mappings: the mappings of parameters and of the computation.
     """
 
     fn: Any
@@ -96,7 +96,14 @@ def lay_out_arguments(
     args: tuple[Tree, ...],
     kwargs: dict[str, Tree],
 ) -> Arguments:
-    """Lay out the arguments of a function, none of which needs to exist.
+    """Lay out the arguments of a function on a mesh. The arrays need not exist.
+
+    Args:
+        fn: a function or a module, as in `axn.cost`.
+        mapping: the mapping; None for that of the function, or the current one.
+        mesh: the mesh, with devices or without.
+        args: arguments by position.
+        kwargs: arguments by name.
 
     Raises:
         ShardingError: if there is no mapping, or it does not fit.
@@ -112,15 +119,16 @@ def lay_out_arguments(
         told = [roles.arguments, roles.inside, roles.results]
         own = next((each for each in told if each is not None), None)
     elif any(map(is_array, jax.tree.leaves(call.target))):
-        # So that the arrays of a module are arguments.
+        # The arrays of a module must be arguments: constants have no layout.
         jitted, args = _call_module, (call.target, *args)
 
     mappings = _find_mappings(mapping, own)
     is_named = isinstance(jitted, NamedJit)
-    # What jax.jit has compiled has layouts of its own, and donates.
+    # A result of `jax.jit` keeps its own layouts and donations; other functions are compiled anew.
     is_compiled = isinstance(jitted, jax.stages.Wrapped) and not is_named
     if not is_compiled and not (is_named and mapping is None):
         jitted = remapped(jitted, mappings, "cost", strict=mapping is not None)
+    # Values are dropped first, so that laying out moves nothing.
     parts = (args, kwargs)
     abstract = jax.tree.map(_make_abstract, parts, is_leaf=is_named_array)
     lay_out = functools.partial(
@@ -130,6 +138,7 @@ def lay_out_arguments(
     placed = (lay_out(abstract[0], shown=shown), lay_out(abstract[1]))
     if mapping is None:
         keep = functools.partial(_keep_layout, mesh=mesh)
+        # Arrays that such a mesh already shards stay so if there is no mapping.
         placed = jax.tree.map(keep, parts, placed, is_leaf=is_named_array)
     return Arguments(jitted, placed[0], placed[1], mappings)
 
@@ -146,7 +155,7 @@ def _call_module(module: Callable[..., Any], *args: Tree, **kwargs: Tree) -> Any
 def _find_mappings(
     mapping: ResourceMapping | Mappings | None, own: AxisMapping | Mappings | None
 ) -> Mappings:
-    """Return what is given, or what a function has of its own, or what is current."""
+    """Return the mappings of the caller, or those of the function, or the current one."""
     if isinstance(mapping, Mappings):
         return mapping
     if mapping is None and isinstance(own, Mappings):
@@ -160,13 +169,13 @@ def _find_mappings(
 
 
 def _make_abstract(leaf: Payload) -> Any:
-    """Return an array without values; all else stays."""
+    """Return an array without its values; other leaves stay as they are."""
     payload = payload_of(leaf)
     return refilled(leaf, abstract_array(payload)) if is_array(payload) else leaf
 
 
 def _keep_layout(leaf: Payload, placed: Payload, mesh: MeshLike) -> Any:
-    """Keep the layout of an array that lies on an equal mesh already."""
+    """Return the layout that an array already has on a mesh of the same sizes, otherwise the new one."""
     sharding = getattr(payload_of(leaf), "sharding", None)
     if not isinstance(sharding, NamedSharding) or dict(sharding.mesh.shape) != dict(mesh.shape):
         return placed
@@ -177,7 +186,7 @@ def _keep_layout(leaf: Payload, placed: Payload, mesh: MeshLike) -> Any:
 
 
 def list_rows(given: Arguments) -> dict[str, ArrayLayout]:
-    """Return how the arguments are laid out, by what the program calls them."""
+    """Return the layouts of the arguments, by their names in the program."""
     leaves = labels(given.fn.__wrapped__, given.args, given.kwargs, is_named_array)
     found: dict[str, ArrayLayout] = {}
     for name, (label, leaf) in zip(identifiers(label for label, _ in leaves), leaves, strict=True):
@@ -194,7 +203,7 @@ def _write_path(label: str) -> str:
 def sort_by_kind(
     given: Arguments, rows: Mapping[str, ArrayLayout]
 ) -> dict[str, tuple[ArrayLayout, ...]]:
-    """Sort arguments into parameters, state of an optimiser and data."""
+    """Sort arguments into `parameters`, state of an `optimizer` and `data`."""
     fn, args, kwargs = given.fn.__wrapped__, given.args, given.kwargs
     states = [
         _write_path(label)
@@ -202,7 +211,7 @@ def sort_by_kind(
         if is_optimiser_state(node)
     ]
     arguments = [*args, *kwargs.values()]
-    # Arrays that are arguments of their own, not parts of one.
+    # Arrays that are an argument by themselves, and not a part of one.
     whole = [
         _write_path(label)
         for label, leaf in labels(fn, args, kwargs, is_named_array)
@@ -213,6 +222,7 @@ def sort_by_kind(
     found: dict[str, list[ArrayLayout]] = {"parameters": [], "optimizer": [], "data": []}
     alone: list[ArrayLayout] = []
     for row in rows.values():
+        # The layout of the computation marks data, if parameters have another one.
         is_data = mappings.of(row.names) == mappings.compute != mappings.parameters
         if any(row.path == state or row.path.startswith(f"{state}.") for state in states):
             found["optimizer"].append(row)

@@ -10,13 +10,13 @@ import numpy as np
 
 
 class Sliding(NamedTuple):
-    """How the kernel of a convolution goes along one dimension.
+    """How the kernel of a convolution slides along one dimension.
 
     Attributes:
-        stride: how far it goes from one element of the result to the next.
-        dilation: how far its own elements are from each other.
-        spread: how far elements of the image are from each other; between them, there is nothing.
-        before: how much padding is in front of the image.
+        stride: the distance from one element of the result to the next.
+        dilation: the distance between elements of the kernel.
+        spread: the distance between elements of the image, with zeros between them.
+        before: the padding in front of the image.
     """
 
     stride: int = 1
@@ -26,17 +26,18 @@ class Sliding(NamedTuple):
 
 
 def count_meetings(image: int, kernel: int, result: int, sliding: Sliding) -> int:
-    """Count the pairs of an element of the result and one of the kernel that meet an element of the image.
+    """Count the pairs of result and kernel elements that meet an element of the image.
 
     Args:
         image: the size of the image.
-        kernel: that of the kernel.
-        result: that of the result.
-        sliding: how the kernel goes along the image.
+        kernel: the size of the kernel.
+        result: the size of the result.
+        sliding: how the kernel slides along the image.
     """
-    # Of every so many elements of the result, the same one meets the image or what is between its elements.
+    # Elements of the result repeat with the spread: each of them meets the image, or the gaps between its elements.
     period = np.arange(sliding.spread)
     begun = np.arange(kernel)[:, None] * sliding.dilation - sliding.before + period * sliding.stride
+    # For each kernel element and place in the period: the first and the last result inside of the image.
     step = sliding.stride * sliding.spread
     first = np.maximum(0, _divide_up(-begun, step))
     end = np.minimum(

@@ -1,4 +1,4 @@
-"""Internal. What names say about a program: where axes lie, how long they are, and which layers have them.
+"""Internal. The facts that names give about a program: mesh axes and sizes of axes, and the layers that have them.
 
 The readers ask a `NameTable` why a collective is necessary. It knows mappings, the ledger of a trace and arguments; it
 must not know collectives.
@@ -19,14 +19,14 @@ from .places import is_within
 
 @dataclasses.dataclass(frozen=True)
 class NameTable:
-    """What names are known of a program.
+    """What names say about a program.
 
     Attributes:
         mesh: the axes of the mesh with their sizes.
-        computed: which mesh axes the axes of activations and data lie on.
-        stored: which those of parameters lie on.
-        sizes: the sizes of each axis, some of which have another size elsewhere.
-        arguments: the arguments, by the name of the parameter of the program.
+        computed: the mesh axes of each axis of activations and data.
+        stored: the mesh axes of each axis of parameters.
+        sizes: the sizes of each axis, which may have several.
+        arguments: the arguments, by their names in the program.
         of_parameters: the axes that parameters have.
     """
 
@@ -38,7 +38,7 @@ class NameTable:
     of_parameters: frozenset[str] = frozenset()
 
     def count_shards(self, entry: Entry) -> int:
-        """Return into how many parts mesh axes split an axis."""
+        """Return the number of parts into which mesh axes divide an axis."""
         sizes = dict(self.mesh)
         return math.prod(sizes.get(axis, 1) for axis in entry)
 
@@ -48,19 +48,20 @@ class NameTable:
 
     @cached_property
     def _words(self) -> frozenset[str]:
-        """The parts of the paths of arguments."""
+        """The words in the paths of arguments."""
         found = {part for argument in self.arguments.values() for part in argument.path.split(".")}
         return frozenset(found)
 
     def find_in_arguments(self, layer: str) -> list[str]:
-        """Return the parts of a layer, without the class of a module that nobody holds by a name."""
+        """Return the parts of the path of a layer that its arguments have, too."""
+        # A module that is the function itself adds its class to the names of operations.
         parts = layer.split(".")
         while parts and parts[0] not in self._words:
             parts.pop(0)
         return parts
 
     def is_in(self, name: str, layer: str) -> bool:
-        """Return whether a parameter of a layer has an axis."""
+        """Return whether a parameter of a layer has this axis."""
         parts = self.find_in_arguments(layer)
         if not parts:
             return False
@@ -70,7 +71,7 @@ class NameTable:
         return False
 
     def is_possible_in(self, name: str, layer: str) -> bool:
-        """Return whether a layer may sum over an axis: not over one that parameters of other layers alone have."""
+        """Return whether a layer may sum over an axis: not if only parameters of other layers have it."""
         return name not in self.of_parameters or self.is_in(name, layer)
 
 
@@ -81,7 +82,15 @@ def collect_names(
     parameters: Sequence[ArrayLayout],
     mesh: AbstractMesh,
 ) -> NameTable:
-    """Gather what names say: on which mesh axes axes lie, their sizes, and which ones parameters have."""
+    """Collect where axes lie, their sizes, and which ones parameters have.
+
+    Args:
+        mappings: the mappings of parameters and of the computation.
+        ledger: the mappings and sizes that were seen during the trace.
+        rows: the layouts of the arguments, by their names in the program.
+        parameters: the layouts of the parameters.
+        mesh: the mesh.
+    """
     stored: dict[str, Entry] = {}
     keeping = [mappings.parameters]
     for _, extra in mappings.overrides:
@@ -94,10 +103,10 @@ def collect_names(
         if mapping in keeping:
             continue
         for name, entry in mapping.entries:
-            # Inside of a pipeline, axes lie on fewer mesh axes.
+            # Inside of a pipeline, axes lie on fewer mesh axes, so the longest entry counts.
             computed[name] = max(computed.get(name, ()), entry, key=len)
     for name in list(computed):
-        # A pipeline calls so the stages, and the parts of a microbatch, which are parts of what it cuts.
+        # A pipeline names its stages and the parts of a microbatch so; their bases are the axes of the user.
         base, _, role = name.rpartition(".")
         if role == "stage" and base in computed:
             del computed[name]
@@ -119,7 +128,7 @@ def collect_names(
 
 
 def narrow(candidates: Iterable[str], preferences: Iterable[Callable[[str], bool]]) -> list[str]:
-    """Return the candidates that preferences leave; one that would leave none does not count."""
+    """Return the candidates that preferences leave; a preference that would leave none does not count."""
     found = list(dict.fromkeys(candidates))
     for is_preferred in preferences:
         if len(found) > 1:
@@ -128,5 +137,5 @@ def narrow(candidates: Iterable[str], preferences: Iterable[Callable[[str], bool
 
 
 def has_axis(name: str, names: Names) -> bool:
-    """Return whether an array has an axis, or one that derives from it."""
+    """Return whether an array with these names has an axis, or one that derives from it."""
     return any(name in bases_of(own) for own in names)

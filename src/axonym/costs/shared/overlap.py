@@ -12,11 +12,11 @@ from .rows import Collective, Work
 
 
 class Window(NamedTuple):
-    """What a device computes between the start and the end of a collective.
+    """The computation of a device between the start and the end of a collective.
 
     Attributes:
-        seconds: of one run.
-        layers: those that it works for, the longest first.
+        seconds: how long it computes, in one run.
+        layers: the layers that it computes, the longest first.
     """
 
     seconds: float
@@ -26,23 +26,22 @@ class Window(NamedTuple):
 def assume_overlap(
     communication: Iterable[Collective], work: Iterable[Work]
 ) -> tuple[Collective, ...]:
-    """Say what hides collectives if within each layer, computing, reading and sending overlap."""
+    """Return the collectives with their overlap, if computing, reading and sending overlap within each layer."""
     layers = {(one.layer, one.phase): one for one in work}
     found: list[Collective] = []
     for one in communication:
         own = layers[one.layer, one.phase]
+        # All collectives of a layer share what it computes.
         longest = max(own.computing, own.moving)
-        share, by = 0.0, "computing"
-        if own.sending:
-            share = min(1.0, longest / own.sending)
-        if own.moving > own.computing:
-            by = "memory"
+        share = min(1.0, longest / own.sending) if own.sending else 0.0
+        by = "memory" if own.moving > own.computing else "computing"
         found.append(_apply_share(one, share, (by,)))
     return tuple(found)
 
 
 def apply_window(rows: Sequence[Collective], window: Window | None) -> list[Collective]:
-    """Say what hides the arrays of one collective in the schedule of a program; nothing, if there is no window."""
+    """Return the arrays of one collective with their overlap; without a window, nothing overlaps."""
+    # One run of the collective sends all of its arrays in the window.
     each = 0.0
     for one in rows:
         each += one.seconds / max(one.count, 1)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from .rows import Phase
 
-# What JAX calls the inside of its own functions.
+# JAX puts these into names for its own functions, so they are no layers.
 _OF_JAX = {
     "body",
     "checkpoint",
@@ -36,11 +36,11 @@ _TRANSFORM = re.compile(r"^(\w+)\((.*)\)$")
 
 
 class Place(NamedTuple):
-    """Where an operation is.
+    """The place of an operation in the model and in the step.
 
     Attributes:
         layer: the path of its layer, such as `blocks.attention.out`; empty outside of layers.
-        phase: of the step.
+        phase: the phase of the step, such as `forward`.
     """
 
     layer: str
@@ -59,7 +59,7 @@ class Places:
 
     def __init__(self, sources: Iterable[str]) -> None:
         self.has_gradient = any("transpose(" in source for source in sources)
-        # Loops and layers repeat names, and a name takes long to read.
+        # Equal layers repeat names, and a name takes long to parse.
         self._known: dict[str, Place] = {}
 
     def find(self, source: str) -> Place:
@@ -81,16 +81,17 @@ def find_place(source: str, *, has_gradient: bool) -> Place:
 
     Args:
         source: its name in the program, such as `jit(step)/transpose(jvp(blocks))/while/body/mlp/up/dot_general`.
-        has_gradient: whether some operation of the program is one of a gradient; those of no gradient are then `other`,
-            as those of an optimiser, and otherwise `forward`.
+        has_gradient: whether the program has a gradient. If so, operations outside of it are `other`, such as those of
+            an optimiser; if not, they are `forward`.
     """
     names: list[str] = []
     phase: Phase = "forward"
     is_marked = False
     parts = _segment(source, "/")
-    # The last is the operation itself.
+    # The last part is the operation itself.
     for part in parts[:-1]:
         inner = part
+        # Transformations wrap a name, such as `transpose(jvp(blocks))`.
         while match := _TRANSFORM.match(inner):
             transform, inner = match.groups()
             if transform == "jit":
@@ -103,7 +104,7 @@ def find_place(source: str, *, has_gradient: bool) -> Place:
         if part == "rematted_computation":
             phase = "recomputed"
         if part.startswith("jit(_"):
-            # Inside of a function of JAX.
+            # The following parts are inside of a private function of JAX.
             break
         if _is_layer(inner):
             names += filter(None, inner.split("/"))
@@ -113,7 +114,7 @@ def find_place(source: str, *, has_gradient: bool) -> Place:
 
 
 def _drop_repeat(names: list[str]) -> list[str]:
-    """Remove what is said twice: within a checkpoint, JAX repeats the scope around it."""
+    """Remove a repetition at the end: within a checkpoint, JAX repeats the scope around it."""
     for count in range(len(names) // 2, 0, -1):
         if names[-count:] == names[-2 * count : -count]:
             return names[:-count]
@@ -121,15 +122,16 @@ def _drop_repeat(names: list[str]) -> list[str]:
 
 
 def _is_layer(name: str) -> bool:
-    """Return whether a part of a name is that of a layer, or a scope of the user."""
+    """Return whether a part of a name is a layer or a scope of the user."""
     if not name or name == "jit" or name in _OF_JAX or _BRANCH.fullmatch(name):
         return False
-    # Einsum expressions, functions and merged names.
+    # The others are expressions of einsum, functions and merged names.
     return not any(mark in name for mark in ("->", "<", "(", ":", ",")) and name[0] != "_"
 
 
 def expand_merged(source: str) -> list[str]:
     """Return the names of all operations that the compiler merged into one, written `a/(b:c)/d`."""
+    # A name may have several merged parts, which are expanded one after another.
     start = _find_merged(source)
     if start is None:
         return [source]
@@ -141,7 +143,7 @@ def expand_merged(source: str) -> list[str]:
 
 
 def _find_merged(source: str) -> int | None:
-    """Return where the first merged part begins."""
+    """Return where the first merged part begins; None if there is none."""
     for match in re.finditer(r"(?:^|/)\(", source):
         start = match.end() - 1
         if len(_segment(source[start + 1 : _find_closing(source, start)], ":")) > 1:
@@ -159,7 +161,7 @@ def _find_closing(text: str, start: int) -> int:
 
 
 def _segment(text: str, mark: str) -> list[str]:
-    """Split a text at a mark that is not inside of parentheses."""
+    """Return the parts of a text between marks that are not inside of parentheses."""
     found = [""]
     depth = 0
     for letter in text:
@@ -178,12 +180,12 @@ def is_within(layer: Sequence[str], path: Sequence[str]) -> bool:
 
 
 def find_layer(path: str, layers: Mapping[str, str]) -> str:
-    """Return the layer that has a parameter.
+    """Return the layer that a parameter belongs to.
 
     Args:
-        path: of the parameter in the arguments.
-        layers: those that operations belong to, by what is looked for in the path, of which the longest counts; if
-            there is none, what holds the parameter.
+        path: the path of the parameter in the arguments.
+        layers: the layers of operations, by the parts that must occur in the path; the longest one counts. If none
+            occurs, the owner of the parameter counts.
     """
     parts = path.split(".")
     best = ""

@@ -11,14 +11,20 @@ from .places import Place
 from .rows import Collective, Phase, Work
 from .targets import Target
 
-# For each layer and phase: operations, seconds of these at the peak, bytes that are read and written.
+# For each layer and phase: operations, their seconds at the peak, and bytes that are read and written.
 Counted: TypeAlias = Mapping[tuple[str, Phase], tuple[float, float, float]]
 
 
 def sum_by_place(
     amounts: Iterable[Amount], place_of: Callable[[str], Place], target: Target
 ) -> Counted:
-    """Add up what is computed, read and written, by layer and phase."""
+    """Sum up what is computed, read and written, by layer and phase.
+
+    Args:
+        amounts: the operations of a program.
+        place_of: returns the place of an operation.
+        target: the device that seconds are for.
+    """
     counted: dict[tuple[str, Phase], tuple[float, float, float]] = {}
     for amount in amounts:
         place = place_of(amount.source)
@@ -34,17 +40,18 @@ def make_work(
     communication: Iterable[Collective],
     target: Target,
 ) -> tuple[Work, ...]:
-    """Make the rows of work from what was counted, and from the collectives.
+    """Make the rows of work from the sums of operations and from the collectives.
 
     Args:
-        counted: what was counted.
+        counted: the sums of operations, by layer and phase.
         communication: the collectives.
-        target: what the times are for.
+        target: the device that times are for.
     """
     sending: dict[tuple[str, Phase], float] = {}
     for one in communication:
         place = (one.layer, one.phase)
         sending[place] = sending.get(place, 0.0) + one.seconds
+    # A layer that only sends has a row, too.
     rows: list[Work] = []
     for layer, phase in dict.fromkeys((*counted, *sending)):
         flops, computing, nbytes = counted.get((layer, phase), (0.0, 0.0, 0.0))

@@ -17,25 +17,32 @@ OUTSIDE = "outside of layers"
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """What devices send each other at one place of a program.
+    """A collective at one place of a program, with all of its runs.
 
     Attributes:
         kind: `all-gather`, `all-reduce`, `reduce-scatter`, `all-to-all`, `ragged-all-to-all` or `collective-permute`.
-        mesh_axes: the mesh axes along which devices take part; one of which a part does is written `data:2`.
-        axes: the named axis that makes it necessary: summed over, gathered, or moved. Several, where a dimension of the
-            array has several; none, if that is not known.
+        mesh_axes: the mesh axes along which devices take part; a partly used axis is written `data:2`.
+        axes: the named axis that makes it necessary: it is summed over, gathered or moved. Several axes share a
+            dimension of the array; the tuple is empty if the axis is not known.
         layer: the path of the layer, such as `blocks.attention.out`; empty outside of layers.
         phase: `forward`, `backward`, `recomputed` for the backward pass, or `other`, such as the optimiser.
-        count: how often it runs; loops count.
+        count: the number of runs, iterations of loops included.
         group: the number of devices that take part with each other.
-        nbytes: bytes of its operand on one device.
+        nbytes: bytes of its operand on one device, in one run.
         shape: the dimensions of that operand.
-        dtype: its dtype.
-        seconds: of all runs together, on the target.
-        hidden: the part of these in which the device computes or reads something else. In the program of the compiler
-            for the target, what it computes between the start and the end of the collective; otherwise what the
-            layer computes in the same phase, as is assumed.
-        hidden_by: what that is: layers, or `computing` or `memory` of its own layer, whichever takes longer.
+        dtype: its dtype, as XLA writes it.
+        seconds: the time of all runs together on the target, in seconds.
+        hidden: the part of these seconds in which the device computes or reads something else. In a program of the
+            target's own compiler, the device computes between the start and the end of the collective; otherwise, the
+            layer is assumed to compute in the same phase.
+        hidden_by: the layers that are computed meanwhile; or `computing` or `memory` of its own layer, whichever takes
+            longer.
+
+    Examples:
+        >>> from axonym.costs.report import Collective
+        >>> row = Collective("all-gather", ("data",), ("embed",), "up", "forward", 6, 4, 1024, (16, 16), "f32", 2e-5)
+        >>> row.axis, row.sent, row.exposed
+        ('embed', 18432, 2e-05)
     """
 
     kind: str
@@ -54,7 +61,7 @@ class Collective:
 
     @property
     def exposed(self) -> float:
-        """Seconds that nothing hides."""
+        """Seconds in which the device only waits for the collective."""
         return self.seconds - self.hidden
 
     @property
@@ -64,20 +71,20 @@ class Collective:
 
     @property
     def axis(self) -> str:
-        """The named axis as text."""
+        """The named axes as text; `unattributed` if they are not known."""
         return ", ".join(self.axes) or UNATTRIBUTED
 
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """What the forward pass keeps for the backward pass, in one layer.
+    """Arrays that the forward pass keeps for the backward pass, in one layer.
 
     Attributes:
         layer: the path of the layer.
         names: the axes of the array.
         shape: its dimensions on one device.
         dtype: its dtype.
-        count: how many of them are kept, such as one for each block.
+        count: the number of such arrays, such as one for each block.
         nbytes: bytes of all of them on one device.
     """
 
@@ -94,13 +101,19 @@ class Memory:
     """Bytes that one device holds.
 
     Attributes:
-        parameters: arguments that are parameters: named arrays that are laid out as such, and all of a model.
-        optimizer: the state of an optimiser.
-        data: all other arguments.
-        results: what the program returns.
-        donated: the part of the results that takes the place of arguments.
-        temporary: what the program needs beside them, at its peak.
-        kept: the part of that which the backward pass needs, where it is known.
+        parameters: bytes of parameters: of the arrays of a model, and of named arrays that are sharded like them.
+        optimizer: bytes of the state of an optimiser.
+        data: bytes of all other arguments.
+        results: bytes that the program returns.
+        donated: bytes of results that take the place of arguments.
+        temporary: bytes that the program needs beside arguments and results, at its peak.
+        kept: the arrays among these that the backward pass needs; empty for a compiled program.
+
+    Examples:
+        >>> from axonym.costs.report import Memory
+        >>> memory = Memory(parameters=400, optimizer=800, data=10, results=1200, donated=1200, temporary=90)
+        >>> memory.arguments, memory.peak
+        (1210, 1300)
     """
 
     parameters: int
@@ -118,22 +131,28 @@ class Memory:
 
     @property
     def peak(self) -> int:
-        """Bytes at the peak: arguments, what the program needs beside them, and results that take new memory."""
+        """Bytes at the peak: arguments, temporary arrays, and results that take new memory."""
         return self.arguments + self.temporary + self.results - self.donated
 
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What one device computes, reads and sends in one layer.
+    """The work of one device in one layer: it computes, reads and sends.
 
     Attributes:
         layer: the path of the layer; empty outside of layers.
-        phase: as that of a `Collective`.
+        phase: the phase, as that of a `Collective`.
         flops: operations of products and convolutions; a multiplication and an addition count as two.
         nbytes: bytes that are read from memory and written to it.
         computing: seconds of the operations at the peak of the target.
         moving: seconds of reading and writing.
         sending: seconds of the collectives.
+
+    Examples:
+        >>> from axonym.costs.report import Work
+        >>> row = Work("up", "forward", flops=1e9, nbytes=1e6, computing=2e-3, moving=1e-3, sending=3e-3)
+        >>> row.bound, row.seconds
+        ('links', 0.003)
     """
 
     layer: str
@@ -146,12 +165,12 @@ class Work:
 
     @property
     def seconds(self) -> float:
-        """How long it takes, if computing, reading and sending overlap."""
+        """The time of the layer in seconds, if computing, reading and sending overlap."""
         return max(self.computing, self.moving, self.sending)
 
     @property
     def bound(self) -> str:
-        """What takes longest: `compute`, `memory` or `links`."""
+        """The resource that takes longest: `compute`, `memory` or `links`."""
         if self.sending > max(self.computing, self.moving):
             return "links"
         if self.moving > self.computing:
@@ -164,16 +183,16 @@ class Time:
     """An estimate of how long one run takes.
 
     Attributes:
-        seconds: if within each layer, computing, reading and sending overlap, and layers follow each other.
-        serial: if nothing waits for a link, and nothing overlaps with it.
-        scheduled: by the schedule of the program, if it is one of the compiler for the target: operations follow each
-            other, and what they hide overlaps. Otherwise the same as `seconds`.
+        seconds: the time if computing, reading and sending overlap within each layer, and layers follow each other.
+        serial: the time if sending overlaps with nothing.
+        scheduled: the time by the schedule of the program, if the target's own compiler made it: operations follow each
+            other, and collectives overlap with them. Otherwise the same as `seconds`.
         computing: seconds of the operations alone, at the peak of the target.
         moving: seconds of reading and writing memory alone.
         sending: seconds of the collectives alone.
-        bubble: the part of that in which a stage of a pipeline waits.
+        bubble: the share of the time in which a stage of a pipeline waits.
         utilisation: the share of the peak that the model gets: operations of the forward and backward pass, without
-            those that are computed a second time, over what the devices could do in `seconds`.
+            recomputed ones, divided by the operations that the device could do in `seconds`.
     """
 
     seconds: float

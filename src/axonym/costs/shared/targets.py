@@ -1,4 +1,4 @@
-"""What devices can do: operations, memory and links of each, as the data sheets say."""
+"""Targets: the operations, memory and links of devices, as the data sheets say."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -13,13 +13,20 @@ Platform: TypeAlias = Literal["tpu", "cuda", "cpu"]
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """What connects the devices along one mesh axis.
+    """The connection of the devices along one mesh axis.
 
     Attributes:
         bandwidth: bytes per second that one device sends along it, in both directions together.
         latency: seconds until the first byte of one step of a ring arrives.
-        one_way: bytes per second that it sends to one neighbour of a ring; None if the other one's share is not lost
-            then, as behind a switch.
+        one_way: bytes per second to one neighbour of a ring; None if one direction may use the whole bandwidth, as
+            behind a switch.
+
+    Raises:
+        ArgumentError: if a bandwidth is not positive.
+
+    Examples:
+        >>> axn.partitioning.Link(bandwidth=25e9, latency=10e-6)
+        Link(bandwidth=25000000000.0, latency=1e-05, one_way=None)
     """
 
     bandwidth: float
@@ -34,17 +41,21 @@ class Link:
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A kind of device, and what connects devices.
+    """A kind of device with its links.
 
     Attributes:
-        name: what it is called.
-        flops: operations per second by dtype, such as `{"bfloat16": 197e12}`; a product adds and multiplies, so it
-            counts twice. Other dtypes count as the slowest that is listed.
+        name: its name in reports.
+        flops: operations per second by dtype, such as `{"bfloat16": 197e12}`. A multiplication and an addition count as
+            two. A dtype that is not listed counts as the slowest one.
         memory: bytes of one device.
-        memory_bandwidth: bytes per second between it and the units that compute.
-        link: what connects devices along a mesh axis.
-        links: mesh axes that differ, such as one between hosts.
-        platform: whose compiler knows the device: `tpu`, `cuda` or `cpu`.
+        memory_bandwidth: bytes per second between memory and the units that compute.
+        link: the connection of devices along a mesh axis.
+        links: the connections along mesh axes that differ, such as one between hosts.
+        platform: the platform whose compiler knows the device: `tpu`, `cuda` or `cpu`.
+
+    Raises:
+        OperandError: if `flops` is empty.
+        ArgumentError: if a number is not positive.
 
     Examples:
         >>> slow = axn.partitioning.Link(bandwidth=25e9, latency=10e-6)
@@ -78,7 +89,7 @@ class Target:
         return self.flops.get("bfloat16") or max(self.flops.values())
 
     def link_of(self, mesh_axes: tuple[str, ...]) -> Link:
-        """Return what connects the devices along mesh axes: the slowest link of all."""
+        """Return the slowest link among those along some mesh axes."""
         found = [self.links.get(axis, self.link) for axis in mesh_axes]
         return min(found, key=lambda link: link.bandwidth, default=self.link)
 

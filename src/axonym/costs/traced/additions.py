@@ -9,12 +9,15 @@ from .equations import PASSING, Equation, Variable
 from .moves import Sent
 
 _ADDING = ("add", "add_any")
-# What is neither computed nor rounded.
+# These move numbers, and neither compute nor round them.
 _MOVING = tuple(name for name in PASSING if name != "convert_element_type")
 
 
 class Additions:
-    """Which arrays are what devices have summed, and nothing since."""
+    """The arrays that are results of a sum among devices, and of nothing since.
+
+    If `a` and `b` are such sums, a compiler sums `a + b` among devices instead, so that one of the two is not sent.
+    """
 
     def __init__(self) -> None:
         self._sums: dict[int, Sent] = {}
@@ -26,7 +29,7 @@ class Additions:
     def note_results(
         self, inside: Sequence[Variable], outside: Sequence[Variable], body: Sequence[Equation]
     ) -> None:
-        """Note that the results of a body, which nobody else reads, are those of an equation."""
+        """Note that the results of a body are those of the equation that calls it, unless the body reads them, too."""
         read = {id(one) for equation in body for one in equation.invars}
         for own, result in zip(inside, outside, strict=False):
             found = self._sums.get(id(own))
@@ -39,18 +42,20 @@ class Additions:
         readers: Mapping[int, Sequence[Equation]],
         returned: Set[int],
     ) -> Sent | None:
-        """Return the collective that is not needed, if an equation adds up what devices have summed in the same way."""
+        """Return the collective that is not needed, if an equation adds two arrays that devices summed alike."""
         name = equation.primitive.name
         if name not in (*_ADDING, *_MOVING):
             return None
         found: list[Sent] = []
         for variable in equation.invars:
             own = self._sums.get(id(variable))
+            # Another reader needs the sum of this array alone.
             if own is None or id(variable) in returned or len(readers[id(variable)]) != 1:
                 return None
             found.append(own)
         first, *others = found
         for other in others:
+            # Sums over other mesh axes, or in another loop, cannot be one.
             same = first.move.kind, first.move.mesh_axes, first.runs, first.move.elements
             if same != (other.move.kind, other.move.mesh_axes, other.runs, other.move.elements):
                 return None

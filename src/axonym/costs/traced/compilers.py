@@ -7,24 +7,23 @@ from typing import NamedTuple
 
 
 class Compiler(NamedTuple):
-    """What a compiler does.
+    """The choices of a compiler.
 
     Attributes:
-        scatters: it makes a reduce-scatter of an all-reduce of which devices use a part.
-        folds: it makes one all-reduce of a sum over several dimensions that are split.
-        merges: it merges what a checkpoint computes again with what was computed before, though the checkpoint asks for
-            no such thing.
-        adds: it adds what devices have summed before they sum it, and sums once.
-        rounds: it rounds what only products read, or what is rounded anyway, before it is gathered.
-        tiles: it makes no reduce-scatter whose parts are not whole tiles.
-        windows: the fewest bytes of a product whose parts it sends around in both directions, as soon as each is
-            computed, in place of a reduce-scatter; none, if it does not. The products are those that nothing else
-            splits. On a v5e, products of 256 KiB are scattered, those of 2.25 MiB are not.
-        intensity: the fewest operations for each byte of such a product. On 8 devices of v5e, products of float32 with
-            1024 terms for each number are scattered, those with 2048 are not, nor those of bfloat16 with 1024: they
-            take long enough to send something meanwhile.
-        masks: it multiplies each row with the matrices of all groups of a ragged product, and keeps one of the results.
-        masks_sums: it does so for the gradients of these matrices, which sum over the rows of each group.
+        scatters: whether it turns an all-reduce into a reduce-scatter if each device uses a part of the sum.
+        folds: whether it sums over several divided dimensions in one all-reduce.
+        merges: whether it merges a recomputed value with the first one, which a checkpoint asks it not to do.
+        adds: whether it adds partial sums first, and then sums among devices once.
+        rounds: whether it rounds an array before it is gathered, if only products read it.
+        tiles: whether the parts of a reduce-scatter must be whole tiles.
+        windows: the least size, in bytes, of a product whose parts it sends around in both directions as soon as each
+            is computed, instead of a reduce-scatter; None if it never does. Nothing else may divide the product. On a
+            v5e, products of 256 KiB are scattered, and those of 2.25 MiB are not.
+        intensity: the least number of operations for each byte of such a product, so that it takes long enough to send
+            something meanwhile. On 8 devices of v5e, float32 products with 1024 terms for each number are scattered;
+            those with 2048 terms are not, nor are bfloat16 products with 1024.
+        masks: whether it multiplies each row of a ragged product with the matrices of all groups, and keeps one result.
+        masks_sums: whether it also does so for the gradients of these matrices, which sum over the rows of a group.
     """
 
     scatters: bool
@@ -39,13 +38,15 @@ class Compiler(NamedTuple):
     masks_sums: bool = False
 
 
+# Found by comparing programs of XLA's compilers with what is counted: see benchmarks/cost.py.
 CPU = Compiler(scatters=False, folds=False, merges=True, masks=True, adds=False)
+# The compilers for GPU and TPU have these in common.
 ACCELERATOR = Compiler(scatters=True, folds=True, merges=False, masks=False)
 TPU = ACCELERATOR._replace(rounds=True, tiles=True, windows=2**20, intensity=1024, masks_sums=True)
 
 
 def find_compiler(platform: str) -> Compiler:
-    """Return what the compiler for a platform does, such as `cpu` or `tpu`."""
+    """Return the compiler for a platform, such as `cpu` or `tpu`."""
     if platform == "cpu":
         return CPU
     if platform == "tpu":

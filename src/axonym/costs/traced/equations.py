@@ -1,4 +1,4 @@
-"""Internal. The equations of a jaxpr: how their arrays are laid out, what they read, and what they compute.
+"""Internal. The equations of a jaxpr: the layouts of their arrays, their operands, and their operations.
 
 All modules of this room call it. It is the one place that knows how JAX stores equations; it must not know names or
 layers.
@@ -10,41 +10,23 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ...engine import Entry, Layout, find_auto_axes, only, without
 from ..shared.convolutions import Sliding, count_meetings
+from ..shared.dtypes import XLA_NAMES
 from .compilers import Compiler
 
-# JAX publishes no types of these.
+# JAX publishes no types for these.
 Program: TypeAlias = Any
 Equation: TypeAlias = Any
 Variable: TypeAlias = Any
 
-# What changes the form of an array, its type or its layout, but not what it is.
+# These change the form, the dtype or the layout of an array, but not its content.
 PASSING = ("transpose", "convert_element_type", "reshape", "squeeze", "reshard", "copy")
-# What XLA calls dtypes.
-_SHORT = {
-    "bfloat16": "bf16",
-    "bool": "pred",
-    "complex64": "c64",
-    "float16": "f16",
-    "float32": "f32",
-    "float64": "f64",
-    "float8_e4m3fn": "f8e4m3fn",
-    "float8_e5m2": "f8e5m2",
-    "int16": "s16",
-    "int32": "s32",
-    "int64": "s64",
-    "int8": "s8",
-    "uint16": "u16",
-    "uint32": "u32",
-    "uint64": "u64",
-    "uint8": "u8",
-}
 
 
 class Value(NamedTuple):
     """An array of a traced function.
 
     Attributes:
-        shape: its dimensions; those along which a `shard_map` divides it are those of one device.
+        shape: its dimensions; inside of a `shard_map`, those of the part of one device.
         dtype: its dtype.
         itemsize: bytes of one element.
         entries: the mesh axes of each dimension.
@@ -78,27 +60,30 @@ def count_bytes(value: Value, mesh: Mapping[str, int]) -> int:
 
 
 def abbreviate(dtype: str) -> str:
-    """Return what compiled programs call a dtype."""
-    return _SHORT.get(dtype, dtype)
+    """Return the name of a dtype in compiled programs, such as `f32`."""
+    return XLA_NAMES.get(dtype, dtype)
 
 
 def is_literal(variable: Variable) -> bool:
-    """Return whether what an equation reads is a number in the program."""
+    """Return whether an operand is a number that stands in the program."""
+    # The class of literals is private to JAX.
     return hasattr(variable, "val")
 
 
 def find_layout(variable: Variable, guess: Sequence[Entry] = ()) -> Value:
-    """Return how an array is laid out: by its type where that tells, otherwise as guessed.
+    """Return an array with its layout: that of its type, completed by a guess.
 
     Args:
         variable: the array in the program.
-        guess: mesh axes of its dimensions, of which those that are Auto in its type count.
+        guess: mesh axes of its dimensions; those that are Explicit in its type do not count.
     """
     aval = variable.aval
+    # Tokens and keys of random numbers have no shape or no dtype with a size.
     shape = tuple(getattr(aval, "shape", ()))
     dtype = getattr(aval, "dtype", "")
     sharding = getattr(aval, "sharding", None)
     typed: list[Entry] = [()] * len(shape)
+    # Without a mesh in the type, all mesh axes are free to be guessed.
     free: list[str] | None = None
     partial: Entry = ()
     if sharding is not None and not sharding.mesh.empty:
@@ -110,9 +95,8 @@ def find_layout(variable: Variable, guess: Sequence[Entry] = ()) -> Value:
     for i, entry in enumerate(typed):
         own = entry
         if i < len(guess):
-            more = guess[i]
-            if free is not None:
-                more = only(more, free)
+            more = guess[i] if free is None else only(guess[i], free)
+            # A mesh axis divides one dimension of an array, and the first one wins.
             own = (*entry, *without(more, (*entry, *used)))
         entries.append(own)
         used.update(own)
@@ -123,17 +107,19 @@ def find_layout(variable: Variable, guess: Sequence[Entry] = ()) -> Value:
 def list_bodies(equation: Equation) -> list[Program]:
     """Return the programs that an equation runs, without those that only say how two elements combine."""
     name = equation.primitive.name
+    # Kernels of Pallas count by their own estimate.
     if name.startswith(("scatter", "reduce")) or name == "pallas_call":
         return []
     found: list[Program] = []
     for value in equation.params.values():
         several = value if isinstance(value, tuple | list) else (value,)
         for part in several:
+            # A closed jaxpr wraps an open one.
             program = getattr(part, "jaxpr", part)
             if hasattr(program, "eqns"):
                 found.append(program)
     if name == "while":
-        # The condition is a few numbers.
+        # The condition computes a few numbers, so only the body counts.
         body = equation.params["body_jaxpr"]
         return [getattr(body, "jaxpr", body)]
     return found
@@ -141,6 +127,7 @@ def list_bodies(equation: Equation) -> list[Program]:
 
 def count_unstacked(outside: Sequence[Variable], inside: Sequence[Variable]) -> int:
     """Return how many arrays a scan does not slice or stack; they come first."""
+    # A slice has one dimension less than the array outside.
     count = 0
     for variable, own in zip(outside, inside, strict=True):
         count += len(variable.aval.shape) == len(own.aval.shape)
@@ -157,19 +144,21 @@ def write_source(equation: Equation, prefix: str) -> str:
     own = str(equation.source_info.name_stack)
     name = str(equation.primitive.name)
     if name == "jit":
+        # Compiled programs name the function of a call, and not its primitive.
         name = f"jit({equation.params.get('name', '')})"
     return "/".join(part for part in (prefix, own, name) if part)
 
 
 def find_needed(program: Program, used: Sequence[bool] | None = None) -> list[Equation]:
-    """Return the equations whose results somebody uses.
+    """Return the equations whose results are used: compilers drop the others.
 
     Args:
         program: the program.
-        used: which of its results somebody uses; by default all.
+        used: which of its results are used; by default all.
     """
     live = {id(variable) for i, variable in enumerate(program.outvars) if used is None or used[i]}
     found: list[Equation] = []
+    # Readers come after what they read, so one pass from the end finds all.
     for equation in reversed(program.eqns):
         if has_effect(equation) or live.intersection(map(id, equation.outvars)):
             used_here = [id(variable) in live for variable in equation.outvars]
@@ -180,9 +169,10 @@ def find_needed(program: Program, used: Sequence[bool] | None = None) -> list[Eq
 
 
 def _find_operands(equation: Equation, used: Sequence[bool]) -> Sequence[Variable]:
-    """Return what an equation reads for the results that somebody uses: of a call, perhaps not all that it takes."""
+    """Return the operands that the used results of an equation depend on; for a call, these may be some of all."""
     operands: Sequence[Variable] = equation.invars
     inner = list_bodies(equation)
+    # With several bodies, or other arguments than operands, all operands count.
     if all(used) or len(inner) != 1 or len(inner[0].invars) != len(operands):
         return operands
     (body,) = inner
@@ -197,18 +187,18 @@ def _find_operands(equation: Equation, used: Sequence[bool]) -> Sequence[Variabl
 
 
 def has_effect(equation: Equation) -> bool:
-    """Return whether an equation does something beside its results; that devices take part in it is none of that."""
-    # JAX has no public name for this effect of collectives.
+    """Return whether an equation must run even if nobody uses its results."""
+    # Collectives in a `shard_map` have an effect that only names mesh axes. JAX has no public name for it.
     return any(type(effect).__name__ != "NamedAxisEffect" for effect in equation.effects)
 
 
 def find_used_inside(equation: Equation, body: Program, used: Sequence[bool]) -> list[bool] | None:
-    """Return which results of a body somebody uses: of a loop, also those that its next turn uses; None for all.
+    """Return which results of a body are used, in a loop also by its next iteration; None for all.
 
     Args:
         equation: what runs the body.
         body: the body.
-        used: which results of the equation somebody uses.
+        used: which results of the equation are used.
     """
     name = equation.primitive.name
     if name == "while" or len(body.outvars) != len(used):
@@ -217,8 +207,10 @@ def find_used_inside(equation: Equation, body: Program, used: Sequence[bool]) ->
     if name != "scan":
         return found
     carried = count_unstacked(equation.outvars, body.outvars)
+    # Constants come before the carried arguments.
     first = count_unstacked(equation.invars, body.invars) - carried
     is_settled = False
+    # One more used result may make another one used, so this goes on until nothing changes.
     while not is_settled:
         is_settled = True
         read = {id(each) for one in find_needed(body, found) for each in one.invars}
@@ -233,7 +225,7 @@ def find_used_inside(equation: Equation, body: Program, used: Sequence[bool]) ->
 
 
 def find_readers(equations: Sequence[Equation]) -> dict[int, list[Equation]]:
-    """Return who reads each array, by its id."""
+    """Return the equations that read each array, by its id."""
     found: dict[int, list[Equation]] = {}
     for equation in equations:
         for variable in equation.invars:
@@ -248,13 +240,13 @@ def count_flops(
     mesh: Mapping[str, int],
     compiler: Compiler | None = None,
 ) -> float:
-    """Return the operations of a product or a convolution on one device; all else counts as none.
+    """Return the operations of a product, a convolution or a kernel on one device; others count as none.
 
     Args:
         equation: the equation.
-        inputs: how its operands are laid out.
+        inputs: its operands with their layouts.
         mesh: sizes of the mesh axes.
-        compiler: what it computes in vain; without it, nothing.
+        compiler: the compiler, whose wasted operations count, too; without it, none are wasted.
     """
     name = equation.primitive.name
     if name == "dot_general":
@@ -271,13 +263,14 @@ def count_flops(
 
 def _count_product(equation: Equation, inputs: Sequence[Value], mesh: Mapping[str, int]) -> float:
     labels = label_dimensions(inputs[0], inputs[1], equation.params["dimension_numbers"])
+    # Mesh axes that divide an operand are taken; the type of the result may ask for more.
     used = {axis for label in labels.values() for axis in label.entry}
     asked = list(find_layout(equation.outvars[0]).entries)
     total = 2.0
     for label in labels.values():
         entry = label.entry
         if not label.is_summed:
-            # A result that is asked for in smaller parts is computed so.
+            # A device computes only the part of the result that it keeps.
             entry = (*entry, *without(asked.pop(0), used))
         total *= -(-label.size // count_shards(entry, mesh))
     return total
@@ -298,10 +291,11 @@ class Label(NamedTuple):
 
 
 def label_dimensions(left: Value, right: Value, numbers: Any) -> dict[tuple[str, int], Label]:
-    """Return the dimensions of a product: those of the result in its order, then those that are summed over."""
+    """Return the dimensions of a product: those of the result in its order, then those that it sums over."""
     (left_over, right_over), (left_shared, right_shared) = numbers
     pairs: list[tuple[tuple[str, int], int, Entry, bool]] = []
 
+    # One operand is sent if the two differ, and the left one decides.
     def join_entries(i: int, j: int) -> Entry:
         return left.entries[i] or right.entries[j]
 
@@ -317,6 +311,7 @@ def label_dimensions(left: Value, right: Value, numbers: Any) -> dict[tuple[str,
         pairs.append((("over", i), left.shape[i], join_entries(i, j), True))
 
     found: dict[tuple[str, int], Label] = {}
+    # Each mesh axis divides one dimension of the product.
     used: set[str] = set()
     for key, size, entry, is_summed in pairs:
         own = without(entry, used)
@@ -331,14 +326,16 @@ def _count_ragged(
     mesh: Mapping[str, int],
     compiler: Compiler | None,
 ) -> float:
-    """Count each row once, with the matrix of its group, or with those of all groups."""
+    """Count each row once, with the matrix of its group, or with the matrices of all groups."""
     sums = False
     numbers = equation.params.get("ragged_dot_dimension_numbers")
+    # Dimensions of the right operand that the rows do not multiply: groups, and what is summed over.
     shared: tuple[int, ...] = (0, 1)
     if numbers is not None:
         (_, over), (_, alike) = numbers.dot_dimension_numbers
         shared = (*over, *alike, *numbers.rhs_group_dimensions)
         (summed, _), _ = numbers.dot_dimension_numbers
+        # A gradient of the matrices sums over the rows of each group.
         sums = bool(set(summed) & set(numbers.lhs_ragged_dimensions))
     left, right = inputs[:2]
     total = 2.0 * math.prod(divide_shape(left.shape, left.entries, mesh))
@@ -346,6 +343,7 @@ def _count_ragged(
         if i not in shared:
             total *= size
     if compiler is not None and (compiler.masks or (sums and compiler.masks_sums)):
+        # The operand with the sizes of the groups says how many there are.
         total *= inputs[2].shape[-1]
     return total
 
@@ -353,15 +351,17 @@ def _count_ragged(
 def _count_convolution(
     equation: Equation, inputs: Sequence[Value], mesh: Mapping[str, int]
 ) -> float:
-    """Count the operations of a convolution; elements of the padding, and between those of an image, do not count."""
+    """Count the operations of a convolution; padding, and the gaps between elements of the image, do not count."""
     image, kernel = inputs[:2]
     params = equation.params
     numbers = params["dimension_numbers"]
     result = find_layout(equation.outvars[0])
     (rows, channels, *image_places), (features, summed, *kernel_places), out = numbers
     over = kernel.entries[summed]
+    # With groups of features, the kernel has fewer channels than the image.
     if kernel.shape[summed] == image.shape[channels]:
         over = over or image.entries[channels]
+    # A device computes its own rows and features, even if the result is gathered later.
     entries = list(result.entries)
     entries[out[0]] = entries[out[0]] or image.entries[rows]
     entries[out[1]] = entries[out[1]] or kernel.entries[features]
@@ -384,7 +384,7 @@ def _count_convolution(
 
 
 def iterate_arrays(variables: Sequence[Variable]) -> Iterator[Variable]:
-    """Yield the arrays of what an equation reads, without numbers of the program."""
+    """Yield the arrays that an equation reads, without numbers that stand in the program."""
     for variable in variables:
         if not is_literal(variable):
             yield variable

@@ -5,9 +5,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from .equations import Equation, Variable, find_readers, iterate_arrays, list_bodies
+from .equations import Equation, Variable, iterate_arrays, list_bodies
 
-# These read and write arrays; all else is computed where its result is used.
+# These read and write arrays in memory; other equations are computed where their results are used.
 _KERNELS = (
     "all_gather",
     "all_to_all",
@@ -32,7 +32,7 @@ _CALLS = ("jit", "custom_jvp_call", "custom_vjp_call")
 
 
 def is_chain(equation: Equation) -> bool:
-    """Return whether an equation calls a function of elements, which is computed with what is around it."""
+    """Return whether an equation calls a function of elements, which is fused with the equations around it."""
     if equation.primitive.name not in _CALLS:
         return False
     for program in list_bodies(equation):
@@ -54,23 +54,24 @@ def is_kernel(equation: Equation) -> bool:
 
 
 class Fusion:
-    """Which arrays of a program are in memory, if chains of elements are computed together.
+    """The arrays of a program that are in memory, if chains of elements are computed together.
 
-    In memory are arguments, results of products and of sums, what such read, except for sums, and results.
+    These are in memory: arguments and results of the program, results of kernels, and operands of kernels that are no
+    sums. A sum is computed at the end of a chain, so its operand never reaches memory.
 
     Args:
-        equations: of the program.
-        results: of the program.
+        equations: the equations of the program.
+        results: the results of the program.
     """
 
     def __init__(self, equations: Sequence[Equation], results: Sequence[Variable]) -> None:
         self._equations = equations
         self._stored: set[int] = set(map(id, results))
         self._made: dict[int, Equation] = {}
-        self._readers = find_readers(equations)
         for equation in equations:
             name = equation.primitive.name
             is_sum = name.startswith(_SUMS)
+            # A sum reads a chain at its end, while other kernels read arrays from memory.
             is_alone = is_kernel(equation) or has_programs(equation)
             if is_alone:
                 self._stored.update(map(id, equation.outvars))
@@ -82,10 +83,11 @@ class Fusion:
 
     def is_stored(self, variable: Variable) -> bool:
         """Return whether an array is in memory."""
+        # An array that no equation here makes is an argument.
         return id(variable) in self._stored or id(variable) not in self._made
 
     def find_operands(self, equation: Equation) -> list[Variable]:
-        """Return the arrays in memory that an equation reads, through what is computed on the way."""
+        """Return the arrays in memory that an equation reads, itself or through the chain before it."""
         found: dict[int, Variable] = {}
         for variable in iterate_arrays(equation.invars):
             found.update(self._find_sources(variable))
@@ -97,7 +99,7 @@ class Fusion:
         known = self._sources.get(id(variable))
         if known is None:
             known = {}
-            # Earlier equations were asked before, so this is not deep.
+            # The results of earlier equations are known already, so this does not recurse deeply.
             for operand in iterate_arrays(self._made[id(variable)].invars):
                 known.update(self._find_sources(operand))
             self._sources[id(variable)] = known
@@ -106,6 +108,7 @@ class Fusion:
     def iterate_kernels(self) -> Iterator[tuple[Equation, list[Variable]]]:
         """Yield the equations whose results are in memory, with the arrays that they read, in order."""
         for equation in self._equations:
+            # Asked for each equation in order, so that `_find_sources` finds earlier ones known.
             operands = self.find_operands(equation)
             if has_programs(equation):
                 continue

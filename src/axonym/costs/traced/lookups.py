@@ -13,11 +13,11 @@ from .moves import Move, order
 
 
 class Part(NamedTuple):
-    """What is sent of an array.
+    """One collective of a lookup.
 
     Attributes:
         move: the collective.
-        value: the array.
+        value: the array that is sent.
     """
 
     move: Move
@@ -27,9 +27,10 @@ class Part(NamedTuple):
 def find_lookup_moves(
     equation: Equation, inputs: Sequence[Value], result: Value, mesh: Mapping[str, int]
 ) -> list[Part]:
-    """List what devices send each other for a `gather` of rows, of which each has its own and a part of each row.
+    """List the collectives of a `gather` of rows, if each device has indices of its own and a part of each row.
 
-    Each looks up its parts of all rows, so that indices are gathered; then the parts of a row get to where it belongs.
+    The indices are gathered, and each device looks up its part of all rows. Then an all-to-all brings the parts of a
+    row to the device that asked for it.
     """
     table, indices = inputs[:2]
     numbers = equation.params["dimension_numbers"]
@@ -37,11 +38,12 @@ def find_lookup_moves(
     by_rows = set(itertools.chain.from_iterable(indices.entries[:-1]))
     found: list[Part] = []
     for i, entry in enumerate(table.entries):
+        # Only mesh axes that divide both the indices and the rows of the table need this.
         both = order(only(entry, by_rows), mesh)
         if not both or i in dropped or equation.params["slice_sizes"][i] != table.shape[i]:
             continue
         if entry not in indices.entries:
-            # Parts of rows would change places more than once.
+            # The parts of a row would change places twice, so that the compiler gathers the table.
             whole = divide_shape(table.shape, table.entries, mesh)
             found.append(Part(Move("all-gather", both, whole, (table.shape[i],)), table))
             continue
@@ -59,17 +61,20 @@ def find_gradient_moves(
     parts: Entry,
     mesh: Mapping[str, int],
 ) -> tuple[list[Part], list[Entry]] | None:
-    """List what devices send each other for the gradient of such a table, and tell how it is laid out then.
+    """List the collectives of the gradient of such a lookup, with the layout of the gradient after them.
 
-    The parts of a row get to where they are stored, and each device adds those that it has. None, where the sum over
-    rows is not split so by the only one who uses it: then devices add what they have, and sums are sent.
+    An all-to-all brings the parts of each row to the device that stores them, which adds them.
 
     Args:
         equation: a `scatter-add`.
         inputs: its operands.
-        users: who uses its result.
+        users: the equations that read its result.
         parts: the mesh axes along which devices have rows of their own.
         mesh: sizes of the mesh axes.
+
+    Returns:
+        The collectives and the layout; None if the only reader does not divide the gradient so. Devices then add the
+        rows that they have, and send the sums.
     """
     if not parts or len(users) != 1 or users[0].primitive.name != "reshard":
         return None
@@ -79,6 +84,7 @@ def find_gradient_moves(
     entries = list(find_layout(wanted).entries)
     table, updates = inputs[0], inputs[2]
     found: list[Part] = []
+    # Each mesh axis of the rows must divide some dimension of the gradient.
     rest = parts
     for i, size in enumerate(table.shape):
         own = order(only(entries[i], rest), mesh)
@@ -90,20 +96,19 @@ def find_gradient_moves(
             rest = without(rest, own)
             rows = divide_shape(updates.shape, updates.entries, mesh)
             found.append(Part(Move("all-to-all", own, rows, (size,)), updates))
-    if rest:
-        return None
-    return found, entries
+    # Devices have partial sums along a mesh axis that divides no row.
+    return None if rest else (found, entries)
 
 
 def find_sum_layout(
     entries: Sequence[Entry], parts: Entry, users: Sequence[Equation]
 ) -> list[Entry]:
-    """Return how a sum over rows is laid out, if each device adds only those rows of the table that it keeps.
+    """Return the layout of a sum over rows, if each device adds only the rows of the table that it keeps.
 
     Args:
         entries: the mesh axes of the sum by those of its operands.
         parts: the mesh axes along which devices have rows of their own.
-        users: who uses the sum.
+        users: the equations that read the sum.
     """
     found = list(entries)
     if len(users) != 1 or users[0].primitive.name != "reshard":

@@ -13,48 +13,53 @@ _BRANCHING = ("cond", "while")
 
 
 class Loops:
-    """On how many of the loops around it each array depends, the outermost first."""
+    """The number of loops that each array depends on, the outermost loop first.
+
+    An array that depends on the two outermost of three loops is the same in all iterations of the third one.
+    """
 
     def __init__(self) -> None:
         self._depths: dict[int, int] = {}
         self._lengths: list[int] = []
 
     def note(self, equation: Equation) -> None:
-        """Note that the results of an equation depend on what its operands do."""
+        """Note that the results of an equation depend on the same loops as its operands."""
         self._set_depths(equation.outvars, self._find_deepest(equation.invars))
 
     def count_runs(self, equation: Equation, count: int) -> int:
-        """Return how often an equation runs, if those loops leave it out that it does not depend on.
+        """Return how often an equation runs, if a compiler moves it out of loops that it does not depend on.
 
         Args:
             equation: the equation.
-            count: how often it would run.
+            count: how often it runs where it stands.
         """
         depth = self._find_deepest(equation.invars)
         return count // math.prod(self._lengths[depth:])
 
     def enter(self, equation: Equation, body: Program) -> int:
-        """Note on what the arguments of a body depend; return how many loops are around its equation."""
+        """Note what the arguments of a body depend on; return the number of loops around its equation."""
         outer = len(self._lengths)
         outside, inside = equation.invars, body.invars
         name = equation.primitive.name
         if name == "scan" and equation.params["length"] != 1:
             self._lengths.append(equation.params["length"])
+            # Constants are the same in all iterations; carried arrays and slices are not.
             whole = count_unstacked(outside, inside) - _count_carried(equation, body)
             self._copy_depths(outside[:whole], inside[:whole])
             self._set_depths(inside[whole:], outer + 1)
         elif name in _BRANCHING:
-            # What is in a branch stays there, and a loop of unknown length counts as one turn.
+            # Compilers move nothing out of a branch, and a loop of unknown length counts as one iteration.
             self._lengths.append(1)
             self._set_depths(inside, outer + 1)
         elif len(outside) != len(inside) or _is_barrier(equation):
+            # A checkpoint waits for all of its operands, so it depends on all that they depend on.
             self._set_depths(inside, self._find_deepest(outside))
         else:
             self._copy_depths(outside, inside)
         return outer
 
     def leave(self, equation: Equation, body: Program, outer: int) -> None:
-        """Note on what the results of an equation depend, after its body was walked through."""
+        """Note what the results of an equation depend on, after a walk through its body."""
         is_loop = len(self._lengths) > outer
         del self._lengths[outer:]
         if is_loop or len(equation.outvars) != len(body.outvars):
@@ -78,12 +83,12 @@ class Loops:
 
 
 def _count_carried(equation: Equation, body: Program) -> int:
-    """Return how many arrays a scan hands from one turn to the next."""
+    """Return how many arrays a scan carries from one iteration to the next."""
     return count_unstacked(equation.outvars, body.outvars)
 
 
 def _is_barrier(equation: Equation) -> bool:
-    """Return whether a checkpoint computes again, and none of it before all of its operands are there."""
+    """Return whether an equation computes again for the backward pass, and waits for all of its operands."""
     params = equation.params
     is_recomputed = equation.primitive.name in RECOMPUTED and params.get("differentiated", False)
     return bool(is_recomputed and params.get("prevent_cse", True))

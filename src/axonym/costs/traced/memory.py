@@ -28,7 +28,7 @@ class Residual(NamedTuple):
     Attributes:
         variable: the array.
         layer: where it is made.
-        several: how many of it are in the array: those of a loop are stacked.
+        several: the number of such arrays: a loop stacks one of each iteration.
     """
 
     variable: Variable
@@ -37,16 +37,17 @@ class Residual(NamedTuple):
 
 
 def find_peak(program: Program, walk: Walk, *, is_whole: bool = False) -> int:
-    """Return the bytes of arrays that a program makes, when most are needed at once.
+    """Return the bytes of the arrays that a program makes, at the time when it holds most.
 
     Args:
         program: the program.
-        walk: what knows the layouts.
-        is_whole: whether the results are counted elsewhere.
+        walk: the walk through it, which knows the layouts.
+        is_whole: whether the caller counts the results.
     """
     equations = find_needed(program)
     fusion = Fusion(equations, program.outvars)
     order = list(fusion.iterate_all())
+    # An array is held until its last reader; results are held until the end.
     last = {id(variable): i for i, (_, operands, _) in enumerate(order) for variable in operands}
     for variable in program.outvars:
         last[id(variable)] = len(order)
@@ -61,6 +62,7 @@ def find_peak(program: Program, walk: Walk, *, is_whole: bool = False) -> int:
             if id(variable) not in free:
                 held[id(variable)] = walk.count_bytes(variable)
                 now += held[id(variable)]
+        # While a body runs, its arrays are held beside those around it.
         inside = 0
         if has_programs(equation):
             inside = max(_find_inner_peak(equation, body, walk) for body in list_bodies(equation))
@@ -71,18 +73,19 @@ def find_peak(program: Program, walk: Walk, *, is_whole: bool = False) -> int:
 
 
 def _find_inner_peak(equation: Equation, body: Program, walk: Walk) -> int:
-    """Return what a body needs beside the results of its equation."""
+    """Return the bytes that a body needs beside the results of its equation."""
     needs = find_peak(body, walk)
     if equation.primitive.name in ("scan", "while"):
+        # A loop writes each result into the stacked array, so both are held.
         return needs
-    # The results of the body are those of the equation.
+    # The results of the body are those of the equation, and count there.
     made = set(map(id, find_needed_results(body)))
     own = sum(walk.count_bytes(variable) for variable in body.outvars if id(variable) in made)
     return max(0, needs - own)
 
 
 def find_needed_results(program: Program) -> list[Variable]:
-    """Return the results that a program makes, and does not pass on."""
+    """Return the results that a program makes itself; others are arguments that it passes on."""
     given = set(map(id, (*program.invars, *program.constvars)))
     found = {
         id(variable): variable
@@ -95,7 +98,13 @@ def find_needed_results(program: Program) -> list[Variable]:
 def list_residuals(
     program: Program, place_of: Callable[[str], Place], source: str = ""
 ) -> list[Residual]:
-    """List what the forward pass keeps for the backward pass."""
+    """List the arrays that the forward pass keeps for the backward pass.
+
+    Args:
+        program: the program.
+        place_of: returns the place of an operation.
+        source: the name of the equation whose program this is.
+    """
     equations = find_needed(program)
     fusion = Fusion(equations, program.outvars)
     phases: dict[int, Phase] = {}
@@ -110,10 +119,12 @@ def list_residuals(
             makers[id(variable)] = equation
         if phase in ("backward", "recomputed"):
             for variable in operands:
+                # Arguments have no phase: they are parameters and data, which count as such.
                 if phases.get(id(variable)) == "forward":
                     layer, count = _find_origin(makers[id(variable)], variable, place_of, source)
                     found[id(variable)] = Residual(variable, layer, count)
         elif has_programs(equation) and equation.primitive.name != "scan":
+            # The results of a forward loop are stacked, and their readers stand in this program.
             for body in list_bodies(equation):
                 more += list_residuals(body, place_of, own)
     return [*found.values(), *more]
@@ -122,7 +133,7 @@ def list_residuals(
 def _find_origin(
     maker: Equation, variable: Variable, place_of: Callable[[str], Place], source: str
 ) -> tuple[str, int]:
-    """Return the layer that makes an array, and how many of it a loop stacks."""
+    """Return the layer that makes an array, and the number of such arrays that a loop stacks."""
     own = write_source(maker, source)
     if maker.primitive.name != "scan":
         return place_of(own).layer, 1
@@ -131,6 +142,7 @@ def _find_origin(
     (body,) = list_bodies(maker)
     if at >= count_unstacked(maker.outvars, body.outvars):
         count = int(maker.params["length"])
+    # The layer is that of the equation inside which makes it.
     inner = body.outvars[at]
     for equation in body.eqns:
         if id(inner) in set(map(id, equation.outvars)):
@@ -141,7 +153,7 @@ def _find_origin(
 def count_donated(
     given: Sequence[Variable], donated: Sequence[bool], results: Sequence[Variable], walk: Walk
 ) -> int:
-    """Return the bytes of results that take the place of donated arguments of their form and layout."""
+    """Return the bytes of results that take the place of donated arguments of the same shape, dtype and layout."""
     free: dict[object, int] = {}
     for variable, is_donated in zip(given, donated, strict=True):
         if is_donated:

@@ -19,9 +19,9 @@ class Move(NamedTuple):
 
     Attributes:
         kind: as that of a `Collective`.
-        mesh_axes: along which devices take part.
-        shape: of the operand on one device.
-        sizes: of the whole dimensions that are summed over, gathered or moved.
+        mesh_axes: the mesh axes along which devices take part.
+        shape: the shape of the operand on one device.
+        sizes: the full sizes of the dimensions that are summed over, gathered or moved.
     """
 
     kind: str
@@ -36,16 +36,16 @@ class Move(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A collective of the function.
+    """A collective of a traced function.
 
     Attributes:
         move: what is sent.
-        dtype: of the operand.
+        dtype: the dtype of the operand.
         itemsize: bytes of one element.
-        source: the operation.
+        source: the name of the operation.
         runs: how often it runs.
         is_windowed: whether a product sends each part of its result around as soon as it is computed.
-        pairs: which device a permute sends to which other one, by their places along the mesh axis.
+        pairs: source and target of each message of a permute, by their places along the mesh axis.
     """
 
     move: Move
@@ -74,16 +74,16 @@ def list_moves(
 ) -> list[Move]:
     """List the collectives that bring an array to another layout.
 
-    First the parts of sums are added, along mesh axes that divide the result by reduce-scatter; what a device has of a
-    larger part costs nothing; then dimensions change places, and at last they are gathered.
+    First, partial sums are added, by reduce-scatter along mesh axes that divide the result. Then dimensions change
+    places, and at last they are gathered. A device that keeps a part of what it has sends nothing.
 
     Args:
-        value: the array as it is.
-        wanted: the mesh axes of each dimension.
+        value: the array before.
+        wanted: the mesh axes of each dimension after.
         mesh: sizes of the mesh axes.
-        sums: the sums over single dimensions, where the array has parts of some.
-        keeping: mesh axes along which parts of sums stay parts.
-        compiler: what becomes of sums.
+        sums: the unfinished sums over single dimensions.
+        keeping: mesh axes along which sums stay unfinished.
+        compiler: how the sums are added.
     """
     found: list[Move] = []
     now = list(value.entries)
@@ -94,7 +94,7 @@ def list_moves(
     def find_shape() -> tuple[int, ...]:
         return divide_shape(value.shape, now, mesh)
 
-    # What is new in a dimension is taken of what a device has.
+    # A mesh axis that divides nothing yet costs nothing: each device keeps a part of what it has.
     for i, entry in enumerate(wanted):
         fresh = without(entry, {*now[i], *has, *parts})
         now[i] = (*now[i], *fresh)
@@ -104,8 +104,10 @@ def list_moves(
         for i, entry in enumerate(wanted):
             now[i] = (*now[i], *only(entry, scattered))
     elif scattered:
+        # Each device gets the whole sum by all-reduce, and keeps a part.
         found.append(Move("all-reduce", scattered, find_shape(), _list_sizes(sums)))
     rest = order(without(parts, scattered), mesh)
+    # One all-reduce for all dimensions, or one for each.
     together = [sums]
     if not compiler.folds and sums:
         together = [(one,) for one in sums]
@@ -113,10 +115,12 @@ def list_moves(
         own = only(rest, _collect_axes(several)) if several else rest
         if own:
             found.append(Move("all-reduce", own, find_shape(), _list_sizes(several)))
+    # A device keeps its part of a sum along these mesh axes for nothing.
     rest = order(parts, mesh)
     for i, entry in enumerate(wanted):
         now[i] = (*now[i], *without(only(entry, rest), now[i]))
 
+    # A mesh axis that leaves one dimension for another is an all-to-all.
     for i, entry in enumerate(wanted):
         arriving = order((axis for axis in without(entry, now[i]) if axis in has), mesh)
         if arriving:
@@ -125,6 +129,7 @@ def list_moves(
             for j, own in enumerate(now):
                 now[j] = without(own, arriving)
             now[i] = (*now[i], *arriving)
+    # A mesh axis that is left over is gathered.
     for i, entry in enumerate(wanted):
         leaving = order(without(now[i], entry), mesh)
         if leaving:

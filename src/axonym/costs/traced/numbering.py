@@ -9,20 +9,20 @@ from collections.abc import Sequence
 from .equations import Equation, Variable, count_unstacked, has_effect, is_literal
 
 _fresh = itertools.count()
-# What checkpoints are called.
+# JAX has renamed checkpoints: these are their names so far.
 RECOMPUTED = ("remat2", "remat", "checkpoint")
 _CALLS = ("jit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call")
 
 
 class Numbering:
-    """Numbers of arrays, equal for those that are the same.
+    """Numbers of arrays: equal arrays have equal numbers, as in the value numbering of a compiler.
 
-    A loop has a scope of its own: what is computed in it is not what is computed before. So has the inside of a
-    `shard_map`, where another one of the same mesh axes may compute the same.
+    A loop has a scope of its own, since a compiler merges nothing across its border. The inside of a `shard_map` has
+    one, too, which another `shard_map` over the same mesh axes shares.
 
     Args:
-        merges: whether the compiler merges what a checkpoint computes again with what was computed before, though the
-            checkpoint asks for no such thing, and looks through barriers, as the one for CPU does.
+        merges: whether the compiler merges a recomputed value with the first one, and looks through barriers, as the
+            compiler for CPU does. A checkpoint asks for the opposite.
     """
 
     def __init__(self, *, merges: bool = False) -> None:
@@ -32,7 +32,7 @@ class Numbering:
         self.scope = 0
 
     def find(self, variable: Variable) -> int:
-        """Return the number of an array, a new one if it has none."""
+        """Return the number of an array, which is new if it has none."""
         if is_literal(variable):
             return self._make(("literal", str(variable.val), str(variable.aval)), 1)[0]
         key = id(variable)
@@ -47,11 +47,12 @@ class Numbering:
         self._numbers[id(variable)] = number
 
     def is_repeated(self, equation: Equation) -> bool:
-        """Return whether an equation computes what another one did, and number its results."""
+        """Return whether an earlier equation computed the same, after the results have their numbers."""
         if self._merges and equation.primitive.name == "optimization_barrier":
             for variable, result in zip(equation.invars, equation.outvars, strict=True):
                 self.assign(result, self.find(variable))
             return False
+        # Equal equations have equal operands and parameters, in the same scope.
         try:
             operands = tuple(map(self.find, equation.invars))
             params = tuple(sorted(equation.params.items(), key=lambda item: str(item[0])))
@@ -60,7 +61,7 @@ class Numbering:
             before = len(self._known)
             numbers = self._make(key, len(equation.outvars))
         except TypeError:
-            # A parameter has no hash.
+            # A parameter without a hash cannot be compared, so the results are new.
             for variable in equation.outvars:
                 self.assign(variable)
             return False
@@ -79,7 +80,7 @@ class Numbering:
         return self._make(("sliced", self.find(variable)), 1)[0]
 
     def stack(self, stacked: Variable, only: Variable) -> None:
-        """Say that an array has another one as its only element."""
+        """Note that an array has another one as its only element."""
         number = next(_fresh)
         self.assign(stacked, number)
         self._known["sliced", number] = [self.find(only)]
@@ -98,19 +99,21 @@ class Numbering:
             whole = len(outside)
             if name == "scan":
                 whole = count_unstacked(outside, inner)
+            # A scan of one iteration slices each array into its only element.
             for i, (variable, argument) in enumerate(zip(outside, inner, strict=True)):
                 if i < whole:
                     self.assign(argument, self.find(variable))
                 else:
                     self.assign(argument, self.find_slice(variable))
             return outer
+        # The body runs several times, so its arguments are new in each run.
         self.scope = next(_fresh)
         for argument in inner:
             self.assign(argument)
         return outer
 
     def leave(self, equation: Equation, inner: Sequence[Variable], outer: int) -> None:
-        """Give numbers to the results of an equation, by those of the program that it ran."""
+        """Give the results of an equation the numbers that the results of its program have."""
         self.scope = outer
         if equation.primitive.name == "shard_map":
             specs = equation.params["out_specs"]
@@ -119,7 +122,7 @@ class Numbering:
                 number = self.find(result)
                 whole = self._make(("whole", within, number, str(spec)), 1)[0]
                 self.assign(variable, whole)
-                # What is put together and taken apart again is what it was.
+                # An array that is put together and then taken apart again is the same.
                 self._known["part", whole, str(spec)] = [number]
             return
         carried = len(inner)
@@ -134,11 +137,11 @@ class Numbering:
                 self.stack(variable, result)
 
     def _find_part(self, number: int, spec: object) -> int:
-        """Return the number of what a device has of an array in a `shard_map`."""
+        """Return the number of the part of an array that a device has in a `shard_map`."""
         return self._make(("part", number, str(spec)), 1)[0]
 
     def _find_scope(self, equation: Equation) -> int:
-        """Return the scope inside of a `shard_map`: one for all that divide the same mesh axes at the same place."""
+        """Return the scope inside of a `shard_map`, which those over the same mesh axes in one scope share."""
         params = equation.params
         divided = tuple(sorted(map(str, params["newly_manual_axes"])))
         return self._make(("within", self.scope, str(params["mesh"]), divided), 1)[0]

@@ -11,24 +11,24 @@ from .equations import Equation, Value, find_layout, label_dimensions
 
 
 class Sum(NamedTuple):
-    """A sum over a dimension, of which each device has a part.
+    """An unfinished sum over a dimension: each device has a part of it.
 
     Attributes:
-        mesh_axes: along which devices have parts.
-        size: of the dimension.
+        mesh_axes: the mesh axes along which devices have parts.
+        size: the size of the dimension.
     """
 
     mesh_axes: Entry
     size: int
 
 
-# The mesh axes of each dimension, and the sums that are unfinished.
+# The mesh axes of each dimension, and the unfinished sums.
 Natural: TypeAlias = tuple[list[Entry], tuple[Sum, ...]]
 Rule: TypeAlias = Callable[[Equation, Sequence[Value]], Natural]
 
 
 def propagate(equation: Equation, inputs: Sequence[Value]) -> Natural:
-    """Return how the first result of an equation is laid out if each device uses what it has."""
+    """Return the layout of the first result of an equation if each device uses what it has, and the unfinished sums."""
     name = equation.primitive.name
     if name.startswith(("reduce_", "arg")) and "axes" in equation.params:
         return _reduce(equation, inputs)
@@ -38,11 +38,12 @@ def propagate(equation: Equation, inputs: Sequence[Value]) -> Natural:
 
 
 def _align(equation: Equation, inputs: Sequence[Value]) -> Natural:
-    """Lay out each dimension as operands do that have as many dimensions, and the same size."""
+    """Lay out each dimension like the first operand that has as many dimensions, and the same size there."""
     shape = find_layout(equation.outvars[0]).shape
     entries: list[Entry] = [()] * len(shape)
     used: set[str] = set()
     for value in inputs:
+        # A scalar, such as the operand of a clamp, has no say.
         if len(value.shape) != len(shape):
             continue
         for i, size in enumerate(shape):
@@ -80,12 +81,13 @@ def _multiply(equation: Equation, inputs: Sequence[Value]) -> Natural:
 def _convolve(equation: Equation, inputs: Sequence[Value]) -> Natural:
     image, kernel = inputs[:2]
     numbers = equation.params["dimension_numbers"]
+    # Dimensions of the image stay whole: a window over a border needs its neighbour.
     entries: list[Entry] = [()] * len(image.shape)
     batch, features = numbers.lhs_spec[:2]
     entries[numbers.out_spec[0]] = image.entries[batch]
     entries[numbers.out_spec[1]] = kernel.entries[numbers.rhs_spec[0]]
     if image.shape[features] != kernel.shape[numbers.rhs_spec[1]]:
-        # Groups of features are not summed.
+        # With groups of features, each device has whole groups, and sums over no other.
         return entries, ()
     parts = image.entries[features] or kernel.entries[numbers.rhs_spec[1]]
     sums: tuple[Sum, ...] = (Sum(parts, image.shape[features]),) if parts else ()
@@ -101,14 +103,19 @@ def _broadcast(equation: Equation, inputs: Sequence[Value]) -> Natural:
     shape = equation.params["shape"]
     entries: list[Entry] = [()] * len(shape)
     for i, at in enumerate(equation.params["broadcast_dimensions"]):
+        # A dimension of size 1 that is repeated is on all devices.
         if inputs[0].shape[i] == shape[at]:
             entries[at] = inputs[0].entries[i]
     return entries, ()
 
 
 def _reshape(equation: Equation, inputs: Sequence[Value]) -> Natural:
-    """Keep mesh axes of the first of dimensions that are merged or split."""
+    """Keep the mesh axes of the first of several dimensions that are merged or split.
+
+    Two dimensions belong together if as many elements follow them: the products of the sizes behind are equal.
+    """
     before: dict[int, Entry] = {}
+    # The number of elements from a dimension to the last one is its place; sizes of 1 have none.
     place = 1
     for size, entry in zip(reversed(inputs[0].shape), reversed(inputs[0].entries), strict=True):
         place *= size
@@ -126,7 +133,7 @@ def _reshape(equation: Equation, inputs: Sequence[Value]) -> Natural:
 
 
 def _gather(equation: Equation, inputs: Sequence[Value]) -> Natural:
-    """Look up on each device what it has: along a dimension that is split, others add zeros."""
+    """Look up on each device what it has; where another device has the row, it adds zeros."""
     table, indices = inputs[:2]
     numbers = equation.params["dimension_numbers"]
     sizes = equation.params["slice_sizes"]
@@ -143,6 +150,7 @@ def _gather(equation: Equation, inputs: Sequence[Value]) -> Natural:
     for i, entry in enumerate(table.entries):
         if i in numbers.operand_batching_dims:
             continue
+        # A slice of a divided dimension is on some of its devices.
         is_whole = sizes[i] == table.shape[i]
         if entry and (i in numbers.collapsed_slice_dims or not is_whole):
             parts += entry
@@ -158,7 +166,7 @@ def _gather(equation: Equation, inputs: Sequence[Value]) -> Natural:
 
 
 def _scatter(equation: Equation, inputs: Sequence[Value]) -> Natural:
-    """Add on each device the updates that it has: those that are split over places are parts of a sum."""
+    """Add on each device the updates that it has; divided updates give unfinished sums."""
     table, _, updates = inputs[:3]
     numbers = equation.params["dimension_numbers"]
     windows = list(numbers.update_window_dims)
@@ -172,9 +180,11 @@ def _scatter(equation: Equation, inputs: Sequence[Value]) -> Natural:
     for i, size in enumerate(table.shape):
         if i in dropped:
             continue
+        # Dimensions of a window stand in the order of the table.
         at = windows.pop(0)
         if updates.shape[at] == size:
             entries[i] = entries[i] or updates.entries[at]
+    # Updates along a mesh axis that divides no window are added on different devices.
     entries = _drop_repeats(entries)
     used = {axis for entry in entries for axis in entry}
     sums: list[Sum] = []
@@ -186,7 +196,7 @@ def _scatter(equation: Equation, inputs: Sequence[Value]) -> Natural:
 
 
 def _drop_repeats(entries: Sequence[Entry]) -> list[Entry]:
-    """Let the first of several dimensions have a mesh axis."""
+    """Leave a mesh axis to the first of several dimensions that have it."""
     used: set[str] = set()
     found: list[Entry] = []
     for entry in entries:

@@ -1,6 +1,6 @@
 """Internal. Trace a function for Explicit mesh axes, and make a report from the types of its arrays.
 
-`axn.cost` calls `trace_cost`. On Explicit mesh axes, types say how arrays are laid out, so that neither a compiler nor
+`axn.cost` calls `trace_cost`. On Explicit mesh axes, types have the layouts of arrays, so that neither a compiler nor
 devices are needed. The module joins the others of this room.
 """
 
@@ -40,7 +40,13 @@ def trace_cost(
     args: tuple[Tree, ...],
     kwargs: dict[str, Tree],
 ) -> Cost:
-    """Trace a function for a mesh that needs no devices, and count; see `axn.cost`."""
+    """Trace a function for a mesh that needs no devices, and count what its equations cost.
+
+    The arguments are those of `axn.cost`.
+
+    Raises:
+        ShardingError: if the function can be traced on Auto mesh axes alone.
+    """
     call = unwrapped(fn, args, kwargs)
     explicit = make_mesh(dict(abstract.shape), "Explicit")
     auto = make_mesh(dict(abstract.shape), "Auto")
@@ -50,7 +56,7 @@ def trace_cost(
         traced = _trace(given, explicit, ledger)
     except Exception as error:
         given = lay_out_arguments(fn, mapping, auto, args, kwargs)
-        # What fails there, too, is a mistake of another kind.
+        # A function that also fails on Auto mesh axes has another mistake, which is raised here.
         _trace(given, auto, Ledger())
         raise _make_error(call.name, error) from error
 
@@ -59,9 +65,11 @@ def trace_cost(
     sizes = dict(abstract.shape)
     walk = Walk(sizes, compiler=find_compiler(target.platform), is_auto=is_auto)
     program = traced.jaxpr.jaxpr
+    # The types of the arguments have their layouts.
     inputs = list(map(walk.find_value, program.invars))
     name = f"jit({call.name})"
     walk.run(program, inputs, name)
+    # Whether there is a gradient is known only after the walk.
     sources = [work.source for work in walk.done] + [move.source for move in walk.sent]
     places = Places(sources)
     communication = _list_collectives(walk, places, named, target)
@@ -86,7 +94,7 @@ def trace_cost(
 def _count_memory(
     traced: Any, walk: Walk, kinds: Mapping[str, tuple[ArrayLayout, ...]], kept: list[Kept]
 ) -> Memory:
-    """Count what a device holds."""
+    """Count the bytes that a device holds."""
     program = traced.jaxpr.jaxpr
     held = {
         kind: sum(row.nbytes_per_device or 0 for row in arrays) for kind, arrays in kinds.items()
@@ -104,7 +112,7 @@ def _count_memory(
 
 
 def _write_notes(walk: Walk, places: Places) -> tuple[str, ...]:
-    """Say what the numbers leave out."""
+    """List what the numbers leave out, each with its layers."""
     found: dict[str, dict[str, None]] = {}
     for text, source in walk.unknown:
         found.setdefault(text, {})[places.find(source).layer or OUTSIDE] = None
@@ -129,7 +137,7 @@ def _make_error(name: str, error: Exception) -> ShardingError:
 def _list_collectives(
     walk: Walk, places: Places, named: NameTable, target: Target
 ) -> tuple[Collective, ...]:
-    # Each layer is taken to send both ways at once. What is no permute has no pairs.
+    # The permutes of a layer are taken to run at the same time. Other collectives have no pairs.
     permutes: dict[tuple[Place, int], set[Pairs]] = {}
     for one in walk.sent:
         permutes.setdefault((places.find(one.source), one.runs), set()).add(one.pairs)
@@ -142,7 +150,7 @@ def _list_collectives(
         is_one_way = is_sent_one_way(one.pairs, devices, beside)
         nbytes, kind, runs = move.elements * one.itemsize, move.kind, one.runs
         if one.is_windowed:
-            # Two ways around, a part at a time, with one part more each way than a ring needs.
+            # The parts go around in both directions, with one more message each way than a ring needs.
             kind, nbytes, runs = "collective-permute", nbytes // devices, runs * (devices + 1)
         is_update = place.phase == "other" and places.has_gradient
         axes = find_reasons(move, named, place.layer, is_update=is_update)
@@ -158,6 +166,7 @@ def _make_kept(one: Residual, walk: Walk, named: NameTable) -> Kept:
     value = walk.find_value(one.variable)
     entries: Sequence[tuple[str, ...]] = value.entries
     shape = value.shape
+    # A loop stacks residuals along its first dimension, which has no name.
     if one.several > 1:
         shape, entries = shape[1:], entries[1:]
     return Kept(

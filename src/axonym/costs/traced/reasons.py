@@ -12,21 +12,23 @@ from .moves import Move
 
 
 def find_reasons(move: Move, named: NameTable, layer: str, *, is_update: bool) -> tuple[str, ...]:
-    """Return the named axis that makes a collective necessary, or several that do; none if that is not known.
+    """Return the named axes that make a collective necessary; none if they are not known.
 
     Args:
         move: the collective.
-        named: what names are known.
-        layer: where it is.
-        is_update: whether it is one of an optimiser.
+        named: what names say about the program.
+        layer: the layer of the collective.
+        is_update: whether an optimiser sends it.
     """
     rest = list(move.mesh_axes)
     found: list[str] = []
+    # Types name mesh axes exactly, so each is explained alone, and the name may explain others, too.
     while rest:
         name = _find_reason(move, rest[:1], named, layer, is_update=is_update)
         if name is None:
             return ()
         found.append(name)
+        # The mesh axes of this name are explained, and the others remain.
         own = {*named.computed.get(name, ()), *named.stored.get(name, ())}
         rest = [axis for axis in rest if axis not in own]
     return tuple(found)
@@ -37,8 +39,10 @@ def _find_reason(
 ) -> str | None:
     computed = named.find_on(named.computed, mesh_axes)
     stored = named.find_on(named.stored, mesh_axes)
+    # Activations sum over axes of the computation; gathers and optimisers follow the stored layout.
     is_sum = move.kind in ("all-reduce", "reduce-scatter")
     first = computed if is_sum and not is_update else stored
+    # The surest sign comes first: a size that only one axis has.
     preferences: tuple[Callable[[str], bool], ...] = (
         lambda name: _has_size(move.sizes, named.sizes.get(name, ())),
         lambda name: _has_divisor(move.sizes, named.sizes.get(name, ())),
@@ -47,6 +51,7 @@ def _find_reason(
     )
     if is_sum:
         may_be = functools.partial(named.is_possible_in, layer=layer)
+        # A sum has lost the dimension that it sums over, so its layout says more than sizes.
         preferences = (preferences[2], *preferences, may_be)
     candidates = narrow((*computed, *stored), preferences)
     return candidates[0] if len(candidates) == 1 else None
@@ -67,11 +72,11 @@ def _has_divisor(sizes: Sequence[int], own: "frozenset[int] | tuple[()]") -> boo
 def name_dimensions(
     shape: Sequence[int], entries: Sequence[Entry], named: NameTable
 ) -> tuple[str, ...]:
-    """Return the names that dimensions may have, by their sizes and mesh axes; those of several are joined by `|`.
+    """Return the names that dimensions may have, by their sizes and mesh axes; `|` joins several of one dimension.
 
     Args:
         shape: the dimensions.
-        entries: the mesh axes of each.
+        entries: the mesh axes of each dimension.
         named: what names are known.
     """
     return tuple(
@@ -81,6 +86,7 @@ def name_dimensions(
 
 
 def _list_names(size: int, entry: Entry, named: NameTable) -> list[str]:
+    # The layout decides between axes of the same size; without a match, all of them may be meant.
     fitting = [name for name, sizes in named.sizes.items() if size in sizes]
     laid_out: Mapping[str, Entry] = named.computed
     same = [name for name in fitting if laid_out.get(name, ()) == tuple(entry)]

@@ -9,7 +9,7 @@ from jax.lax import Precision
 
 from .equations import PASSING, Equation, Variable, find_readers, list_bodies
 
-# Products of float32 take one pass of bfloat16, unless they ask for more.
+# Products of float32 take one pass of bfloat16 on a TPU, unless they ask for more.
 _ROUNDED = 2
 _ROUNDING = (None, Precision.DEFAULT)
 _ONE_BY_ONE = ("while", "cond", "shard_map")
@@ -18,14 +18,15 @@ _ONE_BY_ONE = ("while", "cond", "shard_map")
 def find_width(
     variable: Variable, readers: Mapping[int, Sequence[Equation]], returned: Set[int]
 ) -> int:
-    """Return the bytes of an element that those who read a floating array need, which are at most its own.
+    """Return the bytes of an element that the readers of an array need, which are at most its own.
 
     Args:
         variable: the array.
-        readers: who reads each array of its program, by its id.
+        readers: the equations that read each array of its program, by its id.
         returned: the ids of the results of that program.
     """
     whole = int(variable.aval.dtype.itemsize)
+    # A result is returned with all its bits.
     if str(variable.aval.dtype) != "float32" or id(variable) in returned:
         return whole
     needed = 0
@@ -45,10 +46,12 @@ def _find_width_for(
     if name == "dot_general" and _is_rounding(reader.params["precision"]):
         return _ROUNDED
     if name in PASSING:
+        # A reader that rounds by itself may as well round before; others ask their own readers.
         (result,) = reader.outvars
         width = int(result.aval.dtype.itemsize)
         return width if width < whole else find_width(result, readers, returned)
     inner = list_bodies(reader)
+    # Compilers do not move a rounding out of loops and branches.
     if name in _ONE_BY_ONE or len(inner) != 1 or len(inner[0].invars) != len(reader.invars):
         return whole
     (body,) = inner
@@ -62,7 +65,6 @@ def _find_width_for(
 
 
 def _is_rounding(precision: object) -> bool:
-    several = precision
-    if not isinstance(several, tuple):
-        several = (precision,)
+    # Operands may have one precision, or one each.
+    several = precision if isinstance(precision, tuple) else (precision,)
     return all(one in _ROUNDING for one in several)

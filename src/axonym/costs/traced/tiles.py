@@ -12,13 +12,14 @@ TILE = (8, 128)
 
 
 def is_tiled(part: Sequence[int], dimensions: Iterable[int], *, as_written: bool = False) -> bool:
-    """Return whether the parts of an array begin at the borders of tiles.
+    """Return whether the parts of an array begin at borders of tiles.
 
     Args:
         part: the dimensions of one part.
-        dimensions: those along which the array is cut into parts.
-        as_written: whether the last two dimensions are rows and columns of tiles, whatever that leaves empty.
+        dimensions: the dimensions along which the array is divided.
+        as_written: whether the last two dimensions are rows and columns of tiles, however much of a tile that wastes.
     """
+    # A vector has no rows of tiles that a part could cut.
     if len(part) < 2:
         return True
     rows, columns = len(part) - 2, len(part) - 1
@@ -29,9 +30,9 @@ def is_tiled(part: Sequence[int], dimensions: Iterable[int], *, as_written: bool
 
 
 def choose_tile(part: Sequence[int]) -> tuple[int, int]:
-    """Return the dimensions that are rows and columns of tiles: those that leave least of the tiles empty.
+    """Return the dimensions that are rows and columns of tiles: those that waste least of the tiles.
 
-    Of several that leave as much, columns and then rows are those that are written last.
+    If several waste as much, the last dimension is that of columns, and the one before it that of rows.
     """
     last_first = range(len(part) - 1, -1, -1)
     pairs = [(rows, columns) for columns, rows in itertools.permutations(last_first, 2)]
@@ -39,7 +40,7 @@ def choose_tile(part: Sequence[int]) -> tuple[int, int]:
 
 
 def _count_padded(part: Sequence[int], pair: tuple[int, int]) -> int:
-    """Return how many numbers whole tiles hold."""
+    """Return how many numbers the tiles of a part hold, with their empty places."""
     held = list(part)
     for dimension, step in zip(pair, TILE, strict=True):
         held[dimension] = -(-held[dimension] // step) * step

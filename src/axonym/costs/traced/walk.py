@@ -86,7 +86,7 @@ class Walk:
         done: what was computed, read and written.
         unknown: notes about what cannot be counted, each with its operation: loops whose length the program does not
             say, and kernels that do not say what they compute.
-        values: how the arrays are laid out, by the id of their variables.
+        values: the arrays with their layouts, by the id of their variables.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Walk:
         self._count = 1
 
     def find_value(self, variable: Variable) -> Value:
-        """Return how an array is laid out."""
+        """Return an array with its layout."""
         if is_literal(variable):
             return find_layout(variable)
         found = self.values.get(id(variable))
@@ -145,14 +145,14 @@ class Walk:
 
         Args:
             program: the program.
-            given: how its arguments are laid out.
+            given: its arguments with their layouts.
             source: the name of the equation that runs it.
             count: how often it runs.
             used: which of its results are used; by default all.
             divisions: for the id of a result, the mesh axes that divide it outside, each with the dimension.
 
         Returns:
-            How its results are laid out.
+            Its results with their layouts.
         """
         for variable, value in zip(program.invars, given, strict=True):
             self.values[id(variable)] = find_layout(variable, value.entries)
@@ -374,7 +374,7 @@ class Walk:
         here = variable
         while id(here) not in self._returned:
             users = self._readers.get(id(here), ())
-            # With two readers, or a reader that computes, the whole array is needed.
+            # Two readers, or one that computes, need the whole array.
             if len(users) != 1 or users[0].primitive.name not in PASSING:
                 return found
             here = users[0].outvars[0]
@@ -473,7 +473,7 @@ class Walk:
             nbytes = sum(map(self.count_bytes, equation.outvars))
             name = equation.primitive.name
             if name in ("gather", "dynamic_slice", "slice"):
-                # Of the operand, only the slice is read.
+                # Only the slice of the operand is read.
                 nbytes *= 2
             elif name.startswith("scatter") or name == "dynamic_update_slice":
                 # The array is changed in place: the update is read, and written.
@@ -510,7 +510,7 @@ def _collect_axes(value: Value) -> set[str]:
 
 
 def _pass_arguments(equation: Equation, body: Program, inputs: Sequence[Value]) -> list[Value]:
-    """Return how the arguments of a body are laid out, by the operands of the equation that runs it."""
+    """Return the arguments of a body with their layouts, by the operands of the equation that runs it."""
     name, params = equation.primitive.name, equation.params
     if name == "scan":
         whole = count_unstacked(equation.invars, body.invars)
@@ -538,7 +538,7 @@ def _pass_divisions(
     name = equation.primitive.name
     if name in ("while", "cond"):
         return {}
-    # What a loop carries is also used in its next iteration, as it is.
+    # The next iteration also uses the arrays that a loop carries, as they are.
     first = count_unstacked(equation.outvars, body.outvars) if name == "scan" else 0
     return {
         id(variable): axes
