@@ -264,8 +264,9 @@ def finish(
     call: AttentionCall,
     plan: BlockPlan,
     operands: Operands,
-    rest: Rest,
     results: tuple[NamedArray, ...],
+    *,
+    sees: bool,
     over: Entry = (),
 ) -> NamedArray:
     """Return the result of a call, given those of all blocks.
@@ -274,13 +275,13 @@ def finish(
         call: the call.
         plan: its plan.
         operands: its operands.
-        rest: the others.
         results: those of `average`.
+        sees: whether each query certainly sees a key.
         over: Manual mesh axes over which the keys are split.
     """
     out, largest, total = results
     # In blocks, a query without keys has summed nothing; all implementations give it the mean of all values.
-    if not is_sure_to_see(rest, plan.sizes):
+    if not sees:
         mean = operands.value.mean(KEYS).astype(out.dtype)
         if over:
             mean = wrap(mean, lax.pmean(mean.array, over), mean.names)

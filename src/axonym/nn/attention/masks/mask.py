@@ -69,6 +69,8 @@ class AttentionMask(eqx.Module):
             >>> [clause.causal for clause in (axn.nn.causal() | axn.nn.prefix(2)).clauses]
             [True, False]
         """
+        if not self.alternatives and self.places is None:
+            return (self,)
         return dataclasses.replace(self, alternatives=(), places=None), *self.alternatives
 
     def at(self, positions: NamedArray, key_positions: NamedArray | None = None) -> "AttentionMask":

@@ -357,9 +357,7 @@ def rotary(
 
 def _count_features(function: str, size: int | None, axis: Axis) -> int:
     """Return how many features are paired."""
-    if size is None:
-        size = axis.size
-    size = integer(function, "size", size)
+    size = integer(function, "size", axis.size if size is None else size)
     if size % 2 or not 0 < size <= axis.size:
         problem = f"features are rotated in pairs: cannot rotate {size} of {shown(axis)}"
         hint = "pass size=..., an even number of features to rotate"

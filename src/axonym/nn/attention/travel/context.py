@@ -136,13 +136,14 @@ def attend_over_devices(
     mask = None if rest.mask is None else copy_to_keys(rest.mask, QUERIES, KEYS)
     results = run(plan, devices, operands, rest._replace(mask=mask))
     over = sharding.keys if sharding.is_inside else ()
-    return finish(call, plan, operands, rest, results, over=over)
+    return finish(call, plan, operands, results, sees=sees, over=over)
 
 
 def _plan_devices(
     method: Method, call: AttentionCall, sharding: PositionSharding, sees: bool
 ) -> DevicePlan:
     # All that a traced function reads later is decided now: the backward pass may be traced elsewhere.
+    assert sharding.mesh is not None
     manual: set[str] = set()
     if not sharding.is_inside:
         # Inside of another shard_map, all mesh axes that are left become Manual.

@@ -70,7 +70,7 @@ class PositionSharding:
         queries: those of the queries.
         keys: those of the keys; none where each device has all keys.
         ways: the number of parts of the queries.
-        mesh: the mesh.
+        mesh: the mesh; None where no positions are split.
         entries: those of all other axes of the scores.
         is_inside: whether the call is inside of a `shard_map` over them.
     """
@@ -78,12 +78,13 @@ class PositionSharding:
     queries: Entry
     keys: Entry
     ways: int
-    mesh: MeshLike
+    mesh: MeshLike | None
     entries: tuple[tuple[str, Entry], ...] = ()
     is_inside: bool = False
 
     def count_parts(self, name: str) -> int:
         """Return into how many parts an axis other than positions is split."""
+        assert self.mesh is not None
         return partition.count_shards(self.mesh, dict(self.entries).get(name, ()))
 
 
@@ -216,14 +217,15 @@ def run(
         return tuple(x.array for x in results)
 
     query, rows = operands.query, plan.row_names
-    if devices.axes and modes.is_in_shard_map():
+    if not any(map(explicit.has_explicit_axes, arrays)):
+        out, largest, total = compute(*arrays)
+    elif devices.axes and modes.is_in_shard_map():
         out, largest, total = compute(*_reshard_as_taken(devices, leaves, arrays))
     else:
         # The compiler decides on layouts inside; types say those of the results.
-        entries = tuple(
-            _only_explicit(query.array, entries) for entries in _list_result_entries(plan, devices)
-        )
-        out, largest, total = auto.local(compute, arrays, entries)
+        entries = _list_result_entries(plan, devices)
+        typed = tuple(_only_explicit(query.array, own) for own in entries)
+        out, largest, total = auto.local(compute, arrays, typed)
     return wrap(query, out, plan.out_names), wrap(query, largest, rows), wrap(query, total, rows)
 
 

@@ -10,10 +10,10 @@ from ....array import NamedArray, is_named_array
 from ....core import wrap
 from ....engine import auto
 from ....layout import explicit
-from ....layout.blocks import find_mesh
+from ....layout.assignment import Entry
 from ....partitioning.shard import auto_sharded
 from ..blocks import loop
-from ..blocks.plan import BLOCK, Block, BlockPlan, Operands, Rest, Tree, fill, prepare
+from ..blocks.plan import Block, BlockPlan, Operands, Rest, Tree, fill, prepare
 from ..call import KEYS, QUERIES, AttentionCall
 from ..plain import attend_plainly
 from .devices import DevicePlan, Method, PositionSharding, Saved, run
@@ -29,32 +29,34 @@ def attend_by_blocks(call: AttentionCall) -> NamedArray:
     # With a mapping on Auto axes, other axes stay sharded, and the compiler gathers positions.
     operands, rest = auto_sharded((operands, rest))
     sees = loop.is_sure_to_see(rest, plan.sizes)
-    operands, rest = jax.tree.map(_gather_positions, (operands, rest), is_leaf=is_named_array)
-    sharding = PositionSharding(
-        (), (), 1, find_mesh(call.query.array), _find_entries(plan, operands, rest)
-    )
-    devices = DevicePlan(LOCAL, sharding, call.block_size or (BLOCK, BLOCK), sees)
-    return loop.finish(call, plan, operands, rest, run(plan, devices, operands, rest))
+    operands, rest, entries = _gather_positions(plan, operands, rest)
+    sharding = PositionSharding((), (), 1, None, entries)
+    devices = DevicePlan(LOCAL, sharding, plan.blocks, sees)
+    results = run(plan, devices, operands, rest)
+    return loop.finish(call, plan, operands, results, sees=sees)
 
 
-def _gather_positions(x: Tree) -> Tree:
-    """On Explicit mesh axes, gather positions: each block is cut from all of them."""
-    if not isinstance(x, NamedArray):
-        return x
-    dims = [x.names.index(name) - len(x.names) for name in (QUERIES, KEYS) if name in x.names]
-    return wrap(x, auto.whole(x.array, dims), x.names)
-
-
-def _find_entries(
+def _gather_positions(
     plan: BlockPlan, operands: Operands, rest: Rest
-) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return the Explicit mesh axes of the result, which the types of the operands choose."""
+) -> tuple[Operands, Rest, tuple[tuple[str, Entry], ...]]:
+    """On Explicit mesh axes, gather positions, and return the mesh axes of the result too, which the types choose."""
     leaves = jax.tree.leaves((operands, rest), is_leaf=is_named_array)
     given = [x for x in leaves if isinstance(x, NamedArray)]
     if not any(explicit.has_explicit_axes(x.array) for x in given):
-        return ()
+        return operands, rest, ()
+
+    # Each block is cut from all positions.
+    def gather(x: Tree) -> Tree:
+        if not isinstance(x, NamedArray):
+            return x
+        dims = [x.names.index(name) - len(x.names) for name in (QUERIES, KEYS) if name in x.names]
+        return wrap(x, auto.whole(x.array, dims), x.names)
+
+    operands, rest = jax.tree.map(gather, (operands, rest), is_leaf=is_named_array)
+    leaves = jax.tree.leaves((operands, rest), is_leaf=is_named_array)
+    given = [x for x in leaves if isinstance(x, NamedArray)]
     labels, arrays = [x.names for x in given], [x.array for x in given]
-    return tuple(explicit.choose(plan.out_names, labels, arrays).items())
+    return operands, rest, tuple(explicit.choose(plan.out_names, labels, arrays).items())
 
 
 def _compute(plan: BlockPlan, devices: DevicePlan, operands: Operands, rest: Rest) -> Tree:
