@@ -278,9 +278,7 @@ _find_contraction = up_to_renaming("operands", "contracted", "out", "given")(_ma
 
 def _choose_maker(options: _Options) -> Callable[..., kernels.Kernel]:
     """Return what makes a kernel; one with a product of the user's is not memoised, as it may hold arrays."""
-    if options.dot_general is lax.dot_general:
-        return _find_contraction
-    return _make_contraction
+    return _find_contraction if options.dot_general is lax.dot_general else _make_contraction
 
 
 def _contract(
@@ -346,9 +344,7 @@ def _contract_two(
     result = lax.dot_general(
         left, right, numbers, options.precision, options.dtype, out_sharding=sharding
     )
-    if plan.order is None:
-        return result
-    return lax.transpose(result, plan.order)
+    return result if plan.order is None else lax.transpose(result, plan.order)
 
 
 def _contract_by(
@@ -489,10 +485,10 @@ def _reshard_operands(
         for label in plans.shared(contracted, own):
             summed[label] = _drop_axes(summed[label], taken)
 
-    moved: list[jax.Array] = []
-    for array, own, entries in zip(arrays, labels, wanted, strict=True):
-        every = {**summed, **entries}
-        moved.append(explicit.relayout(array, plans.values_at(every, own), own))
+    moved = [
+        explicit.relayout(array, plans.values_at({**summed, **entries}, own), own)
+        for array, own, entries in zip(arrays, labels, wanted, strict=True)
+    ]
     return moved, list(plans.values_at(table, out))
 
 

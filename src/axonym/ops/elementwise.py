@@ -304,6 +304,7 @@ def frexp(x: "NamedArray") -> tuple["NamedArray", "NamedArray"]:
 
 
 def _frexp(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    # JAX makes the exponent from constants, and inside a shard_map takes it to be the same on all devices.
     mantissa, exponent = jnp.frexp(x)
     return mantissa, mark_varying_like(exponent, x)
 

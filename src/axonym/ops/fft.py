@@ -308,9 +308,7 @@ def _find_lengths(
 
     lengths = [there if size is None else size for there, size in zip(usual, sizes, strict=True)]
     # Given lengths, `jax.numpy` crops and pads even to the present ones.
-    if lengths == usual:
-        return None, at
-    return tuple(lengths), at
+    return None if lengths == usual else tuple(lengths), at
 
 
 def _fft(array: jax.Array, *, sizes: Sizes, norm: Norm) -> jax.Array:

@@ -389,18 +389,17 @@ def _name_edges(bins: Axis) -> str:
 
 
 def _find_edges_axis(function: str, edges: object, bins: Axis) -> Axis:
+    # Edges that `histogram` returned have this name; others may have any one axis.
     name = _name_edges(bins)
-    if name not in names_of(function, edges):
-        name = only_axis(function, edges)
-    return Axis(name, bins.size + 1)
+    has_name = name in names_of(function, edges)
+    return Axis(name if has_name else only_axis(function, edges), bins.size + 1)
 
 
 def _make_edges(function: str, x: "NamedArray", bins: Axis, limits: Range) -> "NamedArray":
     """Make the edges of bins between two limits, in a dtype that fits `x`."""
     if not isinstance(limits, Sequence | np.ndarray) or len(limits) != 2:
-        given = type(limits).__name__
-        if hasattr(limits, "__len__"):
-            given = f"a {given} of {len(limits)}"
+        kind = type(limits).__name__
+        given = f"a {kind} of {len(limits)}" if hasattr(limits, "__len__") else kind
         problem = f"a range must be a pair (lowest edge, highest edge), not {given}"
         raise ArgumentError(message(function, problem))
     # JAX looks at the array only for its dtype if it is given limits.

@@ -162,6 +162,7 @@ def _read_piece(x: Core, axis: object, selector: object) -> "NamedArray | None":
         length = max(stop - start, 0)
     else:
         return None
+    # By the length and not by the start and the stop: slices of one length share a program.
     key = (names, axis, length)
     kernel = _pieces.get(key)
     if kernel is None:
@@ -418,6 +419,7 @@ def ravel_multi_index(
     # The positions of smaller arrays fit in int32, the narrowest dtype of the result.
     if math.prod(shape) > np.iinfo(np.int32).max:
         _check_room(function, list(table.values()), shape, lines)
+    # A function of single elements, so that the indices broadcast by name.
     ordered = plans.values_at(table, order)
     return pointwise.nary(_ravel_multi_index, *ordered, shape=shape, mode=mode)
 

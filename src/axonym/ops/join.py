@@ -305,9 +305,7 @@ def _repeat_missing(
         if name not in names:
             shape[at] = sizes[name]
     whole = (*anonymous, *shape)
-    if array.shape == whole:
-        return array
-    return jnp.broadcast_to(array, whole)
+    return array if array.shape == whole else jnp.broadcast_to(array, whole)
 
 
 def _agree_on_layout(arrays: Sequence[jax.Array], names: Names) -> list[jax.Array]:

@@ -126,6 +126,7 @@ def _make_padding(
 ) -> kernels.Kernel:
     at = plans.positions(names, names_in(given))
 
+    # Sizes are read when the kernel is traced, so that one serves arrays of any shape.
     def body(array: jax.Array, value: jax.Array) -> jax.Array:
         shape = shape_of("pad", array, names)
         checks.check_given("pad", given, names, shape)

@@ -157,8 +157,9 @@ def _average(x: jax.Array, axis: At, where: Mask = None) -> jax.Array:
     # The weights come as the mask, which the engine aligns by name: axes that they lack have size 1.
     if where is None:
         return jnp.mean(x, axis)
+    # Sums of integers could overflow.
     if not jnp.issubdtype(x.dtype, jnp.inexact) and not jnp.issubdtype(where.dtype, jnp.inexact):
-        return _average(as_inexact(x), axis, as_inexact(where))  # sums of integers could overflow
+        return _average(as_inexact(x), axis, as_inexact(where))
     x, weights = of_one_rank(x, where)
     # Along an axis that they lack, each weight counts for all elements.
     copies = math.prod(x.shape[at] for at in axis if weights.shape[at] == 1)

@@ -69,6 +69,7 @@ def repeat(
     dtype = jnp.result_type(values)
     if not jnp.issubdtype(dtype, jnp.integer):
         raise OperandError(message("repeat", f"repeats must be integers, not {dtype}"))
+    # Otherwise the repeats themselves say how long the result is, if they are known.
     if total_repeat_length is None:
         if isinstance(values, Tracer) or jnp.ndim(values) > 1:
             problem = "the new size of the axis cannot be computed from these repeats"

@@ -461,11 +461,12 @@ def _apply_to_sets(
 
 
 def _name_axes(operand: Values) -> tuple[Operand, Names]:
-    """Name all axes of an operand; those of a plain array get names that no result has."""
+    """Name all axes of an operand, which are all core axes."""
     if isinstance(operand, Core):
         return operand, operand.names
     if not isinstance(operand, jax.Array):
         operand = np.asarray(operand)
+    # The axes of a plain array get names that no result has; errors may show them.
     return operand, tuple(f"dimension {i}" for i in range(operand.ndim))
 
 
@@ -553,6 +554,7 @@ def _choose(
     values: jax.Array, keep: jax.Array, size: int, fill: jax.Array | None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Move the values to keep to the front; return their positions, and which places they fill."""
+    # The padding of `nonzero` reads the first element, which the selection replaces.
     (at,) = jnp.nonzero(keep, size=size)
     found = jnp.arange(size) < keep.sum()
     if not (values.size and size):
@@ -595,6 +597,4 @@ def _unique(
 
 def _fill_empty(shape: int | tuple[()], dtype: np.dtype[Any], fill: jax.Array | None) -> jax.Array:
     """Make the values of an empty set."""
-    if fill is None:
-        return jnp.zeros(shape, dtype)
-    return jnp.full(shape, fill, dtype)
+    return jnp.zeros(shape, dtype) if fill is None else jnp.full(shape, fill, dtype)

@@ -311,6 +311,7 @@ def _make_broadcast(names: Names, target: Names, sizes: tuple[int, ...]) -> kern
     order = plans.shared(target, names)
 
     def body(array: jax.Array) -> jax.Array:
+        # One `broadcast_in_dim`: `jnp.broadcast_to` could not say how new axes are sharded.
         anonymous = array.ndim - len(names)
         shape = (*array.shape[:anonymous], *sizes)
         at = (*range(anonymous), *(anonymous + target.index(name) for name in order))
@@ -487,6 +488,7 @@ def _make_flatten(names: Names, given: Pairs, new: tuple[str, int | None]) -> ke
             problem = given_with_size(new[0], new[1], f"the axes merge to size {size}")
             held = checks.told(describe(names, shape))
             raise AxisSizeError(message("flatten_axes", problem, held))
+        # A reshape by groups keeps the shards of dimensions that it does not touch.
         groups = regroup.kept_dimensions(array.shape)
         groups[at : at + len(old)] = [regroup.Group(len(old), (size,), (new[0],))]
         return regroup.reshape(array, groups, ordered)

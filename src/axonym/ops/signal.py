@@ -302,7 +302,7 @@ def trapezoid(
         >>> axn.trapezoid(axn.named([0.0, 1.0, 2.0], "time"), "time", dx=0.5).item()
         1.0
     """
-    if x is None:
+    if x is None:  # a distance scales the whole integral
         return batched(_trapezoid, [y, dx], [axis, ()], (), coordinates=False)
     return batched(_trapezoid, [y, x], [axis, axis], (), coordinates=True)
 
@@ -364,9 +364,7 @@ def _rename_axis(
         if name not in operand.names:
             return operand, otherwise
         return renamed(operand, plans.rename(operand.names, ((name, new),))), new
-    if getattr(operand, "ndim", 0) or otherwise:
-        return operand, new
-    return operand, ()
+    return operand, new if getattr(operand, "ndim", 0) or otherwise else ()
 
 
 HasAxis: TypeAlias = tuple[bool | None, bool | None]
@@ -584,6 +582,7 @@ def _trapezoid(y: jax.Array, spacing: jax.Array, coordinates: bool) -> jax.Array
 
 
 def _unwrap(array: jax.Array, period: jax.Array, discont: jax.Array | None = None) -> jax.Array:
+    # Periods of batch axes need a dimension for the axis that is unwrapped.
     if period.ndim:
         period = period[..., None]
     if discont is not None and discont.ndim:

@@ -196,9 +196,7 @@ def _standardize_over(
 
 def _square_absolute(array: jax.Array) -> jax.Array:
     """Square absolute values without taking them: that of a complex number has no slope at zero."""
-    if jnp.iscomplexobj(array):
-        return jnp.real(array * jnp.conj(array))
-    return jnp.square(array)
+    return jnp.real(array * jnp.conj(array)) if jnp.iscomplexobj(array) else jnp.square(array)
 
 
 def _squared_distance(array: jax.Array, mean: jax.Array) -> jax.Array:

@@ -117,7 +117,7 @@ def argpartition(x: "NamedArray", axis: AxisSelector, kth: int) -> "NamedArray":
         >>> axn.argpartition(axn.named([3, 1, 2], "i"), "i", 0)["i", 0].item()
         1
     """
-    kth = static_int("argpartition", "kth", kth)
+    kth = static_int("argpartition", "kth", kth)  # an option of the kernel, which must be hashable
     return along.along_with(_argpartition, x, axis, kth=kth, name=selector(axis, "argpartition")[0])
 
 
@@ -286,6 +286,7 @@ def _select_k(
     new = name
     if new_axis is not None:
         new, size = selector(new_axis, function)
+        # The kernel checks that there are enough elements; that the sizes agree is known here.
         checks.require_size(function, (new, size), k, "{} elements are chosen")
 
     out = (new,)
@@ -423,5 +424,6 @@ def searchsorted(
 def _searchsorted(
     v: jax.Array, a: jax.Array, sorter: jax.Array | None = None, *, side: str, method: str
 ) -> jax.Array:
+    # The loop of "scan" starts from constants, by which JAX takes its result to be the same on all devices.
     found = jnp.searchsorted(a, v, side=side, sorter=sorter, method=method)
     return mark_varying_like(found, a, v)

@@ -424,6 +424,7 @@ def _make_update(
         checks.check_given(function, given, names, shape)
         checks.check_sizes(function, (names, *own), (array, *starts))
         check_dtype(function, "set", array, update)
+        # The piece lines up with the array, where each axis that it lacks has size 1.
         piece: Labels = _label_update(update, updated, len(shape) - len(names))
         for name, one, value in zip(moved, own, starts, strict=True):
             is_integer = jnp.issubdtype(jnp.result_type(value), jnp.integer)
@@ -497,6 +498,7 @@ def _place(
     """Write a piece at its start, for each position of the axes of the starts."""
     if not batch:
         return _place_one(array, update, dict(zip(moved, starts, strict=True)), labels)
+    # Map over one axis of the starts at a time, for arrays that have it; the innermost call writes one piece.
     name, at = batch[0], labels.index(batch[0])
     inner = plans.without(labels, (name,))
     left = [plans.without(one, (name,)) for one in own]

@@ -374,7 +374,7 @@ def _choose(index: jax.Array, *choices: jax.Array, mode: str, along: bool = Fals
 
 
 def _compress(x: jax.Array, condition: jax.Array, fill_value: jax.Array, *, size: int) -> jax.Array:
-    if not x.size:
+    if not x.size:  # from which not even the padding could be read
         return jnp.full(size, fill_value, x.dtype)
     # `jnp.compress` takes no size above that of the axis.
     (at,) = jnp.nonzero(condition.ravel(), size=size)
@@ -387,14 +387,14 @@ def _flatnonzero(array: jax.Array, fill_value: jax.Array, *, size: int) -> jax.A
 
 
 def _nonzero(array: jax.Array, fill_value: jax.Array, *, size: int) -> tuple[jax.Array, ...]:
+    # `jnp.nonzero` pads only if there are any elements.
     missing = jnp.arange(size) >= jnp.count_nonzero(array)
-    # jnp.nonzero pads only if there are any elements.
     return tuple(jnp.where(missing, fill_value, at) for at in jnp.nonzero(array, size=size))
 
 
 def _piecewise(x: jax.Array, *operands: jax.Array, conditions: int) -> jax.Array:
     masks, values = operands[:conditions], operands[conditions:]
-    # Cast before the selection, which would promote them to a common dtype.
+    # Before the selection, which would promote them to a common dtype.
     every: list[ArrayLike] = [*values, 0]
     cast = [jax.lax.convert_element_type(value, x.dtype) for value in every[: conditions + 1]]
     *chosen, default = cast
