@@ -2,8 +2,7 @@
 
 An array with one axis is one polynomial. If it has more, the keyword `axis` gives the coefficient axis, and each
 position of the others is a polynomial. The coefficient axes of two operands may have different names, or one name with
-two sizes; the result has the name of that of the first named operand, with the size of the result. If `axis` is needed
-and the names differ, it is a pair.
+two sizes; the result has the name of the first. If `axis` is needed and the names differ, it is a pair.
 """
 
 import math
@@ -74,8 +73,7 @@ def polyadd(p1: Operand, p2: Operand, *, axis: Coefficients | None = None) -> "N
     """Add polynomials of any degrees.
 
     Args:
-        p1: axes {axis, ...}, or a scalar.
-        p2: axes {axis, ...}, or a scalar; other axes are matched by name.
+        p1, p2: axes {axis, ...}, or scalars; other axes are matched by name.
         axis: the coefficient axis, or one for each of the two; by default the only one of each.
 
     Returns:
@@ -90,7 +88,7 @@ def polyadd(p1: Operand, p2: Operand, *, axis: Coefficients | None = None) -> "N
 
 
 def _polyadd(p1: jax.Array, p2: jax.Array) -> jax.Array:
-    # A scalar is a constant polynomial, for which `jnp.polyadd` needs a dimension; so do the functions below.
+    # A scalar is a constant polynomial; this and the functions below need a dimension.
     return jnp.polyadd(jnp.atleast_1d(p1), jnp.atleast_1d(p2))
 
 
@@ -211,9 +209,7 @@ def polyfit(
     extra = plans.without(own_names(y), (name, *own_names(x), *own_names(w)))
 
     operands: list[Operand] = [x, y] if w is None else [x, y, w]
-    core: list[AxisSelection] = [(chosen,), (chosen, *extra), (chosen,)]
-    del core[len(operands) :]
-
+    core: list[AxisSelection] = [(chosen,), (chosen, *extra), *[(chosen,)] * (w is not None)]
     fit = (name, *extra)
     out: Any = fit
     if full:

@@ -149,13 +149,13 @@ def test_options_that_make_no_sense():
     fails(
         ArgumentError,
         "dot_product_attention: unknown implementation 3\n"
-        "  known: 'plain', 'blockwise', 'xla', 'cudnn', 'splash', 'ring', 'all-gather', 'all-to-all'",
+        "  known: 'plain', 'blockwise', 'xla', 'cudnn', 'splash', 'tokamax', 'ring', 'all-gather', 'all-to-all'",
         lambda: attend(q, k, v, implementation=3),
     )
     fails(
         ArgumentError,
         "dot_product_attention: unknown implementation 'blocks'\n"
-        "  known: 'plain', 'blockwise', 'xla', 'cudnn', 'splash', 'ring', 'all-gather', 'all-to-all'\n"
+        "  known: 'plain', 'blockwise', 'xla', 'cudnn', 'splash', 'tokamax', 'ring', 'all-gather', 'all-to-all'\n"
         "  hint: did you mean 'blockwise'?",
         lambda: attend(q, k, v, implementation="blocks"),
     )

@@ -76,12 +76,12 @@ def dot_product_attention(
         key: for dropout. What is dropped depends on it, on the axes of the scores in their order, and on nothing else.
         implementation: "plain" holds all scores; "blockwise" holds one block at a time, also in the backward pass, so
             its memory is linear in the number of positions. "xla" and "cudnn" call `jax.nn.dot_product_attention`,
-            "splash" the TPU kernel of that name. Only "plain" and "xla" have forward-mode and second derivatives,
-            except that `jax.grad` of `jax.grad` works for "blockwise" if no mask makes it skip blocks. "ring",
-            "all-gather" and "all-to-all" are for positions that are split over devices, and otherwise "blockwise". The
-            default is the one of "ring" and "all-to-all" that sends less where the mapping or the types split positions
-            of queries and keys alike; else "cudnn" on NVIDIA GPUs and "splash" on TPUs where they support the call,
-            and otherwise "plain".
+            "splash" the TPU kernel of that name, "tokamax" the library Tokamax, which must be installed. Only "plain"
+            and "xla" have forward-mode and second derivatives, except that `jax.grad` of `jax.grad` works for
+            "blockwise" if no mask makes it skip blocks. "ring", "all-gather" and "all-to-all" are for positions that
+            are split over devices, and otherwise "blockwise". The default is the one of "ring" and "all-to-all" that
+            sends less where the mapping or the types split positions of queries and keys alike; else "cudnn" on NVIDIA
+            GPUs and "splash" on TPUs where they support the call, and otherwise "plain".
         block_size: the number of query positions, and of key positions, in a block; for those that compute blocks.
 
     Returns:
@@ -92,6 +92,7 @@ def dot_product_attention(
         AxisNotFoundError: if an operand lacks an axis, or mask, bias or sinks have one that the scores lack.
         OperandError: if dropout lacks its key, or the mask has the wrong type.
         ArgumentError: if the implementation is unknown, or does not support this call.
+        ImportError: if the implementation is "tokamax", and Tokamax is not installed.
 
     Reference:
         Vaswani et al. (2017), Attention is all you need, eq. 1. Gemma Team (2024), Gemma 2, for soft_cap; Xiao et al.

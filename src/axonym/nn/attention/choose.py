@@ -19,6 +19,7 @@ from .call import FUNCTION, AttentionCall
 from .kernels.adapter import attend
 from .kernels.jax_nn import CUDNN, XLA
 from .kernels.splash import SPLASH
+from .kernels.tokamax import TOKAMAX
 from .plain import attend_plainly
 from .travel.context import METHODS, attend_over_devices, count_hops, find_heads, find_sharding
 from .travel.devices import Method, PositionSharding
@@ -32,7 +33,7 @@ Implementation: TypeAlias = Callable[[AttentionCall], NamedArray]
 IMPLEMENTATIONS: Mapping[str, Implementation] = {
     "plain": attend_plainly,
     LOCAL.name: attend_by_blocks,
-    **{kernel.name: functools.partial(attend, kernel) for kernel in (XLA, CUDNN, SPLASH)},
+    **{kernel.name: functools.partial(attend, kernel) for kernel in (XLA, CUDNN, SPLASH, TOKAMAX)},
     **{name: functools.partial(attend_over_devices, each) for name, each in METHODS.items()},
 }
 

@@ -7,7 +7,7 @@ Reference:
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import jax
@@ -68,9 +68,10 @@ def _fits_options(rest: Rest, batch: Names) -> bool:
     return start == 0 and set(batch).issuperset(axes)
 
 
-def _compute(
-    implementation: Literal["xla", "cudnn"], roles: Roles, operands: Operands, rest: Rest
+def compute(
+    attend: Callable[..., jax.Array], roles: Roles, operands: Operands, rest: Rest
 ) -> NamedArray:
+    """Compute attention by a function with the signature of `jax.nn.dot_product_attention`."""
     query, keys, values = operands
     sizes = find_sizes(operands)
     q = fold(query, sizes, roles.batch, (QUERIES,), roles.q_heads, (FEATURES,))
@@ -97,17 +98,23 @@ def _compute(
         seen = find_visible(mask, Pairing(q_places, k_places, QUERIES, KEYS))
 
     bias = rest.bias
-    out = jax.nn.dot_product_attention(
+    out = attend(
         q,
         k,
         v,
         None if bias is None else fold(bias.astype(query.dtype), sizes, *scores),
         None if seen is None else fold(seen, sizes, *scores),
         scale=roles.scale,
-        implementation=implementation,
         **options,
     )
     return unfold(roles, out, sizes, roles.batch, (QUERIES,), roles.q_heads, (OUT,))
+
+
+def _compute(
+    implementation: Literal["xla", "cudnn"], roles: Roles, operands: Operands, rest: Rest
+) -> NamedArray:
+    attend = functools.partial(jax.nn.dot_product_attention, implementation=implementation)
+    return compute(attend, roles, operands, rest)
 
 
 XLA = Kernel(
@@ -118,5 +125,8 @@ XLA = Kernel(
     is_checked=True,
 )
 CUDNN = Kernel(
-    "cudnn", _list_obstacles, _list_drawbacks_of_cudnn, functools.partial(_compute, "cudnn")
+    "cudnn",
+    _list_obstacles,
+    _list_drawbacks_of_cudnn,
+    functools.partial(_compute, "cudnn"),
 )
