@@ -20,7 +20,7 @@ from ..axis import (
     selectors,
     sized,
 )
-from ..core import Operand, wrap
+from ..core import Core, Operand, wrap
 from ..engine import checks
 from ..engine.batched import batched, hashable
 from ..engine.operands import integers, names_of, only_axis
@@ -373,7 +373,7 @@ def _check_lengths(
     given = {what: parts for what, parts in every.items() if parts is not None}
 
     for what, parts in given.items():
-        if not hasattr(parts, "__len__"):
+        if isinstance(parts, Core) or not hasattr(parts, "__len__"):
             problem = f"the {what} must be given as a list, not as {type_text(parts)}"
             raise OperandError(message(function, problem))
     number = len(samples)
@@ -399,7 +399,8 @@ def _make_edges(function: str, x: "NamedArray", bins: Axis, limits: Range) -> "N
     """Make the edges of bins between two limits, in a dtype that fits `x`."""
     if not isinstance(limits, Sequence | np.ndarray) or len(limits) != 2:
         kind = type(limits).__name__
-        given = f"a {kind} of {len(limits)}" if hasattr(limits, "__len__") else kind
+        has_length = hasattr(limits, "__len__") and not isinstance(limits, Core)
+        given = f"a {kind} of {len(limits)}" if has_length else kind
         problem = f"a range must be a pair (lowest edge, highest edge), not {given}"
         raise ArgumentError(message(function, problem))
     # JAX looks at the array only for its dtype if it is given limits.
