@@ -111,7 +111,7 @@ def wrap(like: Core, array: Payload, names: Names) -> "NamedArray":
     """Name the result of an operation on `like`, unchecked."""
     cls = type(like)
     made = object.__new__(cls)
-    if names.__class__ is not Order:
+    if names.__class__ is tuple:  # another subclass, as Haliax's sized names, stays as it is
         names = Order(names)
     made.node = ((array,), names)
     return made  # type: ignore[return-value]  # the one concrete subclass is NamedArray, which this file cannot import

@@ -60,9 +60,14 @@ def scan_aware_tree_map(fn: Function, tree: Tree, *rest: Tree, is_leaf: IsLeaf =
     )
 
 
+def _or_named(is_leaf: IsLeaf) -> Callable[[Any], bool]:
+    """Return what stops at named arrays too, at those without an array as well, unlike `axn.tree`."""
+    return lambda x: is_named_array(x) or (is_leaf is not None and is_leaf(x))
+
+
 def tree_flatten(tree: Tree, is_leaf: IsLeaf = None) -> tuple[list[Payload], Any]:
     """Return the leaves and the structure."""
-    return _trees.flatten(tree, is_leaf=is_leaf)
+    return jax.tree.flatten(tree, is_leaf=_or_named(is_leaf))
 
 
 def tree_unflatten(treedef: Any, leaves: Iterable[Payload]) -> Tree:
@@ -72,12 +77,12 @@ def tree_unflatten(treedef: Any, leaves: Iterable[Payload]) -> Tree:
 
 def tree_leaves(tree: Tree, is_leaf: IsLeaf = None) -> list[Payload]:
     """Return the leaves."""
-    return _trees.leaves(tree, is_leaf=is_leaf)
+    return jax.tree.leaves(tree, is_leaf=_or_named(is_leaf))
 
 
 def tree_structure(tree: Tree, is_leaf: IsLeaf = None) -> Any:
     """Return the structure."""
-    return _trees.structure(tree, is_leaf=is_leaf)
+    return jax.tree.structure(tree, is_leaf=_or_named(is_leaf))
 
 
 @adapted
