@@ -513,3 +513,16 @@ def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) ->
     with pytest.raises(error) as caught:
         call()
     assert str(caught.value) == text
+
+
+def test_a_matrix_without_elements_has_rank_zero_and_no_condition() -> None:
+    a = axn.zeros((axn.Axis("batch", 2), axn.Axis("row", 0), axn.Axis("column", 3)))
+    np.testing.assert_array_equal(
+        linalg.matrix_rank(a, "row", "column").array, np.linalg.matrix_rank(np.zeros((2, 0, 3)))
+    )
+    with pytest.raises(axn.errors.AxisSizeError) as raised:
+        linalg.cond(a, "row", "column")
+    text, _, words_of_jax = str(raised.value).partition("  JAX says: ")
+    problem = "cond: there is no result of no elements: axis 'row' has size 0"
+    assert text == f"{problem}\n  array has: batch=2, row=0, column=3\n"
+    assert words_of_jax

@@ -480,3 +480,11 @@ def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) ->
     with pytest.raises(error) as caught:
         call()
     assert str(caught.value) == text
+
+
+def test_an_empty_polynomial_is_zero() -> None:
+    none, some = axn.zeros(axn.Axis("degree", 0)), axn.named([1.0, 2.0], "degree")
+    for name in ("polyadd", "polysub"):
+        for p, q in ((none, some), (some, none), (none, none)):
+            expected = getattr(np, name)(np.asarray(p.array), np.asarray(q.array))
+            np.testing.assert_array_equal(getattr(axn, name)(p, q).array, expected)

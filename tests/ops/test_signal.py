@@ -570,3 +570,9 @@ def test_signals_of_sizes_that_are_known_when_an_export_is_called(order: int) ->
         np.testing.assert_allclose(one, by_numpy, rtol=1e-4, atol=1e-5)
     for one, raw in zip(pull(found), pull_raw(wanted), strict=True):
         np.testing.assert_allclose(one, raw, rtol=1e-4, atol=1e-4)
+
+
+def test_no_samples_have_no_area() -> None:
+    y = axn.zeros((axn.Axis("batch", 2), axn.Axis("time", 0)))
+    for options in ({}, {"dx": 2.0}, {"x": axn.zeros(axn.Axis("time", 0))}):
+        np.testing.assert_array_equal(axn.trapezoid(y, "time", **options).array, np.trapezoid(np.zeros((2, 0))))

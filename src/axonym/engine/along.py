@@ -17,7 +17,7 @@ from ..names.plans import Names
 from .auto import moved, whole
 from .checks import Function, check_given, keyed, planned, selected_pairs, title, unnamed
 from .kernels import Kernel, Options, keywords_of, lined_up, new, static
-from .nonempty import check_nonempty
+from .nonempty import check_nonempty, explain_empty
 from .prefixes import in_parts, parts_along
 from .renaming import up_to_renaming
 
@@ -57,6 +57,10 @@ def _along(
         shape = shape_of(function, array, names)
         check_given(function, given, names, shape)
         check_nonempty(function, names, shape, at, keywords)
+        with explain_empty(function, [(names, shape, chosen)]):
+            return apply(array)
+
+    def apply(array: jax.Array) -> jax.Array:
         if len(at) == 1:
             call: Function = partial(fn, axis=at[0], **keywords)
             if removes:

@@ -23,6 +23,7 @@ from ..layout.partition import without
 from ..names import plans
 from ..names.plans import Names
 from . import auto, checks, kernels, pointwise
+from .nonempty import explain_empty
 from .renaming import up_to_renaming
 
 if TYPE_CHECKING:
@@ -236,7 +237,9 @@ def _kernel(
         call = map_over(positional, operands, batch)
         if mode.each:  # `jax.vmap` repeats nothing
             lined, _ = kernels.stretched(function, known, lined)
-        results = _laid_out(call, lined, operands, batch, outs, mode)
+        cores = [(own.aligned, x.shape, own.core) for own, x in zip(operands, lined, strict=True)]
+        with explain_empty(function, cores):
+            results = _laid_out(call, lined, operands, batch, outs, mode)
         if not mode.several:
             return kernels.lined_up(results, (*batch, *outs[0]), targets[0])
         moved: list[jax.Array] = []

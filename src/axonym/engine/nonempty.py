@@ -1,9 +1,10 @@
-"""Functions that have no result of no elements, such as maxima."""
+"""Internal. Errors of functions that have no result along an empty axis, such as maxima."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
-from ..errors import AxisSizeError, describe, message
+from ..errors import AxisSizeError, AxonymError, describe, message
 from ..names.plans import Names
 
 _WITHOUT_IDENTITY = {
@@ -43,3 +44,28 @@ def check_nonempty(
         raise AxisSizeError(
             message(function, problem, f"array has: {describe(names, shape)}", hint=hint)
         )
+
+
+@contextmanager
+def explain_empty(
+    function: str, known: Iterable[tuple[Names, tuple[int, ...], Names]]
+) -> Iterator[None]:
+    """Raise AxisSizeError if JAX fails, with an error of its own, and an axis that a function works on is empty.
+
+    Args:
+        function: the name of the function.
+        known: for each operand, its names, its shape, and the names of the axes that the function works on.
+    """
+    try:
+        yield
+    except AxonymError:
+        raise
+    except (ArithmeticError, LookupError, TypeError, ValueError) as flaw:
+        for names, shape, core in known:
+            sizes = dict(zip(reversed(names), reversed(shape), strict=False))
+            empty = [name for name in core if sizes.get(name) == 0]
+            if empty:
+                problem = f"there is no result of no elements: axis {empty[0]!r} has size 0"
+                lines = (f"array has: {describe(names, shape)}", f"JAX says: {flaw}")
+                raise AxisSizeError(message(function, problem, *lines)) from flaw
+        raise

@@ -83,4 +83,8 @@ def _unpackbits(array: jax.Array, axis: int, count: int | None, bitorder: str) -
         raise OperandError(
             message("unpackbits", f"needs uint8, got {array.dtype}", hint='write x.astype("uint8")')
         )
+    if not array.size:  # JAX cannot tell the length of an axis without elements
+        bits = 8 * array.shape[axis]
+        size = bits if count is None else count if count >= 0 else max(bits + count, 0)
+        return jnp.zeros((*array.shape[:axis], size, *array.shape[axis + 1 :]), jnp.uint8)
     return jnp.unpackbits(array, axis, count, bitorder)

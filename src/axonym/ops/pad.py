@@ -139,7 +139,7 @@ def _make_padding(
 
         def pad_array(array: jax.Array, value: jax.Array) -> jax.Array:
             array = separate_padding(array)
-            if mode == "constant":
+            if mode == "constant" or not array.size:  # JAX reads elements that are not there
                 return jnp.pad(array, every, constant_values=value)
             return jnp.pad(array, every, mode, **kernels.keywords_of(options))
 

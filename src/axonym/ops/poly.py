@@ -88,8 +88,17 @@ def polyadd(p1: Operand, p2: Operand, *, axis: Coefficients | None = None) -> "N
 
 
 def _polyadd(p1: jax.Array, p2: jax.Array) -> jax.Array:
-    # A scalar is a constant polynomial; this and the functions below need a dimension.
-    return jnp.polyadd(jnp.atleast_1d(p1), jnp.atleast_1d(p2))
+    return jnp.polyadd(*_give_coefficients(p1, p2))
+
+
+def _give_coefficients(p1: jax.Array, p2: jax.Array) -> list[jax.Array]:
+    """Give a scalar, which is constant, a dimension, and an empty polynomial as many zeros as the other has.
+
+    JAX refuses to add an empty polynomial to another one.
+    """
+    operands = [jnp.atleast_1d(p1), jnp.atleast_1d(p2)]
+    size = max(p.size for p in operands)
+    return [p if p.size else jnp.zeros(size, p.dtype) for p in operands]
 
 
 def polyder(p: "NamedArray", m: int = 1, *, axis: AxisSelector | None = None) -> "NamedArray":
@@ -345,7 +354,7 @@ def polysub(p1: Operand, p2: Operand, *, axis: Coefficients | None = None) -> "N
 
 
 def _polysub(p1: jax.Array, p2: jax.Array) -> jax.Array:
-    return jnp.polysub(jnp.atleast_1d(p1), jnp.atleast_1d(p2))
+    return jnp.polysub(*_give_coefficients(p1, p2))
 
 
 def polyval(p: Operand, x: Operand, *, axis: AxisSelector | None = None) -> "NamedArray":

@@ -576,6 +576,10 @@ def _require_elements(function: str, x: jax.Array, v: jax.Array) -> None:
 
 
 def _trapezoid(y: jax.Array, spacing: jax.Array, coordinates: bool) -> jax.Array:
+    if not y.shape[-1]:  # JAX reads a first sample; none has the area of one, zero
+        y = jnp.zeros((*y.shape[:-1], 1), y.dtype)
+        if coordinates:
+            spacing = jnp.zeros((*spacing.shape[:-1], 1), spacing.dtype)
     if coordinates:
         return jnp.trapezoid(*of_one_rank(y, spacing), axis=-1)
     return spacing * jnp.trapezoid(y, axis=-1)

@@ -270,7 +270,13 @@ def matrix_rank(
         1
     """
     operands = _append_bound([a], tol)
-    return over(jnp.linalg.matrix_rank, operands, row, column, "", hermitian=hermitian)
+    return over(_matrix_rank, operands, row, column, "", hermitian=hermitian)
+
+
+def _matrix_rank(a: jax.Array, *bound: jax.Array, hermitian: bool) -> jax.Array:
+    if 0 in a.shape[-2:]:  # JAX asks for the largest singular value
+        return jnp.zeros(a.shape[:-2], int)
+    return jnp.linalg.matrix_rank(a, *bound, hermitian=hermitian)
 
 
 def pinv(
