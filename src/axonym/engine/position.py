@@ -6,7 +6,8 @@ matched by name.
 
 import builtins
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -240,7 +241,7 @@ class _Index:
         dims: an entry for each dimension of the array.
         sizes: the axes that are not indexed, and those of windows and slices, with the sizes of what is selected.
         vectors: the index arrays, in the order of the steps.
-        strides: for a strided slice where it starts, and its step.
+        strided: the positions of a slice in its axis.
     """
 
     def __init__(self, function: str, array: jax.Array, names: Names, mode: str | None) -> None:
@@ -249,7 +250,7 @@ class _Index:
         self.sizes = sizes_of(names, array.shape)
         self.dims: list[Payload] = [builtins.slice(None)] * array.ndim
         self.vectors: list[Vector] = []
-        self.strides: dict[str, tuple[int, int]] = {}
+        self.strided: dict[str, Callable[[], jax.Array]] = {}
 
     def add(self, step: Step, argument: object) -> None:
         """Index one axis."""
@@ -278,14 +279,17 @@ class _Index:
         self.dims[self.anonymous + self.names.index(name)] = dim
 
     def _add_slice(self, step: Strided, size: int) -> None:
-        if is_symbolic_dim(size):
-            problem = f"cannot slice axis {step.name!r}: its size is symbolic"
-            hint = "choose by position instead: axn.where(axn.arange(axis) >= start, ...)"
-            raise OperandError(message(self.function, problem, hint=hint))
-        positions = range(*step.slice.indices(size))
         self._put(step.name, step.slice)
+        if is_symbolic_dim(size):  # only JAX can say how many positions that will be
+            every = partial(jnp.arange, size)
+            self.strided[step.name] = lambda: every()[step.slice]
+            (self.sizes[step.name],) = jax.eval_shape(self.strided[step.name]).shape
+            return
+        positions = range(*step.slice.indices(size))
         self.sizes[step.name] = len(positions)
-        self.strides[step.name] = (positions.start, positions.step)
+        self.strided[step.name] = lambda: (
+            positions.start + positions.step * jnp.arange(len(positions))
+        )
 
     def position(self, batch: Names) -> Position:
         """Return the index, in which all index arrays are matched by name."""
@@ -307,10 +311,7 @@ class _Index:
         for name in plans.without(tuple(self.sizes), batch):
             if name in done or name not in given:
                 continue
-            positions = jnp.arange(self.sizes[name])
-            if name in self.strides:
-                start, step = self.strides[name]
-                positions = start + step * positions
+            positions = self.strided.get(name, partial(jnp.arange, self.sizes[name]))()
             self.vectors.append(Vector(name, positions, (name,)))
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
+from jax.export import is_symbolic_dim
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
@@ -375,7 +376,12 @@ def insert(x: "NamedArray", index: Places, values: Operand, axis: AxisSelector) 
 
 def _measure_axis(function: str, x: Core, axis: AxisSelector) -> int:
     at = position_of(function, x, axis)
-    return x.array.shape[at]
+    size = x.array.shape[at]
+    if is_symbolic_dim(size):  # positions are sorted by NumPy
+        problem = f"the size of axis {selector(axis)[0]!r} is symbolic"
+        hint = 'join slices: axn.concatenate("embed", [x["embed", :2], x["embed", 3:]])'
+        raise OperandError(message(function, problem, hint=hint))
+    return size
 
 
 def _read_positions(
