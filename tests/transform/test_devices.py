@@ -216,6 +216,28 @@ def test_maps_and_jacobians_in_which_no_rows_are_mixed_ask_for_nothing(mesh):
         np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-4, err_msg=name)
 
 
+def test_forward_mode_needs_no_cast_and_transforms_of_jax_add_up_rows(mesh):
+    """A device sends its outputs to the next one; the rows of `jax` are those of all devices at the same place."""
+
+    def f(w, x):
+        def raw(w):
+            return outputs(axn.named(w, E), x).array
+
+        gradients = jax.vmap(lambda row: axn.grad(loss)(w, axn.named(row, E)).array)(x.array)
+        return {
+            "sent": axn.jacfwd(lambda w: axn.ppermute(outputs(w, x), "batch"))(w),
+            "jacrev": axn.named(jax.jacrev(raw)(w.array), (x.axes[0], E)),
+            "cast": axn.named(jax.jacrev(raw)(each_device(w).array), (x.axes[0], E)),
+            "vmap": axn.named(gradients, (x.axes[0], E)),
+        }
+
+    got = run(mesh, f)
+    summed = np.tile(ROWS.reshape(4, 2, 4).sum(0), (4, 1))
+    expected = {"sent": np.roll(ROWS, 2, axis=0), "jacrev": summed, "cast": ROWS, "vmap": summed}
+    for name, value in got.items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
 def test_integers_and_holes_have_no_rows(mesh):
     """The gradient of a filtered tree, in which only the cast arrays count."""
     tree = {"w": w, "steps": jnp.int32(2), "hole": axn.NamedArray(None, ("embed",))}

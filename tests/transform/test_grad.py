@@ -274,6 +274,31 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         AxisSizeError,
         "value_and_grad: the function must return a scalar\n  it returned: inner=3\n  hint: reduce it: x.sum()",
     ),
+    *(
+        (
+            f"axn.{function}(total)({{'of': {leaf}}})",
+            lambda v, function=function, leaf=leaf: getattr(axn, function)(lambda t, u: u.sum(), 1)(
+                v, {"of": [v, leaf]}
+            ),
+            OperandError,
+            f"{function}: argument 1['of'][1] has no derivatives: {has}\n"
+            "  hint: eqx.filter_grad(fn) takes any model: it differentiates with respect to floating arrays only",
+        )
+        for function in ("grad", "value_and_grad", "jacfwd", "jacrev", "hessian")
+        for leaf, has in (
+            (axn.arange(In), "int32, inner=3"),
+            (np.zeros(2, bool), "bool, (2,)"),
+            (3, "int"),
+            ("a", "str"),
+        )
+    ),
+    (
+        "jax.grad with integers",
+        lambda v: axn.grad(lambda t: t["a"].sum(), allow_int=True)({"a": v, "b": jnp.arange(2), "c": len}),
+        OperandError,
+        "grad: argument 0['c'] has no derivatives: builtin_function_or_method\n"
+        "  hint: eqx.filter_grad(fn) takes any model: it differentiates with respect to floating arrays only",
+    ),
 ]
 
 

@@ -1,12 +1,14 @@
 """Derivatives of functions of named arrays: gradients, and Jacobians with the names of both sides."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from numbers import Integral
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..array import NamedArray, is_named_array
 from ..core import facts, shape_of
@@ -15,10 +17,12 @@ from ..errors import (
     AxisError,
     AxisNotFoundError,
     AxisSizeError,
+    AxonymError,
     OperandError,
     message,
     suggestion,
 )
+from ..kinds import is_array, type_text
 from ..layout import context, explicit
 from ..layout.scope import current_scope
 from ..names import plans
@@ -31,6 +35,10 @@ Function = Callable[..., Any]
 P = ParamSpec("P")
 R = TypeVar("R")
 Renames = Mapping[str, str]
+
+_FILTER = (
+    "eqx.filter_grad(fn) takes any model: it differentiates with respect to floating arrays only"
+)
 
 
 def grad(
@@ -136,10 +144,39 @@ def _value_and_grad(
                 if -len(args) <= number < len(args):
                     called[number] = jax.tree.map(_off_taken_axes, called[number])
             args = tuple(called)
-        (_, returned), gradients = both(*args, **kwargs)
+        with _explain_leaves(function, args, argnums, allow_int):
+            (_, returned), gradients = both(*args, **kwargs)
         return returned, gradients
 
     return value_and_gradient
+
+
+@contextmanager
+def _explain_leaves(
+    function: str, args: Sequence[object], argnums: int | Sequence[int], allow_int: bool
+) -> Iterator[None]:
+    """Name the leaf of an argument for which JAX refuses to differentiate."""
+    try:
+        yield
+    except TypeError as flaw:
+        if isinstance(flaw, AxonymError):
+            raise
+        # JAX looks at these leaves before it calls the function, so one that it refuses is the reason.
+        for number in _numbers(argnums):
+            for path, leaf in jax.tree_util.tree_leaves_with_path(args[number], is_named_array):
+                for array in jax.tree.leaves(leaf):
+                    is_taken = is_array(array) or isinstance(array, int | float | complex)
+                    kind = np.number if allow_int else np.inexact
+                    if is_taken and jnp.issubdtype(jnp.result_type(array), kind):
+                        continue
+                    place = f"argument {number}{jax.tree_util.keystr(path)}"
+                    has = type_text(array)
+                    if is_array(array):
+                        sizes = facts(leaf) if is_named_array(leaf) else str(array.shape)
+                        has = f"{array.dtype}, {sizes}"
+                    problem = f"{place} has no derivatives: {has}"
+                    raise OperandError(message(function, problem, hint=_FILTER)) from flaw
+        raise
 
 
 def _off_taken_axes(leaf: object) -> Any:
@@ -288,7 +325,8 @@ def _jacobian(
             plain = tree.unflatten(arrays)
             return plain, aux
 
-        blocks, aux = transform(positional, numbers, has_aux=True, **options)(*raw, **kwargs)
+        with _explain_leaves(function, args, numbers, bool(options.get("allow_int"))):
+            blocks, aux = transform(positional, numbers, has_aux=True, **options)(*raw, **kwargs)
         ((sides, tree),) = outputs
         rows: list[Any] = []
         for side, row in zip(sides, tree.flatten_up_to(blocks), strict=True):
