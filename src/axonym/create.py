@@ -83,7 +83,7 @@ def _filled(
 ) -> NamedArray:
     axes = spec(shape, function)
     names, sizes = names_and_sizes(axes)
-    sharding = constraints.explicit_sharding(names, sizes)
+    sharding = constraints.explicit_sharding(names, sizes, is_strict=False)
 
     def fill(value: ArrayLike) -> jax.Array:
         return jnp.full(sizes, value, dtype, out_sharding=sharding)
@@ -229,7 +229,7 @@ def _number(value: ArrayLike, dtype: DTypeLike) -> ArrayLike:
 
 def _laid_out(array: jax.Array, names: tuple[str, ...]) -> NamedArray:
     """Name a new array; on a mesh with Explicit axes, lay it out by the mapping."""
-    sharding = constraints.explicit_sharding(names, array.shape)
+    sharding = constraints.explicit_sharding(names, array.shape, is_strict=False)
     if sharding is not None:
         array = jax.reshard(array, sharding)
     return NamedArray(array, names)

@@ -31,8 +31,12 @@ def choose_manual_axes(mesh: MeshLike, entries: Sequence[Entry], typed: bool) ->
     return free
 
 
-def find_entries(array: jax.Array, names: Names) -> list[Entry]:
-    """Return the mesh axes of each dimension: Explicit ones by the type, Auto ones by the mapping."""
+def find_entries(array: jax.Array, names: Names, *, is_even: bool = True) -> list[Entry]:
+    """Return the mesh axes of each dimension: Explicit ones by the type, Auto ones by the mapping.
+
+    A dimension that they do not divide is whole, such as a padded one between two layers. If `is_even` is false, it has
+    its mesh axes: the compiler may split it unevenly.
+    """
     mapping, mesh = context.current_mapping(), context.context_mesh()
     entries = list(explicit.read_layout(array)) or [()] * array.ndim
     if mapping is None or mesh is None or records.AUDIT.get() is not None:
@@ -40,11 +44,13 @@ def find_entries(array: jax.Array, names: Names) -> list[Entry]:
     auto = modes.find_auto_axes(mesh)
     if not auto:
         return entries
-    mapped = partition.find_layout(names, array.shape, mapping, mesh)
-    both: list[Entry] = []
-    for own, entry in zip(entries, mapped, strict=True):
-        both.append((*own, *partition.only(entry, auto)))
-    return both
+    manual = modes.find_manual_axes(mesh)
+    table = partition.assign_mesh_axes(names, array.shape, mapping, mesh, left_out=manual)
+    for at, name in enumerate(names, start=array.ndim - len(names)):
+        both = (*entries[at], *partition.only(table.get(name, ()), auto))
+        if not is_even or not array.shape[at] % partition.count_shards(mesh, both):
+            entries[at] = both
+    return entries
 
 
 def list_devices(mesh_axes: Entry) -> tuple[list[int], Entry]:

@@ -15,10 +15,7 @@ from .assignment import AxisMapping, Entry, MeshLike
 from .context import context_mesh, current_mapping, mapped, taken_axes
 from .explicit import has_explicit_axes, read_layout, relayout
 from .layout import Layout
-from .partition import (
-    find_layout,
-    only,
-)
+from .partition import find_layout, only, split_evenly
 from .records import AUDIT, Refused, note
 from .tracing import INLINE
 
@@ -278,9 +275,17 @@ def constrain_dimensions(array: jax.Array, wanted: Mapping[int, Entry]) -> jax.A
     return laid_out
 
 
-def explicit_sharding(names: Names, sizes: tuple[int, ...]) -> PartitionSpec | None:
-    """Return the sharding for a new array if the mesh has Explicit axes; None leaves it to JAX."""
+def explicit_sharding(
+    names: Names, sizes: tuple[int, ...], *, is_strict: bool = True
+) -> PartitionSpec | None:
+    """Return the sharding for a new array if the mesh has Explicit axes; None leaves it to JAX.
+
+    Unless it is strict, an axis that the mesh does not divide is whole, as it may be on Auto axes.
+    """
     mapping, mesh = current_mapping(), context_mesh()
     if mapping is None or mesh is None or not modes.has_explicit(mesh):
         return None
-    return _keep(_spec(names, sizes, mapping, mesh), modes.find_explicit_axes(mesh))
+    typed = modes.find_explicit_axes(mesh)
+    if not is_strict:
+        mapping = split_evenly(names, sizes, mapping, mesh, "shard", typed)
+    return _keep(_spec(names, sizes, mapping, mesh), typed)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Set
 from functools import lru_cache
 
 from ..errors import ShardingError, describe, message, suggestion
@@ -118,19 +118,29 @@ def evenly(
     """
     if not mapping.uneven:
         return mapping
-    auto = modes.find_auto_axes(mesh)
-    manual = modes.find_manual_axes(mesh)
-    table = assign_mesh_axes(names, shape, mapping, mesh, function, manual)
-    whole: list[str] = []
-    for name, size in zip(names, shape[len(shape) - len(names) :], strict=True):
-        entry = table.get(name, ())
-        if size % math.prod(mesh.shape[axis] for axis in entry) and auto.issuperset(entry):
-            whole.append(name)
+    return split_evenly(names, shape, mapping, mesh, function, modes.find_auto_axes(mesh))
+
+
+def split_evenly(
+    names: Names,
+    shape: tuple[int, ...],
+    mapping: AxisMapping,
+    mesh: MeshLike,
+    function: str,
+    mesh_axes: Set[str],
+) -> AxisMapping:
+    """Return a mapping in which axes are whole whose sizes are not divided by some of these mesh axes."""
+    table = assign_mesh_axes(names, shape, mapping, mesh, function, modes.find_manual_axes(mesh))
+    sizes = dict(zip(names, shape[len(shape) - len(names) :], strict=True))
+    whole = [
+        name
+        for name, entry in table.items()
+        if sizes[name] % count_shards(mesh, entry) and mesh_axes >= set(entry)
+    ]
     if not whole:
         return mapping
-    return dataclasses.replace(
-        mapping, entries=tuple({**mapping, **dict.fromkeys(whole, ())}.items())
-    )
+    entries = {**mapping, **dict.fromkeys(whole, ())}
+    return dataclasses.replace(mapping, entries=tuple(entries.items()))
 
 
 def assign_mesh_axes(

@@ -370,7 +370,8 @@ def _convolution(
         call = plain
 
         groups = settings["feature_group_count"]
-        if must_convolve_in_blocks(mesh, entries, at[1:], groups, filters[0], manual):
+        wanted = find_entries(x, names, is_even=False)
+        if must_convolve_in_blocks(mesh, wanted, at[1:], groups, filters[0], manual):
             call = partial(
                 _by_blocks,
                 core=at,

@@ -290,7 +290,8 @@ def _pool(
         run = call
         mesh, has = find_mesh(x), find_entries(x, names)
         overlapping = (slide.at for slide in slides if slide.window > slide.step)
-        if must_pool_in_blocks(reduction, mesh, has, overlapping):
+        wanted = find_entries(x, names, is_even=False)
+        if must_pool_in_blocks(reduction, mesh, wanted, overlapping):
             manual = choose_manual_axes(mesh, has, explicit.has_explicit_axes(x))
             run = partial(_by_blocks, call, slides, has, manual, first)
         if not explicit.has_explicit_axes(x):

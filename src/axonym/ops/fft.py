@@ -23,11 +23,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..axis import Axis, AxisSelection, AxisSelector, axis_name, names_in, selection, selector
-from ..core import Core, axes_of, facts
+from ..core import Core, axes_of, facts, wrap
 from ..engine import auto, checks, reduction
 from ..engine.batched import batched
 from ..engine.operands import one_of
 from ..errors import ArgumentError, AxisError, AxisSizeError, OperandError, message
+from ..faults.gathered_transforms import transform_blocks
 from ..faults.transform_layouts import must_gather_before
 from ..kinds import type_text
 from ..phrases import given_with_size
@@ -214,7 +215,13 @@ def _transform(
         problem = f"needs {needed}, got {', '.join(names) or 'none'}"
         raise AxisError(message(function, problem, f"array has: {facts(a)}"))
     whole = must_gather_before(sizes)
-    return batched(fn, [a], [core], names, in_place=True, whole=whole, sizes=sizes, norm=norm)
+
+    def transform(array: jax.Array) -> jax.Array:
+        operand = wrap(a, array, a.names)
+        options = {"sizes": sizes, "norm": norm}
+        return batched(fn, [operand], [core], names, in_place=True, whole=whole, **options).array
+
+    return wrap(a, transform_blocks(transform, a.array, a.names, names), a.names)
 
 
 def _read_axes(

@@ -21,7 +21,8 @@ from ..engine.operands import listed, own_names, payload, position_of
 from ..engine.renaming import up_to_renaming
 from ..errors import AxisClashError, AxisSizeError, OperandError, describe, message
 from ..kinds import type_text
-from ..layout import context, explicit
+from ..layout import context, explicit, partition
+from ..layout.assignment import Entry
 from ..names import plans
 from ..names.plans import Names
 
@@ -251,12 +252,12 @@ def _make_concatenation(
         lined = _repeat_all("concatenate", arrays, operands, target, sizes)
         total = sum(a.shape[at] for a in lined)
         checks.require_size("concatenate", given, total, "the sizes add up to {}")
-        alike = _agree_on_layout(lined, target)
+        alike, entries = _agree_on_layout(lined, target, given[0])
 
         def join(*arrays: jax.Array) -> jax.Array:
             return lax.concatenate(arrays, at % arrays[0].ndim)
 
-        return auto.moved(join, alike)
+        return auto.moved(join, alike, entries)
 
     return kernels.Kernel(target, body)
 
@@ -270,7 +271,7 @@ def _make_stack(operands: tuple[Names, ...], given: tuple[str, int | None]) -> k
 
     def body(*arrays: jax.Array) -> jax.Array:
         sizes = checks.check_sizes("stack", operands, arrays)
-        lined = _agree_on_layout(_repeat_all("stack", arrays, operands, target, sizes), target)
+        lined, _ = _agree_on_layout(_repeat_all("stack", arrays, operands, target, sizes), target)
         at = lined[0].ndim - len(target)
         if context.taken_axes():
             # Within a `vmap`, JAX's stack assumes that mapped operands are sharded as those that are not mapped.
@@ -309,12 +310,32 @@ def _repeat_missing(
     return array if array.shape == whole else jnp.broadcast_to(array, whole)
 
 
-def _agree_on_layout(arrays: Sequence[jax.Array], names: Names) -> list[jax.Array]:
-    """Convert arrays to a common dtype and, with Explicit axes, to one layout."""
+def _agree_on_layout(
+    arrays: Sequence[jax.Array], names: Names, joined: str | None = None
+) -> tuple[list[jax.Array], list[Entry] | None]:
+    """Convert arrays to a common dtype and, with Explicit axes, to one layout, which is returned too.
+
+    A part that the mesh axes of the joined axis do not divide, such as one position in front, stays whole along it.
+    """
     dtype = jnp.result_type(*arrays)
+    arrays = [a.astype(dtype) for a in arrays]
+    typed = next(filter(explicit.has_explicit_axes, arrays), None)
+    if typed is None:
+        return arrays, None
     labels = [plans.labels(names, a.ndim) for a in arrays]
-    arrays, _ = explicit.agree(labels[0], labels, arrays, others_whole=True)
-    return [a.astype(dtype) for a in arrays]
+    out = labels[0]
+    table = explicit.choose(out, labels, arrays)
+    if joined is not None:
+        at, ways = (
+            out.index(joined),
+            partition.count_shards(explicit.mesh_of_type(typed), table[joined]),
+        )
+        labels = [
+            (*own[:at], None, *own[at + 1 :]) if a.shape[at] % ways else own
+            for own, a in zip(labels, arrays, strict=True)
+        ]
+    arrays, _ = explicit.agree(out, labels, arrays, table, others_whole=True)
+    return arrays, list(plans.values_at(table, out))
 
 
 def delete(x: "NamedArray", index: Places, axis: AxisSelector) -> "NamedArray":
