@@ -58,20 +58,28 @@ def count(tree: Tree) -> int:
 
 
 def nbytes(tree: Tree) -> int:
-    """Count the bytes of all arrays of a tree."""
-    total = 0
-    for _, _, array in arrays_of(tree, "nbytes"):
-        total += math.prod(array.shape) * array.dtype.itemsize
-    return total
+    """Count the bytes of all arrays of a tree, concrete or abstract.
+
+    Examples:
+        >>> axn.parameters.nbytes({"w": axn.zeros({"embed": 8, "mlp": 16}), "b": jnp.zeros(16)})
+        576
+    """
+    arrays = arrays_of(tree, "nbytes")
+    return sum(math.prod(array.shape) * array.dtype.itemsize for _, _, array in arrays)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Summary(Printed):
-    """The arrays of a tree and their sizes, which print as a table, also in notebooks.
+    """The arrays of a tree and their sizes, which print as a table, also in notebooks; see `table`.
 
     Attributes:
         arrays: each array and its layout.
         depth: the number of path components that rows sum over, or None for a row for each array.
+
+    Examples:
+        >>> summary = axn.parameters.table({"w": axn.zeros({"embed": 8, "mlp": 16})})
+        >>> summary.count, summary.nbytes, list(summary.groups)
+        (128, 512, ['w'])
     """
 
     arrays: tuple[ArrayLayout, ...]
@@ -102,24 +110,20 @@ class Summary(Printed):
             yield "no arrays"
             return
         numbers = ("parameters", "bytes", "per device")
-        header, rows, last = self._of_arrays()
-        if self.depth is not None:
-            header, rows, last = self._of_groups()
+        header, rows, last = self._list_arrays() if self.depth is None else self._list_groups()
         shown = grouped(rows)
-        if len(shown) == 1:
-            yield Table((*header, *numbers), shown, None, numbers)
-        else:
-            yield Table((*header, *numbers), shown, (*last, *_sums(self.arrays)), numbers)
+        # A sum below a single row would only repeat it.
+        sums = None if len(shown) == 1 else (*last, *_sums(self.arrays))
+        yield Table((*header, *numbers), shown, sums, numbers)
 
-    def _of_arrays(self) -> Rows:
+    def _list_arrays(self) -> Rows:
         rows = [(*array.cells[:4], *_sums((array,))) for array in self.arrays]
         header = ("array", "axes", "dtype", "layout")
         return header, rows, ("all", f"{len(self.arrays)} arrays", "", "")
 
-    def _of_groups(self) -> Rows:
-        rows: list[tuple[str, *tuple[Cell, ...]]] = []
-        for path, own in self.groups.items():
-            rows.append((path or "all", str(len(own)), *_sums(own)))
+    def _list_groups(self) -> Rows:
+        # The path is empty if depth is 0.
+        rows = [(path or "all", str(len(own)), *_sums(own)) for path, own in self.groups.items()]
         return ("part", "arrays"), rows, ("all", str(len(self.arrays)))
 
 
@@ -177,6 +181,12 @@ class Parameter:
         layers: its axes along which the layers of a `Stacked` are stored.
         inputs: its axes that its module sums over or looks up, or None if the module does not declare them.
         looked_up: whether `inputs` are looked up by index.
+
+    Examples:
+        >>> Vocab, Embed = axn.make_axes(vocab=10, embed=4)
+        >>> table = axn.nn.Embedding.init(Vocab, Embed, key=jax.random.key(0))
+        >>> [(p.path, p.sizes, p.inputs, p.looked_up) for p in axn.parameters.walk(table)]
+        [('weight', {'vocab': 10, 'embed': 4}, ('vocab',), True)]
     """
 
     path: str
@@ -193,6 +203,18 @@ def walk(tree: Tree) -> Iterator[Parameter]:
     A module declares them by static fields: `In` and `Out`, as in `Linear`; `Vocab` and `Embed`, or `Pos` and `Embed`;
     or `axis`, if there are no inputs, as in norms. The axes of `Out` (also as `<name>.out`) are outputs, axes of other
     static fields, such as `Experts`, are neither, and all others are inputs; a bias has none.
+
+    Args:
+        tree: a model, or a part of one, concrete, traced or abstract.
+
+    Yields:
+        A `Parameter` for each floating array, in the order of the leaves.
+
+    Examples:
+        >>> Embed, Mlp = axn.make_axes(embed=8, mlp=16)
+        >>> layer = axn.nn.Linear.init(Embed, Mlp, key=jax.random.key(0))
+        >>> [(p.path, p.inputs) for p in axn.parameters.walk(layer)]
+        [('weight', ('embed',)), ('bias', ())]
     """
     for keys, leaf in jax.tree.leaves_with_path(tree, is_leaf=is_named_array):
         names, array = own_names(leaf), payload_of(leaf)
@@ -201,14 +223,14 @@ def walk(tree: Tree) -> Iterator[Parameter]:
         shape = shape_of("walk", array, names)
         layers: list[str] = []
         owner: eqx.Module | None = None
+        # The innermost module declares the roles; any `Stacked` around it adds an axis that has none.
         for node in _along(tree, keys):
             if isinstance(node, Stacked):
                 layers += [axis.name for axis in node.storage if axis.name in names]
             if isinstance(node, eqx.Module):
                 owner = node
-        inputs = None
-        if owner is not None:
-            inputs = _inputs(owner, plans.without(names, tuple(layers)))
+        own = plans.without(names, tuple(layers))
+        inputs = None if owner is None else _inputs(owner, own)
         yield Parameter(
             path=path_text(keys),
             array=leaf,
@@ -241,11 +263,13 @@ def _along(tree: Tree, keys: tuple[Any, ...]) -> Iterator[Any]:
 def _inputs(owner: eqx.Module, names: Names) -> Names | None:
     """Return the axes of an array that its module sums over, or None if it does not declare them."""
     declared = {field: axis_name(axes) for field, axes in find_static_axes(owner).items()}
+    # The scale and the bias of a norm have no inputs, although they have its axes.
     if "axis" in declared and set(names) <= set(declared["axis"]):
         return ()
     for In, Out in (("In", "Out"), ("Vocab", "Embed"), ("Pos", "Embed")):
         if In in declared and Out in declared:
             outputs = declared.pop(Out)
+            # Where an axis is both input and output, the weight has it twice, and "<name>.out" is the output.
             derived = {f"{name}.out" for name in outputs}.intersection(names)
             outputs = (*derived, *(name for name in outputs if f"{name}.out" not in derived))
             apart = set().union(*declared.values()) - {*outputs, *declared.pop(In)}
@@ -289,18 +313,18 @@ def labels(tree: Tree, label: Callable[[str, Any], Any]) -> Tree:
                 hint='write lambda path, x: "table" if "vocab" in x.names else None',
             )
         )
-    return _filled(tree, label, None)
+    return _replace(tree, label, None)
 
 
-def _filled(tree: Tree, label: Callable[[str, Any], Any], other: Any) -> Any:
-    given = iter([label(parameter.path, parameter.array) for parameter in walk(tree)])
+def _replace(tree: Tree, label: Callable[[str, Any], Any], other: Any) -> Any:
+    """Replace each floating array by its label, and other leaves by `other`."""
+    # `walk` and `map` visit the leaves in one order, so that each leaf gets its own label.
+    own = iter([label(parameter.path, parameter.array) for parameter in walk(tree)])
 
-    def fill(leaf: Payload) -> Any:
-        if _is_floating(payload_of(leaf)):
-            return next(given)
-        return other
+    def replace(leaf: Payload) -> Any:
+        return next(own) if _is_floating(payload_of(leaf)) else other
 
-    return jax.tree.map(fill, tree, is_leaf=is_named_array)
+    return jax.tree.map(replace, tree, is_leaf=is_named_array)
 
 
 def select(tree: Tree, predicate: Predicate) -> Tree:
@@ -334,14 +358,14 @@ def select(tree: Tree, predicate: Predicate) -> Tree:
                     "select", problem, hint='write "mlp.*.weight", or a function to join several'
                 )
             )
-        return _filled(tree, lambda path, x: bool(predicate(path, x)), False)
+        return _replace(tree, lambda path, x: bool(predicate(path, x)), False)
     paths = [parameter.path for parameter in walk(tree)]
     if not any(matches(predicate, path) for path in paths):
         shown = ", ".join(paths[:5]) or "none"
         if len(paths) > 5:
             shown += ", ..."
         raise ArgumentError(message("select", f"no path matches {predicate!r}", f"paths: {shown}"))
-    return _filled(tree, lambda path, _: matches(predicate, path), False)
+    return _replace(tree, lambda path, _: matches(predicate, path), False)
 
 
 def decay_mask(tree: Tree, *, apart: AxisSelection = ()) -> Tree:
@@ -357,11 +381,18 @@ def decay_mask(tree: Tree, *, apart: AxisSelection = ()) -> Tree:
 
     Returns:
         The tree with True or False in place of each leaf; a named array is one leaf.
+
+    Examples:
+        >>> Embed, Mlp = axn.make_axes(embed=8, mlp=16)
+        >>> mask = axn.parameters.decay_mask(axn.nn.Linear.init(Embed, Mlp, key=jax.random.key(0)))
+        >>> mask.weight, mask.bias
+        (True, False)
     """
     ignored = names_in(selection(apart, "decay_mask"))
-    decayed: set[str] = set()
-    for parameter in walk(tree):
-        axes = set(parameter.sizes) - {*parameter.layers, *ignored}
-        if len(axes) > 1 and parameter.inputs != ():
-            decayed.add(parameter.path)
+    # `!= ()` is also true of None: arrays decay whose modules do not declare their inputs.
+    decayed = {
+        parameter.path
+        for parameter in walk(tree)
+        if len(set(parameter.sizes) - {*parameter.layers, *ignored}) > 1 and parameter.inputs != ()
+    }
     return select(tree, lambda path, _: path in decayed)
