@@ -33,6 +33,8 @@ __all__ = ["Diagnosis", "Finding", "checks", "diagnose", "unreached"]
 class _Checks(AbstractContextManager[None]):
     """A block in which programs report; entered again, it runs the programs that it has compiled."""
 
+    # One report for all entries: programs hold it, and JAX compiles a program again for another one.
+
     def __init__(self) -> None:
         self._report = Report()
         self._entered: list[AbstractContextManager[Any]] = []
@@ -50,6 +52,7 @@ class _Checks(AbstractContextManager[None]):
     ) -> None:
         self._entered.pop().__exit__(kind, error, trace)
         found = self._report.taken()
+        # An error of the block itself comes first: an index out of range may be its cause.
         if error is not None:
             for problem in found:
                 error.add_note(problem)
@@ -93,6 +96,11 @@ class Finding:
         text: what it is.
         hint: what to do about it.
         is_problem: whether it is hardly ever intended.
+
+    Examples:
+        >>> finding = axn.debug.diagnose({"ids": axn.arange(axn.Axis("pos", 2))}).findings[0]
+        >>> finding.kind, finding.paths, finding.is_problem
+        ('integers', ('ids',), False)
     """
 
     kind: str
@@ -111,6 +119,11 @@ class Diagnosis(Printed):
 
     Attributes:
         findings: problems first.
+
+    Examples:
+        >>> diagnosis = axn.debug.diagnose({"ids": axn.arange(axn.Axis("pos", 2))})
+        >>> len(diagnosis.findings), bool(diagnosis)
+        (1, False)
     """
 
     findings: tuple[Finding, ...]
@@ -178,20 +191,7 @@ def diagnose(
           second.bias
           hint: ...
     """
-    checks: list[Callable[[Any], Iterator[Finding]]] = [
-        _reused,
-        _static,
-        _on_host,
-        _lost,
-        _stale,
-        _not_finite,
-        _mixed,
-        _sizes,
-        _integers,
-    ]
-    findings: list[Finding] = []
-    for check in checks:
-        findings += check(model)
+    findings = [finding for find in _FINDERS for finding in find(model)]
     if loss_fn is not None:
         paths = unreached(model, loss_fn, *args, **kwargs)
         text = "the loss does not depend on them, or gradients stop on the way"
@@ -208,143 +208,131 @@ def diagnose(
     return diagnosis
 
 
-def _leaves(model: Tree) -> list[tuple[str, tuple[str, ...], Payload]]:
+def _list_arrays(model: Tree) -> list[tuple[str, tuple[str, ...], Payload]]:
     """List path, names and payload of each array."""
-    found: list[tuple[str, tuple[str, ...], Payload]] = []
-    for keys, leaf in jax.tree.leaves_with_path(model, is_leaf=is_named_array):
-        array = payload_of(leaf)
-        if has_type(array):
-            found.append((path_text(keys), own_names(leaf), array))
-    return found
+    return [
+        (path_text(keys), own_names(leaf), payload_of(leaf))
+        for keys, leaf in jax.tree.leaves_with_path(model, is_leaf=is_named_array)
+        if has_type(payload_of(leaf))
+    ]
 
 
-def _paths(model: Tree, is_meant: Callable[[Payload], bool]) -> tuple[str, ...]:
-    """Return the paths of the arrays that are meant."""
-    return tuple(path for path, _, array in _leaves(model) if is_meant(array))
+def _paths(model: Tree, predicate: Callable[[Payload], bool]) -> tuple[str, ...]:
+    """Return the paths of the arrays for which the predicate is true."""
+    return tuple(path for path, _, array in _list_arrays(model) if predicate(array))
 
 
 def _is_floating(array: Payload) -> bool:
     return bool(jnp.issubdtype(array.dtype, jnp.inexact))
 
 
-def _modules(tree: Tree, path: str = "") -> Iterator[tuple[str, eqx.Module]]:
+def _walk_modules(tree: Tree, path: str = "") -> Iterator[tuple[str, eqx.Module]]:
     """Yield the modules of a tree with their paths."""
     if isinstance(tree, eqx.Module):
         yield path, tree
+    # One level at a time, since JAX lists leaves but no inner nodes. A leaf is its own child, with no keys.
     children = jax.tree.leaves_with_path(tree, is_leaf=lambda x: x is not tree)
     for keys, child in children:
         if keys and not isinstance(child, NamedArray):
-            key = path_text(keys)
-            yield from _modules(child, _below(path, key))
+            yield from _walk_modules(child, _join(path, path_text(keys)))
 
 
-def _below(path: str, key: str) -> str:
-    if path:
-        return f"{path}.{key}"
-    return key
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
 
 
-def _without_optimisers(tree: Tree) -> Tree:
-    """Remove the states of optimisers."""
-
-    def kept(node: Tree) -> Tree:
-        if is_optimiser_state(node):
-            return None
-        return node
-
+def _remove_optimisers(tree: Tree) -> Tree:
+    """Remove the states of optimisers, which may store statistics of an axis, or of a part of it."""
     return jax.tree.map(
-        kept, tree, is_leaf=lambda node: is_named_array(node) or is_optimiser_state(node)
+        lambda node: None if is_optimiser_state(node) else node,
+        tree,
+        is_leaf=lambda node: is_named_array(node) or is_optimiser_state(node),
     )
 
 
-def _reused(model: Tree) -> Iterator[Finding]:
+def _find_reused(model: Tree) -> Iterator[Finding]:
     places: dict[int, list[str]] = {}
-    for path, _, array in _leaves(model):
-        if isinstance(array, jax.Array | np.ndarray):
+    for path, _, array in _list_arrays(model):
+        if _is_array(array):
             places.setdefault(id(array), []).append(path)
     for paths in places.values():
         if len(paths) > 1:
             hint = "to tie them, hold the array in one place and pass it to the other at the call; otherwise copy it"
-            yield Finding(
-                "reused array",
-                tuple(paths),
-                f"{_count(len(paths))} places hold the same array",
-                hint,
-            )
+            text = f"{_spell(len(paths))} places hold the same array"
+            yield Finding("reused array", tuple(paths), text, hint)
 
 
-def _count(number: int) -> str:
+def _spell(number: int) -> str:
     return {2: "two"}.get(number, str(number))
 
 
-def _static(model: Tree) -> Iterator[Finding]:
-    paths: list[str] = []
-    for path, module in _modules(model):
-        for field in dataclasses.fields(module):
-            held = jax.tree.leaves(getattr(module, field.name, None))
-            if field.metadata.get("static") and any(map(_is_array, held)):
-                paths.append(_below(path, field.name))
+def _find_static(model: Tree) -> Iterator[Finding]:
+    paths = tuple(
+        _join(path, field.name)
+        for path, module in _walk_modules(model)
+        for field in dataclasses.fields(module)
+        if field.metadata.get("static")
+        and any(map(_is_array, jax.tree.leaves(getattr(module, field.name, None))))
+    )
     if paths:
+        text = "static fields hold arrays, which are never trained"
         hint = (
             "make the field non-static; where it is a constant, use it behind jax.lax.stop_gradient"
         )
-        yield Finding(
-            "static array", tuple(paths), "static fields hold arrays, which are never trained", hint
-        )
+        yield Finding("static array", paths, text, hint)
 
 
 def _is_array(value: Payload) -> bool:
     return isinstance(value, jax.Array | np.ndarray)
 
 
-def _on_host(model: Tree) -> Iterator[Finding]:
+def _find_on_host(model: Tree) -> Iterator[Finding]:
     paths = _paths(model, lambda array: isinstance(array, np.ndarray | np.generic))
     if paths:
+        text = "NumPy arrays, which are copied to a device at each call"
         hint = (
             "convert them to JAX arrays: jnp.asarray(array), axn.named(jnp.asarray(array), names)"
         )
-        yield Finding(
-            "host array", paths, "NumPy arrays, which are copied to a device at each call", hint
-        )
+        yield Finding("host array", paths, text, hint)
 
 
-def _lost(model: Tree) -> Iterator[Finding]:
-    for path, names, array in _leaves(_without_optimisers(model)):
+def _find_lost(model: Tree) -> Iterator[Finding]:
+    for path, names, array in _list_arrays(_remove_optimisers(model)):
         if len(array.shape) < len(names):
             hint = "a raw jax.vmap or an index removed a dimension; use axn.vmap or x[name, i]"
             yield Finding("lost axis", (path,), describe(names, array.shape), hint)
 
 
-def _stale(model: Tree) -> Iterator[Finding]:
-    for path, module in _modules(_without_optimisers(model)):
+def _find_stale(model: Tree) -> Iterator[Finding]:
+    for path, module in _walk_modules(_remove_optimisers(model)):
         declared = {axis.name: axis for axes in find_static_axes(module).values() for axis in axes}
         for field in dataclasses.fields(module):
             x = getattr(module, field.name, None)
-            if (
-                not isinstance(x, NamedArray)
-                or not has_type(x.array)
-                or len(x.array.shape) < len(x.names)
-            ):
+            if not isinstance(x, NamedArray) or not has_type(x.array):
+                continue
+            if len(x.array.shape) < len(x.names):  # `_find_lost` reports it
                 continue
             sizes = zip(x.names, x.array.shape[len(x.array.shape) - len(x.names) :], strict=True)
             for name, size in sizes:
+                # A layer whose input and output are one axis has its output as "<name>.out", and declares it once.
                 axis = declared.get(name) or declared.get(name.removesuffix(".out"))
                 if axis is not None and axis.size != size:
                     text = f"the module declares {shown(axis)}, but the array has {name}={size}"
                     hint = "resize both: axn.tree.resize_axis(model, name, size)"
-                    yield Finding("stale axis", (_below(path, field.name),), text, hint)
+                    yield Finding("stale axis", (_join(path, field.name),), text, hint)
 
 
-def _not_finite(model: Tree) -> Iterator[Finding]:
-    found: list[tuple[str, Payload]] = []
-    for path, _, array in _leaves(model):
-        if _is_floating(array) and _is_array(array) and not isinstance(array, Tracer):
-            found.append((path, array))
+def _find_not_finite(model: Tree) -> Iterator[Finding]:
+    found = [
+        (path, array)
+        for path, _, array in _list_arrays(model)
+        if _is_floating(array) and _is_array(array) and not isinstance(array, Tracer)
+    ]
     # A program runs on the devices of its arrays, which must be those of the current mesh, if there is one; and while a
     # function is traced, a program becomes part of it. Another thread has neither a mesh nor a trace.
     programs: dict[object, dict[int, jax.Array]] = {}
     for i, (_, array) in enumerate(found):
-        programs.setdefault(_devices(array), {})[i] = array
+        programs.setdefault(_find_devices(array), {})[i] = array
     with ThreadPoolExecutor(1) as thread:
         finite = [thread.submit(jax.jit(_all_finite), arrays) for arrays in programs.values()]
     flags: dict[int, jax.Array] = {}
@@ -352,56 +340,46 @@ def _not_finite(model: Tree) -> Iterator[Finding]:
         flags |= each.result()
     paths = tuple(path for i, (path, _) in enumerate(found) if not flags[i])
     if paths:
-        yield Finding(
-            "not finite",
-            paths,
-            "NaN or infinity among the elements",
-            "check how they are made or updated",
-        )
+        text, hint = "NaN or infinity among the elements", "check how they are made or updated"
+        yield Finding("not finite", paths, text, hint)
 
 
 def _all_finite(arrays: Mapping[int, jax.Array]) -> dict[int, jax.Array]:
     return {i: jnp.isfinite(array).all() for i, array in arrays.items()}
 
 
-def _devices(array: jax.Array | np.ndarray) -> object:
+def _find_devices(array: jax.Array | np.ndarray) -> object:
     """Return what the arrays of one program must share: their mesh, which orders devices, or the devices."""
     if isinstance(array, np.ndarray):
         return None
     sharding = array.sharding
-    if isinstance(sharding, NamedSharding):
-        return sharding.mesh
-    return frozenset(sharding.device_set)
+    is_on_mesh = isinstance(sharding, NamedSharding)
+    return sharding.mesh if is_on_mesh else frozenset(sharding.device_set)
 
 
-def _mixed(model: Tree) -> Iterator[Finding]:
+def _find_mixed(model: Tree) -> Iterator[Finding]:
     wide = _paths(model, lambda array: array.dtype in (np.float64, np.complex128))
     if 0 < len(wide) < len(_paths(model, _is_floating)):
+        text = "arrays of 64 bits in a model that has narrower ones"
         hint = "give a dtype where they are made, or cast the model"
-        yield Finding(
-            "mixed precision", wide, "arrays of 64 bits in a model that has narrower ones", hint
-        )
+        yield Finding("mixed precision", wide, text, hint)
 
 
-def _sizes(model: Tree) -> Iterator[Finding]:
+def _find_sizes(model: Tree) -> Iterator[Finding]:
     places: dict[str, dict[int, str]] = {}
-    for path, names, array in _leaves(_without_optimisers(model)):
+    for path, names, array in _list_arrays(_remove_optimisers(model)):
+        # Names belong to the trailing dimensions, and an array that lost one has fewer of them.
         for name, size in zip(reversed(names), reversed(array.shape), strict=False):
             places.setdefault(name, {}).setdefault(size, path)
     for name, sizes in places.items():
         if len(sizes) > 1:
-            text = f"axis {name!r} has {_count(len(sizes))} sizes"
+            text = f"axis {name!r} has {_spell(len(sizes))} sizes"
             paths = tuple(f"{path}: {name}={size}" for size, path in sizes.items())
-            yield Finding(
-                "two sizes",
-                paths,
-                text,
-                "if they mean different things, give them different names",
-                False,
-            )
+            hint = "if they mean different things, give them different names"
+            yield Finding("two sizes", paths, text, hint, False)
 
 
-def _integers(model: Tree) -> Iterator[Finding]:
+def _find_integers(model: Tree) -> Iterator[Finding]:
     def is_integer(array: Payload) -> bool:
         return array.dtype == bool or bool(jnp.issubdtype(array.dtype, jnp.integer))
 
@@ -409,6 +387,20 @@ def _integers(model: Tree) -> Iterator[Finding]:
     if paths:
         hint = "differentiate by eqx.filter_grad, and give the optimiser eqx.filter(model, eqx.is_inexact_array)"
         yield Finding("integers", paths, "arrays that have no gradient", hint, False)
+
+
+# In the order of the report.
+_FINDERS: tuple[Callable[[Tree], Iterator[Finding]], ...] = (
+    _find_reused,
+    _find_static,
+    _find_on_host,
+    _find_lost,
+    _find_stale,
+    _find_not_finite,
+    _find_mixed,
+    _find_sizes,
+    _find_integers,
+)
 
 
 def unreached(
@@ -425,34 +417,35 @@ def unreached(
         loss_fn: a function of the model and `args` that returns a loss, or a tuple that begins with it.
         args: further arguments of `loss_fn`.
         kwargs: keyword arguments of `loss_fn`.
+
+    Examples:
+        >>> norm = axn.nn.LayerNorm.init(axn.Axis("embed", 4))
+        >>> axn.debug.unreached(norm, lambda norm: norm.weight.sum())
+        ('bias',)
     """
     leaves, structure = jax.tree.flatten((model, args, kwargs))
     paths = [parameter.path for parameter in parameters.walk(model)]
+    # The leaves of the model come first in the flat list.
     count = len(jax.tree.leaves(model))
-    chosen: list[int] = []
-    others: list[int] = []
-    for i, leaf in enumerate(leaves):
-        if has_type(leaf) and i < count and _is_floating(leaf):
-            chosen.append(i)
-        elif has_type(leaf):
-            others.append(i)
+    arrays = [i for i, leaf in enumerate(leaves) if has_type(leaf)]
+    chosen = [i for i in arrays if i < count and _is_floating(leaves[i])]
+    others = sorted({*arrays} - {*chosen})
 
+    # All arrays are inputs: an operation on arrays of a closure would run at once, and abstract ones have no values.
     def loss(floating: Tree, rest: Tree) -> Any:
-        filled = list(leaves)
+        everything = list(leaves)
         for i, leaf in (*zip(chosen, floating, strict=True), *zip(others, rest, strict=True)):
-            filled[i] = leaf
-        model, args, kwargs = jax.tree.unflatten(structure, filled)
+            everything[i] = leaf
+        model, args, kwargs = jax.tree.unflatten(structure, everything)
         result = loss_fn(model, *args, **kwargs)
         if isinstance(result, tuple):
             result = result[0]
-        if isinstance(result, NamedArray):
-            return result.scalar()
-        return result
+        return result.scalar() if isinstance(result, NamedArray) else result
 
     traced = jax.make_jaxpr(jax.grad(loss))(
         [leaves[i] for i in chosen], [leaves[i] for i in others]
     )
-    zeros = _zeros(traced.jaxpr, [False] * len(traced.jaxpr.invars), traced.consts)
+    zeros = _follow(traced.jaxpr, [False] * len(traced.jaxpr.invars), traced.consts)
     return tuple(path for path, zero in zip(paths, zeros, strict=True) if zero)
 
 
@@ -467,9 +460,10 @@ _LINEAR = re.compile(
 _PRODUCTS = {"mul", "dot_general", "conv_general_dilated", "ragged_dot_general"}
 
 
-def _zeros(jaxpr: Any, known: Sequence[bool], constants: Sequence[Payload] = ()) -> list[bool]:
+def _follow(jaxpr: Any, known: Sequence[bool], constants: Sequence[Payload] = ()) -> list[bool]:
     """Return which results of a program are zero, given which of its inputs are."""
     zero = dict(zip(jaxpr.invars, known, strict=True))
+    # A constant array is zero by chance, such as a bias at the start; a scalar is zero because somebody wrote 0.
     for var, value in zip(jaxpr.constvars, constants, strict=False):
         zero[var] = not jnp.shape(value) and _is_inexact(var) and not np.any(value)
 
@@ -479,23 +473,24 @@ def _zeros(jaxpr: Any, known: Sequence[bool], constants: Sequence[Payload] = ())
         return bool(zero.get(atom, False))
 
     for eqn in jaxpr.eqns:
-        results = _results(eqn, list(map(is_zero, eqn.invars)))
+        results = _follow_operation(eqn, list(map(is_zero, eqn.invars)))
         zero |= dict(zip(eqn.outvars, results, strict=True))
     return list(map(is_zero, jaxpr.outvars))
 
 
-def _results(eqn: Any, known: list[bool]) -> list[bool]:
+def _follow_operation(eqn: Any, known: list[bool]) -> list[bool]:
     """Return which results of one operation are zero."""
     name, params, count = eqn.primitive.name, eqn.params, len(eqn.outvars)
     if name == "scan":
-        return _scanned(eqn, known)
-    if name == "cond":
-        branches = [_inner(branch, known[1:]) for branch in params["branches"]]
+        return _follow_loop(eqn, known)
+    if name == "cond":  # the first operand is the index of the branch
+        branches = [_follow_inner(branch, known[1:]) for branch in params["branches"]]
         return list(map(all, zip(*branches, strict=True)))
+    # Calls such as jit, remat and custom_vjp differ in the name of the parameter and in whether it is closed.
     inner = params.get("jaxpr", params.get("call_jaxpr"))
     program = getattr(inner, "jaxpr", inner)
     if program is not None and len(program.invars) == len(known) and len(program.outvars) == count:
-        return _inner(inner, known)
+        return _follow_inner(inner, known)
     if name in _PRODUCTS:
         return [any(known)] * count
     floats = [zero for atom, zero in zip(eqn.invars, known, strict=True) if _is_inexact(atom)]
@@ -507,28 +502,30 @@ def _is_inexact(atom: Any) -> bool:
     return dtype is not None and bool(jnp.issubdtype(dtype, jnp.inexact))
 
 
-def _inner(program: Any, known: Sequence[bool]) -> list[bool]:
+def _follow_inner(program: Any, known: Sequence[bool]) -> list[bool]:
     """Follow zeros through an inner program, which may have constants."""
-    return _zeros(getattr(program, "jaxpr", program), known, getattr(program, "consts", ()))
+    return _follow(getattr(program, "jaxpr", program), known, getattr(program, "consts", ()))
 
 
-def _scanned(eqn: Any, known: list[bool]) -> list[bool]:
+def _follow_loop(eqn: Any, known: list[bool]) -> list[bool]:
     """Follow zeros through a loop: a carry is zero if it starts as zero and stays so."""
     program = eqn.params["jaxpr"]
     inner = getattr(program, "jaxpr", program)
     # Stacked arrays have one dimension less inside the loop; constants come first, then carries.
-    count = _equal_rank(eqn.outvars, inner.outvars)
-    last = _equal_rank(eqn.invars, inner.invars)
+    count = _count_equal_ranks(eqn.outvars, inner.outvars)
+    last = _count_equal_ranks(eqn.invars, inner.invars)
     first = last - count
     carried = known[first:last]
+    # Each iteration makes fewer carries zero, or ends.
     while True:
-        results = _inner(program, [*known[:first], *carried, *known[last:]])
-        kept = [before and after for before, after in zip(carried, results, strict=False)]
-        if kept == carried:
-            return [*kept, *results[count:]]
-        carried = kept
+        results = _follow_inner(program, [*known[:first], *carried, *known[last:]])
+        still = [before and after for before, after in zip(carried, results, strict=False)]
+        if still == carried:
+            return [*still, *results[count:]]
+        carried = still
 
 
-def _equal_rank(outside: Sequence[Payload], inside: Sequence[Payload]) -> int:
+def _count_equal_ranks(outside: Sequence[Payload], inside: Sequence[Payload]) -> int:
+    """Count the values that a loop passes as they are, not slice by slice."""
     pairs = zip(outside, inside, strict=True)
     return sum(len(one.aval.shape) == len(other.aval.shape) for one, other in pairs)

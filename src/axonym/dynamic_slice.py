@@ -44,6 +44,7 @@ class dslice:  # noqa: N801  # the name that Haliax and Pallas know it by
 
     def __init__(self, start: Any, length: int | Axis) -> None:
         given: Any = length.size if isinstance(length, Axis) else length
+        # A symbolic dimension of jax.export is a static length that has no value yet, and `index` would fail.
         try:
             size: Any = given if is_symbolic_dim(given) else operator.index(given)
         except TypeError:
@@ -65,13 +66,15 @@ class dslice:  # noqa: N801  # the name that Haliax and Pallas know it by
     @classmethod
     def tree_unflatten(cls, size: int, children: tuple[Any]) -> "dslice":
         """Put the start back, whatever it is."""
+        # JAX unflattens with placeholders, which the checks of `__init__` would refuse.
         made = object.__new__(cls)
         (made.start,), made.size = children, size
         return made
 
     @staticmethod
     def block(idx: Any, size: int) -> "dslice":
-        """Select block number `idx` of blocks of `size` elements."""
+        """Select block number `idx`, also a traced one, of blocks of `size` elements."""
+        # The product may not fit the dtype of the index: block 2 of 100 elements is beyond int8.
         return dslice(widened(idx) * size, size)
 
     def to_slice(self) -> "builtins.slice[int, int, None]":
@@ -84,5 +87,15 @@ ds = dslice
 
 
 def dblock(idx: Any, size: int) -> dslice:
-    """Select block number `idx` of blocks of `size` elements: `dslice(idx * size, size)`."""
+    """Select block number `idx` of blocks of `size` elements: `dslice(idx * size, size)`.
+
+    Args:
+        idx: the number of the block, an int or one traced integer.
+        size: the number of elements of a block, static.
+
+    Examples:
+        >>> x = axn.arange(axn.Axis("pos", 6))
+        >>> x["pos", axn.dblock(1, 2)].tolist()
+        [2, 3]
+    """
     return dslice.block(idx, size)

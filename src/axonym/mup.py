@@ -56,6 +56,11 @@ class Factors:
         role: as in the paper, "input" (also for biases and norms), "hidden" or "output"; or "fixed".
         inputs: how many times wider its inputs are than in the base model.
         outputs: how many times wider its outputs are.
+
+    Examples:
+        >>> hidden = axn.mup.Factors("hidden", inputs=4.0, outputs=8.0)
+        >>> hidden.std, hidden.adam, hidden.sgd
+        (0.5, 0.25, 2.0)
     """
 
     role: Role
@@ -84,6 +89,12 @@ class Report(Printed):
 
     Attributes:
         rows: the parameters and their factors.
+
+    Examples:
+        >>> layer = axn.nn.Linear.init(axn.Axis("embed", 8), axn.Axis("mlp", 16), key=jax.random.key(0))
+        >>> report = axn.mup.Mup({"mlp": 4}).report(layer)
+        >>> [(parameter.path, factors.role, factors.sgd) for parameter, factors in report.rows]
+        [('weight', 'input', 4.0), ('bias', 'input', 4.0)]
     """
 
     rows: tuple[tuple[Parameter, Factors], ...]
@@ -148,17 +159,22 @@ class Mup:
         Use it in the model where parameters are not enough: divide the logits of a tied embedding by `ratio(Embed)`;
         where the size of a head grows, multiply queries by `ratio(HeadDim) ** -0.5`, so that scores are divided by the
         size, not its square root.
+
+        Args:
+            axes: axes with their sizes in this model.
+
+        Examples:
+            >>> axn.mup.Mup({"embed": 64}).ratio(axn.Axis("embed", 256))
+            4.0
         """
         return math.prod(self._ratio(axis.name, axis.size) for axis in spec(axes, "Mup.ratio"))
 
     def _ratio(self, name: str, size: int) -> float:
         base = looked_up(self.base, name)
-        if base is None:
-            return 1.0
-        return size / base
+        return 1.0 if base is None else size / base
 
     def factors(self, parameter: Parameter) -> Factors:
-        """Return the factors of one parameter.
+        """Return the factors of one parameter, as `axn.parameters.walk` yields it.
 
         Raises:
             ArgumentError: if it has several width axes, and it is unknown which of them are inputs.
@@ -166,10 +182,10 @@ class Mup:
         grow = [name for name in parameter.sizes if looked_up(self.base, name) is not None]
         counted = plans.without(tuple(grow), tuple(parameter.layers))
 
-        inputs = parameter.inputs
+        # As in `Mappings`, the last pattern that matches decides; it may correct what the module declares.
         given = [axes for pattern, axes in self.inputs.items() if matches(pattern, parameter.path)]
-        if given:
-            inputs = names_in(selection(given[-1], "Mup"))
+        inputs = names_in(selection(given[-1], "Mup")) if given else parameter.inputs
+        # A single width axis is an output if nobody says otherwise, as in a bias or the scale of a norm.
         if inputs is None and len(counted) > 1:
             problem = f"cannot tell which axes {parameter.path!r} sums over"
             facts = (
@@ -181,13 +197,15 @@ class Mup:
         added = plans.without(counted, tuple(inputs or ()))
         summed = plans.without(counted, added)
         role = _ROLES[bool(summed), bool(added)]
-        return Factors(role, self._wider(parameter, summed), self._wider(parameter, added))
+        return Factors(
+            role, self._multiply_ratios(parameter, summed), self._multiply_ratios(parameter, added)
+        )
 
-    def _wider(self, parameter: Parameter, names: Names) -> float:
+    def _multiply_ratios(self, parameter: Parameter, names: Names) -> float:
         return math.prod(self._ratio(name, parameter.sizes[name]) for name in names)
 
     def report(self, model: Tree) -> Report:
-        """Return the role and the factors of each parameter.
+        """Return the role and the factors of each parameter, in the order of the leaves.
 
         Raises:
             AxisNotFoundError: if a width axis is in no parameter, or an axis of `inputs` in none that its pattern
@@ -197,7 +215,7 @@ class Mup:
         found = list(parameters.walk(model))
         rows = tuple((parameter, self.factors(parameter)) for parameter in found)
 
-        names = _axes_of(found)
+        names = _collect_axes(found)
         known = with_bases(names)
         for name in self.base:
             if name not in known:
@@ -214,7 +232,7 @@ class Mup:
 
         Args:
             model: the result of `init`.
-            spread: how the standard deviation of initial values depends on the width. "fan_in": it falls with the
+            spread: says how the standard deviation of initial values depends on the width. "fan_in": it falls with the
                 square root of the number of inputs, or, in an embedding, of the size of its vectors, as with the
                 default initializers and all that scale by fan-in. "constant": not at all, as with
                 `initializer.normal(0.02)`. Or a function of a path and an array that returns one of these.
@@ -222,26 +240,39 @@ class Mup:
         Raises:
             AxisNotFoundError: if a width axis is in no parameter.
             ArgumentError: if `spread` is unknown.
+
+        Examples:
+            >>> layer = axn.nn.Linear.init(axn.Axis("embed", 8), axn.Axis("mlp", 16), key=jax.random.key(0))
+            >>> scaled = axn.mup.Mup({"embed": 2}).initial(layer)
+            >>> bool(jnp.allclose(scaled.weight.array, layer.weight.array / 2))
+            True
         """
         factors: dict[str, float] = {}
         for parameter, own in self.report(model).rows:
-            drawn = spread
-            if not isinstance(drawn, str):
-                drawn = drawn(parameter.path, parameter.array)
-            _check_known("spread", drawn, get_args(Spread))
+            kind = spread if isinstance(spread, str) else spread(parameter.path, parameter.array)
+            _check_known("spread", kind, get_args(Spread))
 
             factors[parameter.path] = own.std
-            if drawn == "fan_in":  # the initial values fall already with the square root of the fan
+            if kind == "fan_in":  # the initial values fall already with the square root of the fan
                 fan = own.outputs if parameter.looked_up else own.inputs
                 factors[parameter.path] *= math.sqrt(fan)
-        return _scaled(model, factors)
+        return _scale(model, factors)
 
     def learning_rates(self, model: Tree, optimizer: Optimizer = "adam") -> Tree:
         """Return a tree with the factor for the learning rate of each parameter, and None for other leaves.
 
+        Args:
+            model: the model.
+            optimizer: "adam", also for similar ones, or "sgd".
+
         Raises:
             AxisNotFoundError: if a width axis is in no parameter.
             ArgumentError: if `optimizer` is unknown.
+
+        Examples:
+            >>> layer = axn.nn.Linear.init(axn.Axis("embed", 8), axn.Axis("mlp", 16), key=jax.random.key(0))
+            >>> axn.mup.Mup({"embed": 2}).learning_rates(layer).weight
+            0.25
         """
         _check_known("optimizer", optimizer, get_args(Optimizer))
         rates = {
@@ -261,12 +292,19 @@ class Mup:
 
         Raises:
             ArgumentError: if `optimizer` is unknown.
+
+        Examples:
+            >>> layer = axn.nn.Linear.init(axn.Axis("embed", 8), axn.Axis("mlp", 16), key=jax.random.key(0))
+            >>> updates = jax.tree.map(jnp.ones_like, layer)
+            >>> axn.mup.Mup({"embed": 2}).scaled_updates(updates).weight.max().item()
+            0.25
         """
         _check_known("optimizer", optimizer, get_args(Optimizer))
-        rates: dict[str, float] = {}
-        for parameter in parameters.walk(updates):
-            rates[parameter.path] = getattr(self.factors(parameter), optimizer)
-        return _scaled(updates, rates)
+        rates = {
+            parameter.path: getattr(self.factors(parameter), optimizer)
+            for parameter in parameters.walk(updates)
+        }
+        return _scale(updates, rates)
 
 
 def _check_known(what: str, given: object, known: tuple[str, ...]) -> None:
@@ -277,7 +315,7 @@ def _check_known(what: str, given: object, known: tuple[str, ...]) -> None:
         )
 
 
-def _axes_of(found: list[Parameter]) -> set[str]:
+def _collect_axes(found: list[Parameter]) -> set[str]:
     """Return the names of the axes of parameters."""
     return set[str]().union(*(parameter.sizes for parameter in found))
 
@@ -287,13 +325,14 @@ def _check_inputs(pattern: str, axes: AxisSelection, known: list[Parameter]) -> 
     matched = [parameter for parameter in known if matches(pattern, parameter.path)]
     if not matched:
         paths = [parameter.path for parameter in known]
+        # A misspelt pattern is mostly the last component, which is too short to be close to a whole path.
         last = [path.rpartition(".")[2] for path in paths]
         hint = suggestion(pattern, {*paths, *last})
         facts = f"parameters: {', '.join(paths) or 'none'}"
         raise ArgumentError(
             message("Mup", f"inputs: no parameter matches {pattern!r}", facts, hint=hint)
         )
-    names = _axes_of(matched)
+    names = _collect_axes(matched)
     for name in names_in(selection(axes, "Mup")):
         if name not in names:
             facts = f"axes: {', '.join(sorted(names)) or 'none'}"
@@ -301,14 +340,13 @@ def _check_inputs(pattern: str, axes: AxisSelection, known: list[Parameter]) -> 
             raise AxisNotFoundError(message("Mup", problem, facts, hint=suggestion(name, names)))
 
 
-def _scaled(tree: T, factors: Mapping[str, float]) -> T:
+def _scale(tree: T, factors: Mapping[str, float]) -> T:
     """Multiply the floating arrays of a tree."""
     scales = parameters.labels(tree, lambda path, _: factors[path])
 
-    def times(scale: float | None, x: Payload) -> Payload:
-        if scale in (None, 1.0):
-            return x
-        return x * scale
+    def multiply(scale: float | None, x: Payload) -> Payload:
+        # A product with 1 would copy the array, and give a new one where nothing has changed.
+        return x if scale in (None, 1.0) else x * scale
 
-    scaled: T = jax.tree.map(times, scales, tree, is_leaf=lambda scale: scale is None)
+    scaled: T = jax.tree.map(multiply, scales, tree, is_leaf=lambda scale: scale is None)
     return scaled

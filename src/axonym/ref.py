@@ -81,7 +81,7 @@ class NamedRef:
     @property
     def axes(self) -> tuple[Axis, ...]:
         """The named axes of the view with their sizes, in storage order."""
-        return axes_of("axes", _shown(self))
+        return axes_of("axes", _describe(self))
 
     @property
     def shape(self) -> Shape:
@@ -101,16 +101,19 @@ class NamedRef:
     @property
     def ndim(self) -> int:
         """The number of dimensions of the view, anonymous ones included."""
-        return _shown(self).ndim
+        return _describe(self).ndim
 
     def resolve_axis(self, axis: AxisSelector) -> Axis:
         """Return an axis of the view with its size.
+
+        Args:
+            axis: a name, or an `Axis` whose size must be that of the view.
 
         Raises:
             AxisNotFoundError: if it is missing.
             AxisSizeError: if an `Axis` has another size.
         """
-        return _shown(self).resolve_axis(axis)
+        return _describe(self).resolve_axis(axis)
 
     # views
     def slice(self, selector: Mapping[AxisKey, Any]) -> "NamedRef":
@@ -122,21 +125,29 @@ class NamedRef:
 
         Raises:
             OperandError: if an index array has other axes than the one that it indexes.
+
+        Examples:
+            >>> ref = axn.new_ref(axn.zeros(axn.Axis("pos", 4)))
+            >>> last = ref.slice({"pos": slice(2, None)})
+            >>> last["pos", 0] = 7.0
+            >>> ref[...].tolist()
+            [0.0, 0.0, 7.0, 0.0]
         """
-        stages = _selected("slice", self, selector)
-        for step, argument in zip(*steps_of("slice", _shown(self), selector), strict=True):
+        stages = _add_stage("slice", self, selector)
+        for step, argument in zip(*steps_of("slice", _describe(self), selector), strict=True):
             if not isinstance(step, Gather):
                 continue
             if step.axes != (step.name,):
                 problem = f"a view keeps the axes of its array, but the index over {step.name!r} has other ones"
                 held = f"index has: {describe(step.axes, argument.shape)}"
                 raise OperandError(message("slice", problem, held, hint="use it in ref[...]"))
-            stages[-1][step.name] = argument  # a list is no leaf of a tree
-        return _view(self, stages)
+            # Views are arguments of programs, and JAX would make each element of a list an input.
+            stages[-1][step.name] = argument
+        return _make_view(self, stages)
 
     def unsliced(self) -> "NamedRef":
-        """Return the whole array that this is a view of."""
-        return _view(self, ())
+        """Return a reference to the whole array that this is a view of."""
+        return _make_view(self, ())
 
     # reading and writing
     def value(self) -> NamedArray:
@@ -144,20 +155,21 @@ class NamedRef:
         return get(self)
 
     def __getitem__(self, item: Item) -> NamedArray:
-        return _read_through("ref", _current(self), _selected("ref", self, item))
+        return _apply_stages("ref", _load(self), _add_stage("ref", self, item))
 
     def __setitem__(self, item: Item, value: Operand) -> None:
-        stages = _selected("ref", self, item)
-        self.whole.array[...] = _write_through("ref", _current(self), stages, value).array
+        stages = _add_stage("ref", self, item)
+        self.whole.array[...] = _write_through("ref", _load(self), stages, value).array
 
     def __repr__(self) -> str:
-        return f"NamedRef({self.dtype}[{facts(_shown(self)).replace('no axes', '')}])"
+        return f"NamedRef({self.dtype}[{facts(_describe(self)).replace('no axes', '')}])"
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], Any]:
         """Return as children the reference and those parts of the indices that may be traced."""
+        # Static parts are compared by JAX, which asks for equality and hashes: slices have no hash before Python 3.12.
         entries = [(name, part) for stage in self.stages for name, part in stage.items()]
-        static = tuple((name, _static(part)) for name, part in entries)
-        children = tuple(part for _, part in entries if _static(part) is None)
+        static = tuple((name, _encode_static(part)) for name, part in entries)
+        children = tuple(part for _, part in entries if _encode_static(part) is None)
         counts = tuple(map(len, self.stages))
         return (self.whole.array, *children), (self.whole.names, counts, static)
 
@@ -165,6 +177,7 @@ class NamedRef:
     def tree_unflatten(cls, aux: Any, children: tuple[Any, ...]) -> "NamedRef":
         """Put the children back, whatever they are."""
         names, counts, static = aux
+        # JAX also puts placeholders back, which `__init__` would refuse.
         made = object.__new__(cls)
         made.whole = object.__new__(NamedArray)
         made.whole.node = ((children[0],), names)
@@ -177,10 +190,25 @@ class NamedRef:
 
 
 def new_ref(value: NamedArray) -> NamedRef:
-    """Make a mutable array with an initial value.
+    """Make a mutable array with an initial value, which it copies; `jax.new_ref` for named arrays.
+
+    Args:
+        value: the initial value.
+
+    Returns:
+        A reference with the axes and the dtype of `value`.
 
     Raises:
         OperandError: if `value` is not a NamedArray.
+
+    Examples:
+        >>> count = axn.new_ref(axn.zeros(axn.Axis("expert", 2)))
+        >>> @jax.jit
+        ... def add(x):
+        ...     count["expert", 1] = count["expert", 1] + x
+        >>> add(3.0)
+        >>> count[...].tolist()
+        [0.0, 3.0]
     """
     if not isinstance(value, NamedArray):
         problem = f"expected a NamedArray, got {type_text(value)}"
@@ -191,24 +219,69 @@ def new_ref(value: NamedArray) -> NamedRef:
 
 
 def freeze(ref: NamedRef) -> NamedArray:
-    """Read a reference, or a view of it, and invalidate the reference."""
+    """Read a reference, or a view of it, and invalidate the reference; `jax.freeze` for named arrays.
+
+    Args:
+        ref: the reference, which nobody may read or write afterwards.
+
+    Raises:
+        OperandError: if `ref` is not a NamedRef.
+
+    Examples:
+        >>> ref = axn.new_ref(axn.zeros(axn.Axis("pos", 2)))
+        >>> ref["pos", 0] = 5.0
+        >>> axn.freeze(ref).tolist()
+        [5.0, 0.0]
+    """
     _check("freeze", ref)
-    kept: Any = ref.whole.array
-    return _read_through("freeze", NamedArray(jax.freeze(kept), ref.whole.names), ref.stages)
+    whole: Any = ref.whole.array
+    return _apply_stages("freeze", NamedArray(jax.freeze(whole), ref.whole.names), ref.stages)
 
 
 def get(ref: NamedRef, idx: Item = ...) -> NamedArray:
-    """Read a part of a reference: `ref[idx]`."""
+    """Read a part of a reference: `ref[idx]`.
+
+    Args:
+        ref: the reference, or a view.
+        idx: an index as in `x[...]`; by default everything.
+
+    Returns:
+        The part, with the axes that `x[idx]` has for a NamedArray.
+
+    Raises:
+        OperandError: if `ref` is not a NamedRef.
+
+    Examples:
+        >>> axn.ref.get(axn.new_ref(axn.arange(axn.Axis("pos", 3))), ("pos", 2)).item()
+        2
+    """
     _check("get", ref)
-    return _read_through("get", _current(ref), _selected("get", ref, idx))
+    return _apply_stages("get", _load(ref), _add_stage("get", ref, idx))
 
 
 def swap(ref: NamedRef, idx: Item, value: Operand) -> NamedArray:
-    """Write a part of a reference, `ref[idx] = value`, and return its old value."""
+    """Write a part of a reference, `ref[idx] = value`, and return its old value.
+
+    Args:
+        ref: the reference, or a view.
+        idx: an index as in `x[...]`.
+        value: a scalar, or an array whose axes are among those of the part.
+
+    Returns:
+        The part before the write, with the axes that `x[idx]` has for a NamedArray.
+
+    Raises:
+        OperandError: if `ref` is not a NamedRef.
+
+    Examples:
+        >>> ref = axn.new_ref(axn.arange(axn.Axis("pos", 3)))
+        >>> axn.ref.swap(ref, ("pos", 2), 7).item(), ref[...].tolist()
+        (2, [0, 1, 7])
+    """
     _check("swap", ref)
-    x, stages = _current(ref), _selected("swap", ref, idx)
+    x, stages = _load(ref), _add_stage("swap", ref, idx)
     ref.whole.array[...] = _write_through("swap", x, stages, value).array
-    return _read_through("swap", x, stages)
+    return _apply_stages("swap", x, stages)
 
 
 def _check(function: str, ref: Any) -> None:
@@ -217,46 +290,49 @@ def _check(function: str, ref: Any) -> None:
         raise OperandError(message(function, problem, hint="make one: axn.new_ref(x)"))
 
 
-def _view(ref: NamedRef, stages: tuple[Stage, ...]) -> NamedRef:
+def _make_view(ref: NamedRef, stages: tuple[Stage, ...]) -> NamedRef:
+    """Make a view of the whole array of a reference, through these indices."""
     made = object.__new__(NamedRef)
     made.whole, made.stages = ref.whole, stages
     return made
 
 
-def _shown(ref: NamedRef) -> NamedArray:
+def _describe(ref: NamedRef) -> NamedArray:
     """Describe a view: its names, shape and dtype without its elements."""
     array = ref.whole.array
     spec = NamedArray(jax.ShapeDtypeStruct(array.shape, array.dtype), ref.whole.names)
-    if ref.stages:
-        spec = jax.eval_shape(lambda x: _read_through("ref", x, ref.stages), spec)
-    return spec
+    if not ref.stages:  # the usual case, which need not be traced
+        return spec
+    return jax.eval_shape(lambda x: _apply_stages("ref", x, ref.stages), spec)
 
 
-def _selected(function: str, ref: NamedRef, item: Any) -> tuple[Stage, ...]:
+def _add_stage(function: str, ref: NamedRef, item: Any) -> tuple[Stage, ...]:
     """Add an index to those of a view; it is merged with the last one if they share no axis."""
-    shown = _shown(ref)
+    shown = _describe(ref)
     selectors = selectors_of(function, shown, item)
     check_range(function, shown, *steps_of(function, shown, selectors))
     stage: Stage = {axis_name(axis): part for axis, part in selectors.items()}
+    # One read with two selectors costs less than two reads.
     if ref.stages and not ref.stages[-1].keys() & stage.keys():
         return (*ref.stages[:-1], {**ref.stages[-1], **stage})
     return (*ref.stages, stage)
 
 
-def _current(ref: NamedRef) -> NamedArray:
+def _load(ref: NamedRef) -> NamedArray:
     """Read all of a reference. Where only a part is needed, the compiler reads no more than that."""
     return NamedArray(ref.whole.array[...], ref.whole.names)
 
 
-def _read(function: str, x: NamedArray, stage: Stage) -> NamedArray:
+def _apply_stage(function: str, x: NamedArray, stage: Stage) -> NamedArray:
     steps, arguments = steps_of(function, x, stage)
     kernel = reading(x.names, steps, function, _PLAIN)
     return NamedArray(run_with_ints(kernel, x.array, *arguments), kernel.names)
 
 
-def _read_through(function: str, x: NamedArray, stages: Sequence[Stage]) -> NamedArray:
+def _apply_stages(function: str, x: NamedArray, stages: Sequence[Stage]) -> NamedArray:
+    """Read the part of an array that a view shows."""
     for stage in stages:
-        x = _read(function, x, stage)
+        x = _apply_stage(function, x, stage)
     return x
 
 
@@ -264,28 +340,28 @@ def _write_through(
     function: str, x: NamedArray, stages: Sequence[Stage], value: Operand
 ) -> NamedArray:
     """Write to a view of a view by one index of the whole, so that only the written elements are touched."""
-    taken = _steps_through(function, x, stages)
+    taken = _compose_stages(function, x, stages)
     steps = tuple(step for step, _ in taken.values())
     arguments = [argument for _, argument in taken.values()]
     return write(function, x, steps, arguments, "set", value, _PLAIN)
 
 
-def _steps_through(
+def _compose_stages(
     function: str, x: NamedArray, stages: Sequence[Stage]
 ) -> dict[str, tuple[Step, Any]]:
     """Compose the indices of nested views into one: for each axis its step and the argument of the step."""
     steps, arguments = steps_of(function, x, stages[0])
     taken = {step.name: (step, argument) for step, argument in zip(steps, arguments, strict=True)}
     if len(stages) > 1:
-        part = jax.eval_shape(lambda x: _read(function, x, stages[0]), x)
-        for name, inner in _steps_through(function, part, stages[1:]).items():
-            if name in taken:
-                inner = _composed(x.axis_size(name), taken[name], inner)
-            taken[name] = inner
+        # Only names and sizes of the part matter, so nothing is read.
+        part = jax.eval_shape(lambda x: _apply_stage(function, x, stages[0]), x)
+        for name, inner in _compose_stages(function, part, stages[1:]).items():
+            is_nested = name in taken
+            taken[name] = _compose(x.axis_size(name), taken[name], inner) if is_nested else inner
     return taken
 
 
-def _composed(size: int, outer: tuple[Step, Any], inner: tuple[Step, Any]) -> tuple[Step, Any]:
+def _compose(size: int, outer: tuple[Step, Any], inner: tuple[Step, Any]) -> tuple[Step, Any]:
     """Convert an index of a part of an axis to an index of the axis.
 
     It is static if both are. Otherwise it is an array of positions, where everything outside the part is mapped beyond
@@ -295,59 +371,57 @@ def _composed(size: int, outer: tuple[Step, Any], inner: tuple[Step, Any]) -> tu
     name = part.name
     if isinstance(part, Window):
         length = part.length
-        chosen = _chosen(within, at, length)
+        chosen = _select_positions(within, at, length)
         positions = widened(start) + chosen
     elif isinstance(part, Gather):
         length = start.size
-        chosen = _chosen(within, at, length)
-        positions = _chosen(part, jnp.asarray(start).at[chosen].get(mode="clip"), size)
+        chosen = _select_positions(within, at, length)
+        positions = _select_positions(part, jnp.asarray(start).at[chosen].get(mode="clip"), size)
     else:
-        places = _places(size, part, start)
+        # A range of a range is a range, and a range has a step of its own: no array of positions is needed.
+        places = _positions(size, part, start)
         if isinstance(within, Int):
             return Int(name), places[at]
         if isinstance(within, Slice | Strided):
-            return step_of_range(name, places[_slice_of(within, at)])
+            return step_of_range(name, places[_to_slice(within, at)])
         length = len(places)
-        chosen = _chosen(within, at, length)
+        chosen = _select_positions(within, at, length)
         positions = places.start + places.step * chosen
     is_inside = (chosen >= 0) & (chosen < length) & (positions >= 0) & (positions < size)
     positions = jnp.where(is_inside, positions, size)
     if removes(within):
         return Traced(name), positions
-    if isinstance(within, Gather):
-        return Gather(name, within.axes), positions
-    return Gather(name, (name,)), positions
+    return Gather(name, within.axes if isinstance(within, Gather) else (name,)), positions
 
 
-def _places(size: int, part: Step, start: int) -> range:
+def _positions(size: int, part: Step, start: int) -> range:
     """Return the positions of a static part of an axis."""
-    if isinstance(part, Slice | Strided):
-        return range(size)[_slice_of(part, start)]
-    return range(size)
+    everything = range(size)
+    return everything[_to_slice(part, start)] if isinstance(part, Slice | Strided) else everything
 
 
-def _slice_of(step: Slice | Strided, start: int) -> builtins.slice:
-    if isinstance(step, Strided):
-        return step.slice
-    return builtins.slice(start, start + step.length)
+def _to_slice(step: Slice | Strided, start: int) -> builtins.slice:
+    is_strided = isinstance(step, Strided)
+    return step.slice if is_strided else builtins.slice(start, start + step.length)
 
 
-def _chosen(within: Step, at: Any, length: int) -> Any:
+def _select_positions(within: Step, at: Any, length: int) -> Any:
     """Return the positions that an index selects from a part of this length; those out of range stay so."""
     if isinstance(within, Window):
         return widened(at) + np.arange(within.length, dtype=np.int32)
     if isinstance(within, Slice | Strided):
-        return np.arange(length, dtype=np.int32)[_slice_of(within, at)]
+        return np.arange(length, dtype=np.int32)[_to_slice(within, at)]
     if isinstance(within, Int):
         return at
     at = widened(at)
+    # In uint32, a position beyond the part could become negative below; `length` is out of range, too.
     if jnp.issubdtype(at.dtype, jnp.unsignedinteger):
         at = jnp.minimum(at, length).astype(np.int32)
     return jnp.where(at < 0, at + length, at)
 
 
-def _static(part: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
-    """Convert a static selector to a comparable form: how it is made, and of what."""
+def _encode_static(part: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
+    """Convert a static selector to a comparable form: a function that makes it, and its arguments; None if traced."""
     if isinstance(part, int | np.integer):
         return int, (int(part),)
     if isinstance(part, builtins.slice):

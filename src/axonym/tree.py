@@ -1,4 +1,4 @@
-"""The functions of `jax.tree`, with named arrays kept whole as leaves, and changes of whole models.
+"""The functions of `jax.tree`, with named arrays as leaves, and changes of whole models.
 
 A named array without an array, as `eqx.partition` and `eqx.filter_grad` leave it, has no leaf, as None has none.
 """
@@ -33,20 +33,29 @@ IsLeaf: TypeAlias = Callable[[Any], bool] | None
 
 
 def _is_leaf(is_leaf: IsLeaf) -> Callable[[object], bool]:
-    if is_leaf is None:
-        return _is_whole
-    return lambda x: _is_whole(x) or is_leaf(x)
+    """Make a function that says whether a node is a leaf: a named array, or a leaf to the caller."""
+    return _is_filled if is_leaf is None else lambda x: _is_filled(x) or is_leaf(x)
 
 
-def _is_whole(x: object) -> bool:
+def _is_filled(x: object) -> bool:
     """Return whether this is a named array that holds a leaf: an array, or what a mask has in its place."""
     if not isinstance(x, NamedArray):
         return False
+    # Nearly all hold an array, for which `hasattr` is much faster than `jax.tree.leaves`.
     return hasattr(x.array, "shape") or bool(jax.tree.leaves(x.array))
 
 
 def map(fn: Callable[..., Any], tree: Tree, *rest: Tree, is_leaf: IsLeaf = None) -> Tree:
-    """Apply a function to each leaf; a named array is one leaf.
+    """Apply a function to each leaf; a named array is one leaf, where `jax.tree.map` gives its array to the function.
+
+    Args:
+        fn: a function of a leaf of each tree.
+        tree: any tree.
+        rest: further trees, which have the structure of the first.
+        is_leaf: a predicate for further nodes that are leaves.
+
+    Returns:
+        A tree of the results.
 
     Examples:
         >>> axn.tree.map(lambda x: x.sum("embed"), {"weight": axn.ones(axn.Axis("embed", 3))})["weight"].item()
@@ -56,22 +65,45 @@ def map(fn: Callable[..., Any], tree: Tree, *rest: Tree, is_leaf: IsLeaf = None)
 
 
 def leaves(tree: Tree, *, is_leaf: IsLeaf = None) -> list[Payload]:
-    """Return the leaves."""
+    """List the leaves of a tree; a named array is one leaf.
+
+    Examples:
+        >>> axn.tree.leaves({"loss": 0.5, "x": axn.named([1, 2], "pos")})
+        [0.5, NamedArray(int32[pos=2])
+        [1 2]]
+    """
     return jax.tree.leaves(tree, is_leaf=_is_leaf(is_leaf))
 
 
 def flatten(tree: Tree, *, is_leaf: IsLeaf = None) -> tuple[list[Payload], Any]:
-    """Return the leaves and the structure."""
+    """Return the leaves and the structure of a tree; a named array is one leaf.
+
+    Examples:
+        >>> leaves, structure = axn.tree.flatten({"x": axn.named([1, 2], "pos"), "y": axn.named(3, ())})
+        >>> [leaf.names for leaf in leaves], structure
+        ([('pos',), ()], PyTreeDef({'x': *, 'y': *}))
+    """
     return jax.tree.flatten(tree, is_leaf=_is_leaf(is_leaf))
 
 
 def structure(tree: Tree, *, is_leaf: IsLeaf = None) -> Any:
-    """Return the structure."""
+    """Return the structure of a tree; a named array is one leaf, so that names do not matter.
+
+    Examples:
+        >>> axn.tree.structure({"x": axn.named([1, 2], "pos")}) == axn.tree.structure({"x": 0})
+        True
+    """
     return jax.tree.structure(tree, is_leaf=_is_leaf(is_leaf))
 
 
 def unflatten(structure: Any, leaves: Iterable[Payload]) -> Tree:
-    """Rebuild a tree from its structure and leaves."""
+    """Rebuild a tree from its structure and leaves, as `flatten` returns them.
+
+    Examples:
+        >>> leaves, structure = axn.tree.flatten({"x": axn.named([1, 2], "pos")})
+        >>> axn.tree.unflatten(structure, [2 * leaf for leaf in leaves])["x"].tolist()
+        [2, 4]
+    """
     return jax.tree.unflatten(structure, leaves)
 
 
@@ -80,6 +112,15 @@ def scan_aware_map(fn: Callable[..., Any], tree: Tree, *rest: Tree, is_leaf: IsL
 
     All layers are computed at once by `vmap`; `fn` gets arrays without the layer axis, as it would from `map` over a
     `BlockSeq`.
+
+    Args:
+        fn: a function of a leaf of each tree.
+        tree: any tree.
+        rest: further trees, which have the structure of the first.
+        is_leaf: a predicate for further nodes that are leaves.
+
+    Returns:
+        A tree of the results; those of a `Stacked` have its layer axis.
 
     Examples:
         >>> Layers, Embed = axn.make_axes(layers=2, embed=3)
@@ -100,12 +141,10 @@ def scan_aware_map(fn: Callable[..., Any], tree: Tree, *rest: Tree, is_leaf: IsL
         stacked = mapped(layer, node.storage)(node.stacked, *(other.stacked for other in others))
         return dataclasses.replace(node, stacked=stacked)
 
-    return map(
-        apply,
-        tree,
-        *rest,
-        is_leaf=lambda x: isinstance(x, Stacked) or (is_leaf is not None and is_leaf(x)),
-    )
+    def stops(x: object) -> bool:
+        return isinstance(x, Stacked) or (is_leaf is not None and is_leaf(x))
+
+    return map(apply, tree, *rest, is_leaf=stops)
 
 
 def resize_axis(tree: T, axis: AxisSelector, new_size: int, key: jax.Array | None = None) -> T:
@@ -121,6 +160,9 @@ def resize_axis(tree: T, axis: AxisSelector, new_size: int, key: jax.Array | Non
         new_size: its size in the result.
         key: a key for the new positions.
 
+    Returns:
+        The tree with other arrays; those without the axis are the same.
+
     Raises:
         AxisNotFoundError: if no array has the axis.
         AxisSizeError: if an array has the axis with another size than was given.
@@ -133,7 +175,7 @@ def resize_axis(tree: T, axis: AxisSelector, new_size: int, key: jax.Array | Non
         ((Axis(name='vocab', size=16), Axis(name='embed', size=4)), Axis(name='vocab', size=16))
     """
     (name, size), new = selector(axis, "resize_axis"), Axis("new", new_size).size
-    known: set[Axis] = set().union(*map(_axes_in, leaves(tree)))
+    known: set[Axis] = set().union(*map(_find_axes, leaves(tree)))
     affected = {own for own in known if name in with_bases((own.name,))}
     if not affected:
         names = sorted({own.name for own in known})
@@ -145,36 +187,33 @@ def resize_axis(tree: T, axis: AxisSelector, new_size: int, key: jax.Array | Non
         if size is not None and own.size != size:
             problem = given_with_size(own.name, size, f"has size {own.size}")
             raise AxisSizeError(message("resize_axis", problem))
-    keys: Iterator[jax.Array | None] = itertools.repeat(None)
-    if key is not None:
-        keys = iter(jax.random.split(key, len(leaves(tree))))
+    # One key a leaf, also where a leaf needs none: whether one array has the axis does not change the values of others.
+    keys: Iterator[jax.Array | None] = (
+        itertools.repeat(None) if key is None else iter(jax.random.split(key, len(leaves(tree))))
+    )
 
     def resize(leaf: Payload) -> Payload:
         own_key = next(keys)
-        for own in _axes_in(leaf):
+        for own in _find_axes(leaf):
             if own in affected and isinstance(leaf.array, jax.ShapeDtypeStruct):
-                leaf = eqx.filter_eval_shape(_resized, leaf, own, new, own_key)
+                leaf = eqx.filter_eval_shape(_resize, leaf, own, new, own_key)
             elif own in affected:
-                leaf = _resized(leaf, own, new, own_key)
+                leaf = _resize(leaf, own, new, own_key)
         return leaf
 
-    def resized(own: Axis) -> Axis:
-        if name in with_bases((own.name,)):
-            return own.resize(new)
-        return own
+    def resize_declared(own: Axis) -> Axis:
+        return own.resize(new) if name in with_bases((own.name,)) else own
 
-    rebuilt: T = _rebuilt(map(resize, tree), resized)
-    return rebuilt
+    result: T = _rebuild(map(resize, tree), resize_declared)
+    return result
 
 
-def _axes_in(leaf: Payload) -> tuple[Axis, ...]:
+def _find_axes(leaf: Payload) -> tuple[Axis, ...]:
     """Return the axes of a leaf; none if it is not a named array, or one whose array a filter has replaced."""
-    if not isinstance(leaf, NamedArray) or is_hole(leaf):
-        return ()
-    return leaf.axes
+    return leaf.axes if isinstance(leaf, NamedArray) and not is_hole(leaf) else ()
 
 
-def _resized(x: NamedArray, axis: Axis, size: int, key: jax.Array | None) -> NamedArray:
+def _resize(x: NamedArray, axis: Axis, size: int, key: jax.Array | None) -> NamedArray:
     """Resize one axis of one array."""
     if size <= axis.size:
         return auto_sharded(index(x, {axis: slice(size)}))
@@ -184,28 +223,32 @@ def _resized(x: NamedArray, axis: Axis, size: int, key: jax.Array | None) -> Nam
         added = broadcast_axis(mean, New)
     else:
         added = mean + random.truncated_normal(key, (New, *mean.axes), -2.0, 2.0) * x.std(axis)
+    # Computing the mean may have widened the dtype, and put the new axis first.
     return auto_sharded(concatenate(axis.name, [x, added.astype(x.dtype).rearrange(x.names)]))
 
 
-def _rebuilt(tree: Tree, change: Callable[[Axis], Axis]) -> Tree:
+def _rebuild(tree: Tree, change: Callable[[Axis], Axis]) -> Tree:
     """Change the axes in static fields of modules."""
     if is_named_array(tree):
         return tree
+    # One level at a time, since JAX rebuilds a tree from its leaves without looking at inner nodes.
     children, structure = jax.tree.flatten(tree, is_leaf=lambda x: x is not tree)
     if len(children) == 1 and children[0] is tree:
         return tree
-    made = jax.tree.unflatten(structure, [_rebuilt(child, change) for child in children])
+    made = jax.tree.unflatten(structure, [_rebuild(child, change) for child in children])
     if isinstance(made, eqx.Module):
         for field in dataclasses.fields(made):
             if field.metadata.get("static"):
                 # A module is frozen, but this one is new and has no other references.
-                object.__setattr__(made, field.name, _changed(getattr(made, field.name), change))
+                object.__setattr__(
+                    made, field.name, _change_axes(getattr(made, field.name), change)
+                )
     return made
 
 
-def _changed(value: object, change: Callable[[Axis], Axis]) -> object:
+def _change_axes(value: object, change: Callable[[Axis], Axis]) -> object:
     if isinstance(value, Axis):
         return change(value)
     if type(value) is tuple:
-        return tuple(_changed(part, change) for part in value)
+        return tuple(_change_axes(part, change) for part in value)
     return value

@@ -98,17 +98,15 @@ def _is_name(word: str) -> bool:
     return _NAME.fullmatch(word) is not None and not word.isdecimal() and word != "_"
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _split_words(text: str) -> tuple[str, ...]:
+    """Split a string into names and `...`; raise for what another library would write there."""
     words = tuple(text.split())
     for word in words:
         if word != "..." and not _is_name(word):
+            problem = f"{word!r} is not a valid axis name"
             other = f"put a name with characters other than letters, digits and _ . - / in a tuple: ({word!r},)"
             hint = next((hint for spelling, hint in _ELSEWHERE if spelling.fullmatch(word)), other)
-            raise ArgumentError(
-                message(
-                    "annotation", f"{word!r} is not a valid axis name", f"axes: {text!r}", hint=hint
-                )
-            )
+            raise ArgumentError(message("annotation", problem, f"axes: {text!r}", hint=hint))
     return words
 
 
@@ -120,6 +118,7 @@ class _Pattern(NamedTuple):
     ordered: bool
 
     def fits(self, names: Names, shape: tuple[int, ...]) -> bool:
+        """Return whether an array of this shape, whose trailing dimensions have these names, has the axes."""
         anonymous = len(shape) - len(names)
         sizes = shape[anonymous:]
         if not self.ordered:
@@ -131,6 +130,7 @@ class _Pattern(NamedTuple):
         if self.after is None:
             return not anonymous and _agree(self.before, have_pairs)
         first, last = len(self.before), len(names) - len(self.after)
+        # Anonymous dimensions are leading, so that a `...` after a name cannot stand for them.
         if first > last or (anonymous and first):
             return False
         return _agree(self.before, have_pairs[:first]) and _agree(self.after, have_pairs[last:])
@@ -142,22 +142,20 @@ class _Pattern(NamedTuple):
         if self.after is not None:
             entries.insert(len(self.before), "...")
             words.insert(len(self.before), "...")
+        # An annotation prints as users write it, and a tuple of one has a comma.
         if not self.ordered:
             return f"{{{', '.join(entries)}}}"
         if plain:
             return f'"{" ".join(words)}"'
-        if len(entries) == 1:
-            return f"({entries[0]},)"
-        return f"({', '.join(entries)})"
+        return f"({entries[0]},)" if len(entries) == 1 else f"({', '.join(entries)})"
 
 
 def _entry_text(name: str, size: int | None) -> str:
-    if size is None:
-        return f'"{name}"'
-    return f'Axis("{name}", {size})'
+    return f'"{name}"' if size is None else f'Axis("{name}", {size})'
 
 
 def _agree(asked: Pairs, have: tuple[tuple[str, int], ...]) -> bool:
+    """Return whether names are equal, and sizes that were asked for."""
     return len(asked) == len(have) and all(
         name == real and size in (None, real_size)
         for (name, size), (real, real_size) in zip(asked, have, strict=True)
@@ -168,32 +166,25 @@ def _parse(axes: AxesPattern) -> _Pattern:
     """Parse the axes of an annotation."""
     entries: tuple[Any, ...]
     if isinstance(axes, str):
-        entries = _words(axes)
+        entries = _split_words(axes)
     elif isinstance(axes, Mapping):
         entries = selectors(tuple(axes.items()))
     elif isinstance(axes, Sequence | Set):
         entries = tuple(axes)
     else:
         entries = (axes,)
-    dots: list[int] = []
-    others: list[Any] = []
-    for at, entry in enumerate(entries):
-        if entry is ... or (isinstance(entry, str) and entry == "..."):
-            dots.append(at)
-        else:
-            others.append(entry)
-    named = selection(others, "annotation")
+    # An entry of another library may compare with a string element by element.
+    dots = [at for at, x in enumerate(entries) if x is ... or (isinstance(x, str) and x == "...")]
+    named = selection([x for at, x in enumerate(entries) if at not in dots], "annotation")
     if len(dots) > 1:
         problem = "... stands for all other axes, so it may appear only once"
         raise ArgumentError(message("annotation", problem))
     is_ordered = not isinstance(axes, Set) or not named
-    if not is_ordered:
+    if not is_ordered:  # equal sets are one class, which is found by its pattern
         named = tuple(sorted(named, key=lambda pair: pair[0]))
     if not dots:
         return _Pattern(named, None, is_ordered)
-    at = dots[0]
-    if not is_ordered:
-        at = len(named)
+    at = dots[0] if is_ordered else len(named)
     return _Pattern(named[:at], named[at:], is_ordered)
 
 
@@ -207,6 +198,11 @@ class DTypeFamily:
     Args:
         name: the name that annotations print.
         kinds: dtypes, or abstract dtypes such as `jnp.floating`; none means any dtype.
+
+    Examples:
+        >>> Half = axn.typing.DTypeFamily("Half", (jnp.dtype("float16"), jnp.dtype("bfloat16")))
+        >>> isinstance(axn.zeros({"embed": 3}, jnp.bfloat16), Half[axn.NamedArray, "embed"])
+        True
     """
 
     name: str
@@ -221,25 +217,29 @@ class DTypeFamily:
     def __getitem__(self, item: Any) -> "Annotation":
         payload: type | None = None
         axes: AxesPattern = item
+        # Without a type in front, the item is the axes, as in `NamedArray["batch"]`.
         if isinstance(item, tuple) and item and isinstance(item[0], type):
             if len(item) != 2:
                 problem = f"expected an array type and its axes, got {len(item)} entries"
                 hint = f'write {self.name}[{item[0].__name__}, "batch embed"]'
                 raise OperandError(message("annotation", problem, hint=hint))
             payload, axes = item
-            if issubclass(item[0], Core):
-                payload = None
+            payload = None if issubclass(item[0], Core) else payload  # any named array will do
         return _annotation(self, payload, _parse(axes))
 
 
 def _is_of(dtype: Any, kind: Any) -> bool:
-    if isinstance(kind, jnp.dtype):
-        return bool(dtype == kind)
-    return bool(jnp.issubdtype(dtype, kind))
+    return bool(dtype == kind if isinstance(kind, jnp.dtype) else jnp.issubdtype(dtype, kind))
 
 
 class Annotation(type):
-    """The type of annotations: each is a class whose instances are the named arrays that it describes."""
+    """The type of annotations: each is a class whose instances are the named arrays that it describes.
+
+    Examples:
+        >>> batches = axn.typing.f32[axn.NamedArray, "batch embed"]
+        >>> type(batches).__name__, isinstance(axn.zeros({"batch": 2, "embed": 3}), batches)
+        ('Annotation', True)
+    """
 
     family: DTypeFamily
     payload: type | None
@@ -271,12 +271,9 @@ class Annotation(type):
 @functools.cache
 def _annotation(family: DTypeFamily, payload: type | None, pattern: _Pattern) -> Annotation:
     # The __name__ of jax.Array includes the module in jaxlib that defines it.
-    held = "NamedArray"
-    if payload is not None:
-        held = payload.__name__.rpartition(".")[2]
-    name = f"{family.name}[{held}, {pattern}]"
-    if (family, payload) == (_ANY, None):
-        name = f"{held}[{pattern}]"
+    array = "NamedArray" if payload is None else payload.__name__.rpartition(".")[2]
+    is_any = (family, payload) == (_ANY, None)
+    name = f"{array}[{pattern}]" if is_any else f"{family.name}[{array}, {pattern}]"
     members: dict[str, object] = {"family": family, "payload": payload, "pattern": pattern}
     # In a union, Python prints the module of a class unless it is this one; beartype requires equal reprs.
     members |= {"__module__": "builtins", "__qualname__": name}
@@ -290,7 +287,20 @@ _ANY = DTypeFamily("Named", ())
 
 
 def annotation(axes: AxesPattern) -> Annotation:
-    """Return the annotation for arrays of any dtype with these axes, `NamedArray[axes]`."""
+    """Return the annotation for arrays of any dtype with these axes, `NamedArray[axes]`.
+
+    Args:
+        axes: a string, a tuple or a set, as the module says.
+
+    Raises:
+        ArgumentError: if a word is not a name, or `...` appears twice.
+
+    Examples:
+        >>> axn.typing.annotation("... embed")
+        NamedArray["... embed"]
+        >>> isinstance(axn.zeros({"batch": 2, "embed": 3}), axn.typing.annotation({"embed", "batch"}))
+        True
+    """
     return _annotation(_ANY, None, _parse(axes))
 
 

@@ -27,14 +27,17 @@ def from_xarray(data: Any) -> Any:
     Raises:
         ImportError: if xarray is not installed.
         OperandError: if `data` is something else, a dimension has a name that is no string, or JAX has no such dtype.
+
+    With `data = xr.DataArray([1, 2], dims="pos")`, the result is `axn.named([1, 2], "pos")`; the page on xarray shows a
+    computation from a file to a plot.
     """
     xr = _library("from_xarray")
     if isinstance(data, xr.Dataset):
-        return {name: _named(name, variable) for name, variable in data.data_vars.items()}
+        return {name: _convert(name, variable) for name, variable in data.data_vars.items()}
     if not isinstance(data, xr.DataArray):
         problem = f"expected a DataArray or a Dataset, got {type_text(data)}"
         raise OperandError(message("from_xarray", problem))
-    return _named(data.name, data)
+    return _convert(data.name, data)
 
 
 def to_xarray(tree: Tree, coords: Mapping[Any, Any] | None = None) -> Any:
@@ -50,8 +53,11 @@ def to_xarray(tree: Tree, coords: Mapping[Any, Any] | None = None) -> Any:
         ImportError: if xarray is not installed.
         OperandError: if an array has dimensions without names.
         ValueError: of xarray, if an axis has two sizes, in arrays or coordinates.
+
+    With `data = axn.to_xarray(axn.named([1, 2], "pos"), {"pos": [10, 20]})`, `data.sel(pos=20).item()` is 2.
     """
     xr = _library("to_xarray")
+    # A Dataset checks the coordinates and finds their dimensions, also if none of the arrays has them.
     given = xr.Dataset(coords=coords).coords
     if is_named_array(tree):
         return _with_coords(xr, "", tree, given)
@@ -68,13 +74,14 @@ def _library(function: str) -> Any:
     try:
         return import_module("xarray")
     except ModuleNotFoundError as error:
-        if error.name != "xarray":
+        if error.name != "xarray":  # xarray is there, and lacks something itself
             raise
         text = message(function, "the package xarray is missing", hint="pip install xarray")
         raise ImportError(text, name="xarray") from None
 
 
-def _named(name: object, data: Any) -> NamedArray:
+def _convert(name: object, data: Any) -> NamedArray:
+    """Name the dimensions of a DataArray or a variable as it does."""
     who = "the array" if name is None else repr(name)
     for dim in data.dims:
         if not isinstance(dim, str):
@@ -89,6 +96,7 @@ def _named(name: object, data: Any) -> NamedArray:
 
 
 def _with_coords(xr: Any, name: str, x: Payload, coords: Mapping[Any, Any]) -> Any:
+    """Make a DataArray with those coordinates that lie along its axes."""
     who = repr(name) if name else "the array"
     if not is_named_array(x):
         if not (is_array(x) or isinstance(x, int | float | complex)):
