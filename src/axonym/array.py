@@ -77,7 +77,8 @@ class NamedArray(Core):
     def __init__(self, array: Payload, axes: AxisSelection) -> None:
         pairs = selection(axes, "NamedArray")
         names = names_in(pairs)
-        _unnamed("NamedArray", array)
+        _refuse_names("NamedArray", array)
+        # Transformations use other objects as leaves, such as `None` or a sharding, which have no shape to check.
         have = getattr(array, "shape", None)
         if have is not None and len(have) < len(names):
             problem = f"{len(names)} axes for an array of shape {tuple(have)}"
@@ -99,7 +100,12 @@ class NamedArray(Core):
 
     @property
     def shape(self) -> Shape:
-        """The sizes of the named axes by name; it cannot be iterated or unpacked, which would give the names."""
+        """The sizes of the named axes by name; it cannot be iterated or unpacked, which would give the names.
+
+        Examples:
+            >>> axn.zeros({"batch": 2, "embed": 3}).shape["embed"]
+            3
+        """
         return Shape(self.axes)
 
     @property
@@ -135,7 +141,7 @@ class NamedArray(Core):
 
     @property
     def sharding(self) -> jax.sharding.Sharding:
-        """The sharding of the array."""
+        """The sharding of the array, whose spec is by position; `axn.show` prints it by name."""
         return self.array.sharding
 
     @property
@@ -168,7 +174,12 @@ class NamedArray(Core):
 
     @property
     def at(self) -> update.At:
-        """Select a part to update: `x.at["batch", 0].set(1.0)` returns a new array."""
+        """Select a part to update: `x.at["batch", 0].set(1.0)` returns a new array.
+
+        Examples:
+            >>> axn.zeros({"batch": 3}).at["batch", 0].set(1.0).tolist()
+            [1.0, 0.0, 0.0]
+        """
         return update.At(self)
 
     @property
@@ -182,7 +193,12 @@ class NamedArray(Core):
         return elementwise.imag(self)
 
     def has_axis(self, axis: AxisSelection) -> bool:
-        """Return whether the array has all of these axes; the size of an `Axis` must match."""
+        """Return whether the array has all of these axes; the size of an `Axis` must match.
+
+        Examples:
+            >>> axn.zeros({"batch": 2, "embed": 3}).has_axis(("embed", "batch"))
+            True
+        """
         have = self.shape
         return all(
             name in have and size in (None, have[name])
@@ -205,7 +221,22 @@ class NamedArray(Core):
         self, axis: Sequence[AxisSelector] | Mapping[str, int | None]
     ) -> tuple[int, ...]: ...
     def axis_size(self, axis: AxisSelection) -> int | tuple[int, ...]:
-        """Return the size of an axis, or the sizes of several."""
+        """Return the size of an axis, or the sizes of several.
+
+        Args:
+            axis: a name or an `Axis`, or several.
+
+        Returns:
+            An int for one selector, a tuple of ints for other forms.
+
+        Raises:
+            AxisNotFoundError: if one is missing.
+            AxisSizeError: if an `Axis` has another size.
+
+        Examples:
+            >>> axn.zeros({"batch": 2, "embed": 3}).axis_size("embed")
+            3
+        """
         found = require("axis_size", self, axis)
         return found[0].size if isinstance(axis, Axis | str) else tuple(each.size for each in found)
 
@@ -216,7 +247,24 @@ class NamedArray(Core):
         self, axis: Sequence[AxisSelector] | Mapping[str, int | None]
     ) -> tuple[int, ...]: ...
     def axis_indices(self, axis: AxisSelection) -> int | tuple[int, ...]:
-        """Return the position of an axis among the dimensions of the array, or the positions of several."""
+        """Return the position of an axis among the dimensions of the array, or the positions of several.
+
+        Use it to call functions of JAX on `x.array`; functions of Axonym take names.
+
+        Args:
+            axis: a name or an `Axis`, or several.
+
+        Returns:
+            An int for one selector, a tuple of ints for other forms. Anonymous dimensions count.
+
+        Raises:
+            AxisNotFoundError: if one is missing.
+            AxisSizeError: if an `Axis` has another size.
+
+        Examples:
+            >>> axn.zeros({"batch": 2, "embed": 3}).axis_indices(("embed", "batch"))
+            (1, 0)
+        """
         anonymous = self.ndim - len(self.names)
         found = [
             anonymous + self.names.index(each.name) for each in require("axis_indices", self, axis)
@@ -232,9 +280,16 @@ class NamedArray(Core):
     def resolve_axis(self, axis: AxisSelection) -> Axis | tuple[Axis, ...]:
         """Return an axis with its size, or several as a tuple.
 
+        Args:
+            axis: a name or an `Axis`, or several.
+
         Raises:
             AxisNotFoundError: if one is missing.
             AxisSizeError: if an `Axis` has another size.
+
+        Examples:
+            >>> axn.zeros({"batch": 2, "embed": 3}).resolve_axis("embed")
+            Axis(name='embed', size=3)
         """
         found = require("resolve_axis", self, axis)
         return found[0] if isinstance(axis, Axis | str) else found
@@ -245,11 +300,15 @@ class NamedArray(Core):
 
         Raises:
             AxisSizeError: if there are dimensions.
+
+        Examples:
+            >>> jax.grad(lambda w: w.sum().scalar())(axn.ones({"embed": 2})).tolist()
+            [1.0, 1.0]
         """
         if shape_of("scalar", self.array, self.names):
             problem = "the array has dimensions"
             hint = "reduce them first, as x.mean().scalar() does"
-            if not self.names:
+            if not self.names:  # x.mean() would need names
                 hint = "reductions need names: add them with x.tag(...), or use x.array"
             raise AxisSizeError(message("scalar", problem, f"array has: {facts(self)}", hint=hint))
         return self.array
@@ -260,6 +319,10 @@ class NamedArray(Core):
         Raises:
             AxisSizeError: if there are several elements.
             OperandError: if the array is traced: no gradient would go through a Python number.
+
+        Examples:
+            >>> axn.arange(axn.Axis("pos", 4)).sum().item()
+            6
         """
         array = self.array
         if isinstance(array, Tracer):
@@ -275,7 +338,12 @@ class NamedArray(Core):
         return array.item()
 
     def tolist(self) -> Any:
-        """Return the elements as nested Python lists."""
+        """Return the elements as nested Python lists, in storage order.
+
+        Examples:
+            >>> axn.zeros({"batch": 2, "embed": 3}).tolist()
+            [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+        """
         return self.array.tolist()
 
     def tobytes(self, order: Literal["C", "F", "A"] = "C") -> bytes:
@@ -393,6 +461,8 @@ class NamedArray(Core):
         return annotation(axes)
 
     # operators
+    # Each entry of the tables below is the function itself: a wrapper would take time in each call, and hide its
+    # signature and docstring.
     __abs__ = elementwise.abs
     __add__ = left_operator(elementwise.add, "__radd__")
     __and__ = left_operator(logical.bitwise_and, "__rand__")
@@ -514,6 +584,7 @@ class NamedArray(Core):
 
 
 for _name, _hint in ATTRIBUTES.items():
+    # They would replace a method that came later.
     assert not hasattr(NamedArray, _name), _name
     setattr(NamedArray, _name, Lacking(_name, _hint))
 
@@ -525,6 +596,10 @@ def named(array: Payload, axes: AxisSelection) -> NamedArray:
         array: an array, a nested list or a scalar.
         axes: one axis per dimension: an `Axis`, whose size must match, or a name.
 
+    Returns:
+        An array with these axes. In contrast to `NamedArray(...)`, no dimension stays anonymous, and lists are
+        converted.
+
     Raises:
         AxisSizeError: if the number of axes or a size does not match.
 
@@ -533,24 +608,22 @@ def named(array: Payload, axes: AxisSelection) -> NamedArray:
         NamedArray(int32[x=3])
         [1 2 3]
     """
-    _unnamed("named", array)
+    _refuse_names("named", array)
     if not isinstance(array, jax.Array):
         array = jnp.asarray(array)
     given = dict(selection(axes, "named"))
     if len(given) != array.ndim:
         problem = f"{len(given)} axes for an array of shape {array.shape}"
-        hint = None
-        if isinstance(axes, str):
-            words = axes.replace(",", " ").split()
-            quoted = ", ".join(f'"{word}"' for word in words)
-            if len(words) > 1:
-                hint = f"a string is one name; write ({quoted})"
-        held = f"axes: {', '.join(given) or 'none'}"
-        raise AxisSizeError(message("named", problem, held, hint=hint))
+        # Other libraries take "batch embed" for two names.
+        words = axes.replace(",", " ").split() if isinstance(axes, str) else []
+        quoted = ", ".join(f'"{word}"' for word in words)
+        hint = f"a string is one name; write ({quoted})" if len(words) > 1 else None
+        lines = f"axes: {', '.join(given) or 'none'}"
+        raise AxisSizeError(message("named", problem, lines, hint=hint))
     return NamedArray(array, given)
 
 
-def _unnamed(function: str, array: Payload) -> None:
+def _refuse_names(function: str, array: Payload) -> None:
     if isinstance(array, Core):
         problem = "the array has names already"
         hint = "rename its axes with x.rename, name its anonymous dimensions with x.tag, or pass x.array"
@@ -558,5 +631,10 @@ def _unnamed(function: str, array: Payload) -> None:
 
 
 def is_named_array(leaf: object) -> bool:
-    """Return whether `leaf` is a NamedArray; as `is_leaf` of a tree function, this keeps named arrays whole."""
+    """Return whether `leaf` is a NamedArray; as `is_leaf` of `jax.tree` functions, this makes named arrays leaves.
+
+    Examples:
+        >>> jax.tree.map(lambda x: x.names, {"x": axn.ones({"pos": 2})}, is_leaf=axn.is_named_array)
+        {'x': ('pos',)}
+    """
     return isinstance(leaf, NamedArray)

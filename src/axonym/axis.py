@@ -79,9 +79,10 @@ class Axis:
             problem = f"the name must be a non-empty str, not {self.name!r}"
             raise OperandError(message("Axis", problem))
         try:
+            # True is an int to Python, and as a size always a mistake.
             size = None if isinstance(self.size, bool) else operator.index(self.size)
         except TypeError:
-            if is_symbolic_dim(self.size):  # a symbolic dimension of jax.export is kept
+            if is_symbolic_dim(self.size):  # it has no number, and stays as it is
                 return
             size = None
         if size is None:
@@ -98,6 +99,9 @@ class Axis:
     def alias(self, new_name: str) -> "Axis":
         """Return an axis of the same size under another name.
 
+        Args:
+            new_name: the name.
+
         Examples:
             >>> axn.Axis("position", 16).alias("key")
             Axis(name='key', size=16)
@@ -107,8 +111,11 @@ class Axis:
     def derive(self, role: str) -> "Axis":
         """Return an axis of the same size for another role, such as `embed.out` for `embed`.
 
-        A mapping without an entry for the derived name lays the axis out like its base, on those mesh axes that no
+        A mapping without an entry for the derived name shards the axis like its base, over those mesh axes that no
         other axis of the same array uses.
+
+        Args:
+            role: what the axis is for, such as "out" or "key".
 
         Examples:
             >>> axn.Axis("position", 16).derive("key")
@@ -124,6 +131,9 @@ class Axis:
 
     def resize(self, size: int) -> "Axis":
         """Return an axis of the same name with another size.
+
+        Args:
+            size: the number of positions.
 
         Examples:
             >>> axn.Axis("batch", 32).resize(8)
@@ -152,11 +162,12 @@ def selection(axes: AxisSelection, function: str = "axes", *, need_sizes: bool =
         OperandError: if an entry is neither an `Axis` nor a name.
         AxisClashError: if a name is given twice.
     """
+    # A name is by far the most frequent form, and a string is a sequence, too.
     if isinstance(axes, str):
         return ((axes, None),)
     if isinstance(axes, Axis):
         return ((axes.name, axes.size),)
-    if isinstance(axes, Mapping):
+    if isinstance(axes, Mapping):  # its keys cannot repeat
         given = tuple(axes.items())
         for name, _ in given:
             if not isinstance(name, str):
@@ -173,7 +184,7 @@ def selection(axes: AxisSelection, function: str = "axes", *, need_sizes: bool =
         elif isinstance(entry, str):
             pairs.append((entry, None))
         else:
-            raise _no_axis(entry, function, need_sizes)
+            raise _refuse_entry(entry, function, need_sizes)
     given = tuple(pairs)
     names = names_in(given)
     if len(set(names)) != len(names):
@@ -183,37 +194,35 @@ def selection(axes: AxisSelection, function: str = "axes", *, need_sizes: bool =
     return given
 
 
-def _no_axis(entry: object, function: str, need_sizes: bool) -> OperandError:
+def _refuse_entry(entry: object, function: str, need_sizes: bool) -> OperandError:
     """Build the error for something that is no axis: a size, a position, or an argument in a wrong place."""
     if isinstance(entry, int) and not isinstance(entry, bool):
         if need_sizes:
             hint = f'name it: Axis("name", {entry}), or {{"name": {entry}}}'
             return OperandError(message(function, f"{entry} is a size without a name", hint=hint))
+        # A selection does not know its array. The frame of the caller does, and an error may take its time.
         x = array_at_work()
         names = () if x is None else x.names
-        hint = 'write the name of an axis, such as "batch"'
-        if -len(names) <= entry < len(names):
-            hint = f'write "{names[entry]}"'
+        is_there = -len(names) <= entry < len(names)
+        hint = f'write "{names[entry] if is_there else "batch"}"'
+        if not is_there:
+            hint = 'write the name of an axis, such as "batch"'
         facts = (
             [] if x is None else [f"array has: {describe(names, getattr(x.array, 'shape', None))}"]
         )
-        return OperandError(
-            message(function, f"{entry} is a position, but axes have names", *facts, hint=hint)
-        )
-    hint = 'an axis is written as Axis("batch", 32), or as "batch"'
-    if need_sizes:
-        hint = 'an axis is written as Axis("batch", 32)'
+        problem = f"{entry} is a position, but axes have names"
+        return OperandError(message(function, problem, *facts, hint=hint))
     what = type_text(entry)
+    text = what if " " in what else f"an object of type {what}"
+    if what == "NamedArray":
+        text = "a NamedArray"
+    if isinstance(entry, float | NoneType):
+        text = repr(entry)
+    hint = 'an axis is written as Axis("batch", 32)' + ("" if need_sizes else ', or as "batch"')
     if what == "a PRNG key":
         hint = "the key is the first argument, or goes by its name: key=..."
-    shown = what if " " in what else f"an object of type {what}"
-    if what == "NamedArray":
-        shown = "a NamedArray"
-    if isinstance(entry, float | NoneType):
-        shown = repr(entry)
-    return OperandError(
-        message(function, f"{shown} is neither an Axis nor the name of one", hint=hint)
-    )
+    problem = f"{text} is neither an Axis nor the name of one"
+    return OperandError(message(function, problem, hint=hint))
 
 
 def selector(axis: AxisSelector, function: str = "axis") -> tuple[str, int | None]:
@@ -231,10 +240,10 @@ def selector(axis: AxisSelector, function: str = "axis") -> tuple[str, int | Non
         >>> selector("batch"), selector(axn.Axis("batch", 32))
         (('batch', None), ('batch', 32))
     """
-    return _only(selection(axis, function), function)
+    return _take_one(selection(axis, function), function)
 
 
-def _only(given: Pairs, function: str) -> tuple[str, int | None]:
+def _take_one(given: Pairs, function: str) -> tuple[str, int | None]:
     if len(given) != 1:
         names = ", ".join(names_in(given)) or "none"
         raise OperandError(message(function, f"expected one axis, got {len(given)}: {names}"))
@@ -253,6 +262,10 @@ def names_in(pairs: Pairs) -> tuple[str, ...]:
 
 def spec(axes: AxisSpec, function: str = "axes") -> tuple[Axis, ...]:
     """Normalise a spec to a tuple of axes.
+
+    Args:
+        axes: the spec.
+        function: what the user called, for errors.
 
     Raises:
         OperandError: if an entry has no size.
@@ -278,7 +291,7 @@ def sized(axis: Axis, function: str = "axis") -> Axis:
     Raises:
         OperandError: if it is not one axis, or has no size.
     """
-    _only(selection(axis, function, need_sizes=True), function)
+    _take_one(selection(axis, function, need_sizes=True), function)
     return spec(axis, function)[0]
 
 
@@ -318,7 +331,13 @@ def axis_name(axes: AxisSelection) -> str | tuple[str, ...]:
     """Return the name of one selector, or the names of several.
 
     Args:
-        axes: one selector gives a text, all else a tuple.
+        axes: the axes.
+
+    Returns:
+        A string for one selector, a tuple of strings for other forms, also for a sequence of one.
+
+    Raises:
+        OperandError: if an entry is neither an `Axis` nor a name.
 
     Examples:
         >>> axn.axis_name(axn.Axis("batch", 32)), axn.axis_name(axn.make_axes(batch=32, embed=64))
@@ -332,7 +351,10 @@ def axis_name(axes: AxisSelection) -> str | tuple[str, ...]:
 
 
 def axis_size(axes: AxisSpec) -> int:
-    """Return the size of an axis, or the product of the sizes of several.
+    """Return the size of an axis, or the product of the sizes of several; 1 if there are none.
+
+    Args:
+        axes: the axes, with their sizes.
 
     Raises:
         OperandError: if one has no size.
@@ -344,23 +366,19 @@ def axis_size(axes: AxisSpec) -> int:
     return math.prod(axis.size for axis in spec(axes, "axis_size"))
 
 
-def _join(function: str, name: str, first: int | None, second: int | None) -> int | None:
-    """Merge two sizes given for one name."""
+def _merge_sizes(function: str, name: str, first: int | None, second: int | None) -> int | None:
+    """Merge two sizes given for one name; None fits any."""
     if first is not None and second is not None and first != second:
         raise AxisSizeError(message(function, f"axis {name!r} has two sizes: {first} and {second}"))
-    if first is None:
-        return second
-    return first
+    return second if first is None else first
 
 
-def _like(form: AxisSelection, pairs: Pairs) -> AxisSelection:
+def _convert_to_form(form: AxisSelection, pairs: Pairs) -> AxisSelection:
     """Convert pairs to the form of the original selection: a dict stays a dict."""
-    if isinstance(form, Mapping):
-        return dict(pairs)
-    return selectors(pairs)
+    return dict(pairs) if isinstance(form, Mapping) else selectors(pairs)
 
 
-def _missing(function: str, name: str, known: Sequence[str]) -> AxisNotFoundError:
+def _missing_axis(function: str, name: str, known: Sequence[str]) -> AxisNotFoundError:
     return missing_axis(function, name, known, f"axes: {', '.join(known) or 'none'}")
 
 
@@ -373,6 +391,9 @@ def concat_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection: .
 def concat_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection:
     """Append the axes of `second` to those of `first`.
 
+    Returns:
+        All axes, as a dict if `first` is one, otherwise as a tuple.
+
     Raises:
         AxisClashError: if a name is in both.
 
@@ -384,7 +405,7 @@ def concat_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection:
     for name, _ in right:
         if name in dict(left):
             raise AxisClashError(message("concat_axes", f"axis {name!r} is in both arguments"))
-    return _like(first, (*left, *right))
+    return _convert_to_form(first, (*left, *right))
 
 
 @overload
@@ -396,6 +417,10 @@ def union_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection: ..
 def union_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection:
     """Append the axes of `second` that `first` lacks to those of `first`.
 
+    Returns:
+        Each name once, with the size that either has; as a dict if one of the arguments is a dict, otherwise as a
+        tuple.
+
     Raises:
         AxisSizeError: if a name has two sizes.
 
@@ -406,8 +431,8 @@ def union_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection:
     """
     merged = dict(selection(first, "union_axes"))
     for name, size in selection(second, "union_axes"):
-        merged[name] = _join("union_axes", name, merged.get(name), size)
-    return _like(second if isinstance(second, Mapping) else first, tuple(merged.items()))
+        merged[name] = _merge_sizes("union_axes", name, merged.get(name), size)
+    return _convert_to_form(second if isinstance(second, Mapping) else first, tuple(merged.items()))
 
 
 @overload
@@ -419,6 +444,13 @@ def intersect_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection
 def intersect_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection:
     """Return the axes of `first` that are in `second`, in the order of `first`.
 
+    Args:
+        first: the axes to choose from.
+        second: the axes to keep, also such as `first` lacks.
+
+    Returns:
+        Those in both, as a dict if `first` is one, otherwise as a tuple.
+
     Raises:
         AxisSizeError: if a name has two sizes.
 
@@ -427,11 +459,13 @@ def intersect_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection
         {'embed': 64}
     """
     others = dict(selection(second, "intersect_axes"))
-    kept: dict[str, int | None] = {}
-    for name, size in selection(first, "intersect_axes"):
-        if name in others:
-            kept[name] = _join("intersect_axes", name, size, others[name])
-    return _like(first, tuple(kept.items()))
+    pairs = selection(first, "intersect_axes")
+    common = tuple(
+        (name, _merge_sizes("intersect_axes", name, size, others[name]))
+        for name, size in pairs
+        if name in others
+    )
+    return _convert_to_form(first, common)
 
 
 @overload
@@ -441,7 +475,14 @@ def without_axes(axes: Mapping[str, int], remove: AxisSelection) -> dict[str, in
 @overload
 def without_axes(axes: AxisSelection, remove: AxisSelection) -> AxisSelection: ...
 def without_axes(axes: AxisSelection, remove: AxisSelection) -> AxisSelection:
-    """Remove axes by name; names that are not there are ignored.
+    """Remove axes by name; `eliminate_axes` raises for names that are not there, this function ignores them.
+
+    Args:
+        axes: the axes.
+        remove: those to remove.
+
+    Returns:
+        The other axes in their order, as a dict if `axes` is one, otherwise as a tuple.
 
     Raises:
         AxisSizeError: if a name has two sizes.
@@ -452,9 +493,10 @@ def without_axes(axes: AxisSelection, remove: AxisSelection) -> AxisSelection:
     """
     gone = dict(selection(remove, "without_axes"))
     pairs = selection(axes, "without_axes")
+    # An `Axis` of another size is another axis: to remove this one would hide a mistake.
     for name, size in pairs:
-        _join("without_axes", name, size, gone.get(name))
-    return _like(axes, tuple((name, size) for name, size in pairs if name not in gone))
+        _merge_sizes("without_axes", name, size, gone.get(name))
+    return _convert_to_form(axes, tuple((name, size) for name, size in pairs if name not in gone))
 
 
 @overload
@@ -470,6 +512,9 @@ def eliminate_axes(axes: AxisSelection, remove: AxisSelection) -> AxisSelection:
         axes: the axes.
         remove: those to remove.
 
+    Returns:
+        The other axes in their order, as a dict if `axes` is one, otherwise as a tuple.
+
     Raises:
         AxisNotFoundError: if one of `remove` is missing.
         AxisSizeError: if a name has two sizes.
@@ -481,7 +526,7 @@ def eliminate_axes(axes: AxisSelection, remove: AxisSelection) -> AxisSelection:
     known = names_in(selection(axes, "eliminate_axes"))
     for name, _ in selection(remove, "eliminate_axes"):
         if name not in known:
-            raise _missing("eliminate_axes", name, known)
+            raise _missing_axis("eliminate_axes", name, known)
     return without_axes(axes, remove)
 
 
@@ -501,6 +546,9 @@ def replace_axis(axes: AxisSelection, old: AxisSelector, new: AxisSelection) -> 
         old: the axis to replace.
         new: those that take its place.
 
+    Returns:
+        The axes in their order, as a dict if `axes` is one, otherwise as a tuple.
+
     Raises:
         AxisNotFoundError: if `old` is missing.
         AxisClashError: if a new name is already in use.
@@ -513,12 +561,12 @@ def replace_axis(axes: AxisSelection, old: AxisSelector, new: AxisSelection) -> 
     known = names_in(pairs)
     name, size = selector(old, "replace_axis")
     if name not in known:
-        raise _missing("replace_axis", name, known)
+        raise _missing_axis("replace_axis", name, known)
     at = known.index(name)
-    _join("replace_axis", name, pairs[at][1], size)
+    _merge_sizes("replace_axis", name, pairs[at][1], size)
     replaced = (*pairs[:at], *selection(new, "replace_axis"), *pairs[at + 1 :])
-    selection(names_in(replaced), "replace_axis")
-    return _like(axes, replaced)
+    selection(names_in(replaced), "replace_axis")  # raises if a name is there twice
+    return _convert_to_form(axes, replaced)
 
 
 @overload
@@ -531,8 +579,11 @@ def resolve_axis(axes: AxisSpec, chosen: AxisSelection) -> Axis | tuple[Axis, ..
     """Look up axes by name.
 
     Args:
-        axes: the axes to choose from.
-        chosen: one selector gives an `Axis`, several give a tuple.
+        axes: the axes to choose from, with their sizes.
+        chosen: names, or axes whose sizes must match.
+
+    Returns:
+        An `Axis` for one selector, a tuple of axes for other forms.
 
     Raises:
         AxisNotFoundError: if a name is missing.
@@ -546,29 +597,28 @@ def resolve_axis(axes: AxisSpec, chosen: AxisSelection) -> Axis | tuple[Axis, ..
     found: list[Axis] = []
     for name, size in selection(chosen, "resolve_axis"):
         if name not in known:
-            raise _missing("resolve_axis", name, tuple(known))
-        _join("resolve_axis", name, known[name].size, size)
+            raise _missing_axis("resolve_axis", name, tuple(known))
+        _merge_sizes("resolve_axis", name, known[name].size, size)
         found.append(known[name])
-    if isinstance(chosen, Axis | str):
-        return found[0]
-    return tuple(found)
+    return found[0] if isinstance(chosen, Axis | str) else tuple(found)
 
 
 def selects_axis(selector: AxisSelection, selected: AxisSelection) -> bool:
     """Return whether each axis of `selected` is in `selector`, with the same size where both have one.
+
+    Args:
+        selector: the axes to look among.
+        selected: the axes to look for.
 
     Examples:
         >>> axn.selects_axis(("batch", "embed"), axn.Axis("embed", 64))
         True
     """
     known = dict(selection(selector, "selects_axis"))
-    for name, size in selection(selected, "selects_axis"):
-        if name not in known:
-            return False
-        own = known[name]
-        if own is not None and size is not None and own != size:
-            return False
-    return True
+    return all(
+        name in known and (size is None or known[name] in (None, size))
+        for name, size in selection(selected, "selects_axis")
+    )
 
 
 def unsize_axes(
@@ -580,6 +630,9 @@ def unsize_axes(
         axes: the axes.
         chosen: those that lose their sizes; by default all.
 
+    Returns:
+        A tuple with names in place of the chosen axes, for functions that must not check sizes.
+
     Raises:
         AxisNotFoundError: if one of `chosen` is missing.
 
@@ -588,10 +641,9 @@ def unsize_axes(
         ('batch', Axis(name='embed', size=64))
     """
     pairs = selection(axes, "unsize_axes")
-    known = names = names_in(pairs)
-    if chosen is not None:
-        names = names_in(selection(chosen, "unsize_axes"))
+    known = names_in(pairs)
+    names = known if chosen is None else names_in(selection(chosen, "unsize_axes"))
     for name in names:
         if name not in known:
-            raise _missing("unsize_axes", name, known)
+            raise _missing_axis("unsize_axes", name, known)
     return selectors(tuple((name, None if name in names else size) for name, size in pairs))

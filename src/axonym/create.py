@@ -2,6 +2,8 @@
 
 With a mesh and an axis mapping in context, results are created in the layout of the mapping on Explicit mesh axes; on
 Auto axes the compiler chooses their layout by their use.
+
+Functions have the names of `jax.numpy`, and take axes where it takes shapes and lengths.
 """
 
 import math
@@ -75,22 +77,25 @@ def full(shape: AxisSpec, fill_value: ArrayLike, dtype: DTypeLike | None = None)
     if isinstance(fill_value, Axis):
         raise not_in_a_tuple("full", *spec(shape, "full"), fill_value)
     _check_scalar("full", fill_value)
-    return _filled("full", shape, fill_value, dtype)
+    return _fill("full", shape, fill_value, dtype)
 
 
-def _filled(
+def _fill(
     function: str, shape: AxisSpec, fill_value: ArrayLike, dtype: DTypeLike | None
 ) -> NamedArray:
+    """Make an array of one value, which is checked already."""
     axes = spec(shape, function)
     names, sizes = names_and_sizes(axes)
     sharding = constraints.explicit_sharding(names, sizes, is_strict=False)
 
+    # The value is an operand: as a constant, each new value would be a new program.
     def fill(value: ArrayLike) -> jax.Array:
         return jnp.full(sizes, value, dtype, out_sharding=sharding)
 
     try:
         return NamedArray(kernels.run(fill, fill_value), names)
     except TypeError:
+        # `ones(Batch, Embed)`: the second axis became the dtype.
         if isinstance(dtype, Axis):
             raise not_in_a_tuple(function, *axes, dtype) from None
         raise
@@ -115,7 +120,7 @@ def zeros(shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
         NamedArray(float32[x=3])
         [0. 0. 0.]
     """
-    return _filled("zeros", shape, 0, float if dtype is None else dtype)
+    return _fill("zeros", shape, 0, float if dtype is None else dtype)
 
 
 def ones(shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
@@ -130,10 +135,10 @@ def ones(shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
         NamedArray(float32[x=3])
         [1. 1. 1.]
     """
-    return _filled("ones", shape, 1, float if dtype is None else dtype)
+    return _fill("ones", shape, 1, float if dtype is None else dtype)
 
 
-def _array_of(function: str, x: NamedArray) -> jax.Array:
+def _get_array(function: str, x: NamedArray) -> jax.Array:
     """Return the array of a named argument, checked."""
     if not isinstance(x, NamedArray):
         raise checks.unnamed(function, x)
@@ -154,12 +159,12 @@ def full_like(x: NamedArray, fill_value: ArrayLike, dtype: DTypeLike | None = No
         NamedArray(float32[x=3])
         [7. 7. 7.]
     """
-    array = _array_of("full_like", x)
+    array = _get_array("full_like", x)
     _check_scalar("full_like", fill_value)
-    return _filled_like(x, array, fill_value, dtype)
+    return _fill_like(x, array, fill_value, dtype)
 
 
-def _filled_like(
+def _fill_like(
     x: NamedArray, array: jax.Array, fill_value: ArrayLike, dtype: DTypeLike | None
 ) -> NamedArray:
     def fill(value: ArrayLike) -> jax.Array:
@@ -181,7 +186,7 @@ def zeros_like(x: NamedArray, dtype: DTypeLike | None = None) -> NamedArray:
         NamedArray(float32[x=3])
         [0. 0. 0.]
     """
-    return _filled_like(x, _array_of("zeros_like", x), 0, dtype)
+    return _fill_like(x, _get_array("zeros_like", x), 0, dtype)
 
 
 def ones_like(x: NamedArray, dtype: DTypeLike | None = None) -> NamedArray:
@@ -196,13 +201,21 @@ def ones_like(x: NamedArray, dtype: DTypeLike | None = None) -> NamedArray:
         NamedArray(float32[x=3])
         [1. 1. 1.]
     """
-    return _filled_like(x, _array_of("ones_like", x), 1, dtype)
+    return _fill_like(x, _get_array("ones_like", x), 1, dtype)
 
 
 def arange(
     axis: AxisSpec, *, start: Any = 0, step: Any = 1, dtype: DTypeLike | None = None
 ) -> NamedArray:
-    """Count from `start` by `step`, over one axis or in row-major order over several; both may be traced.
+    """Count from `start` by `step`, over one axis or in row-major order over several.
+
+    The axes say how many numbers there are, where `jnp.arange` has a stop.
+
+    Args:
+        axis: the axes of the result, with their sizes.
+        start: the first number, which may be traced.
+        step: the difference of neighbours, which may be traced.
+        dtype: by default that of `start` and `step`.
 
     Examples:
         >>> axn.arange(axn.Axis("x", 4), start=2)
@@ -210,29 +223,26 @@ def arange(
         [2 3 4 5]
     """
     names, sizes = names_and_sizes(spec(axis, "arange"))
-    if dtype is None:
-        dtype = jnp.result_type(start, step)
+    dtype = jnp.result_type(start, step) if dtype is None else dtype
+    # jnp.arange takes no traced start.
     count = jax.lax.iota(dtype, math.prod(sizes)).reshape(sizes)
     if not isinstance(step, int) or step != 1:
-        count = count * _number(step, dtype)
+        count = count * _cast_number(step, dtype)
     if not isinstance(start, int) or start != 0:
-        count = count + _number(start, dtype)
-    return _laid_out(count, names)
+        count = count + _cast_number(start, dtype)
+    return _name_and_shard(count, names)
 
 
-def _number(value: ArrayLike, dtype: DTypeLike) -> ArrayLike:
+def _cast_number(value: ArrayLike, dtype: DTypeLike) -> ArrayLike:
     """Cast a start or a step; a negative one wraps around in unsigned integers, so that counting down works."""
-    if isinstance(value, int):
-        return np.asarray(value).astype(dtype)
-    return jnp.asarray(value, dtype)
+    # jnp.asarray(-1, "uint8") raises.
+    return np.asarray(value).astype(dtype) if isinstance(value, int) else jnp.asarray(value, dtype)
 
 
-def _laid_out(array: jax.Array, names: tuple[str, ...]) -> NamedArray:
-    """Name a new array; on a mesh with Explicit axes, lay it out by the mapping."""
+def _name_and_shard(array: jax.Array, names: tuple[str, ...]) -> NamedArray:
+    """Name a new array; on a mesh with Explicit axes, shard it by the mapping."""
     sharding = constraints.explicit_sharding(names, array.shape, is_strict=False)
-    if sharding is not None:
-        array = jax.reshard(array, sharding)
-    return NamedArray(array, names)
+    return NamedArray(array if sharding is None else jax.reshard(array, sharding), names)
 
 
 def linspace(
@@ -256,7 +266,7 @@ def linspace(
         >>> axn.linspace(axn.Axis("x", 3), start=0, stop=1).tolist()
         [0.0, 0.5, 1.0]
     """
-    return _spaced(jnp.linspace, axis, (start, stop), endpoint, dtype)
+    return _space(jnp.linspace, axis, (start, stop), endpoint, dtype)
 
 
 def logspace(
@@ -268,22 +278,30 @@ def logspace(
     base: Operand = 10.0,
     dtype: DTypeLike | None = None,
 ) -> NamedArray:
-    """Make numbers whose logarithms to `base` are evenly spaced from `start` to `stop`; arguments as in `linspace`.
+    """Make numbers whose logarithms to `base` are evenly spaced from `start` to `stop`.
+
+    Args:
+        axis: the axis of the numbers, as in `linspace`.
+        start: the logarithm of the first number.
+        stop: the logarithm of the last number.
+        endpoint: whether to include `stop`.
+        base: the base, a scalar or an array as `start`.
+        dtype: the dtype of the result; a float by default.
 
     Examples:
         >>> axn.logspace(axn.Axis("x", 3), start=0, stop=2)
         NamedArray(float32[x=3])
         [  1.  10. 100.]
     """
-    return _spaced(_logspace, axis, (start, stop, base), endpoint, dtype)
+    return _space(_logspace, axis, (start, stop, base), endpoint, dtype)
 
 
 def _logspace(
     start: jax.Array, stop: jax.Array, base: jax.Array, *, num: int, **options: Any
 ) -> jax.Array:
-    if base.ndim:
-        base = base[..., None]
-    return jnp.logspace(start, stop, num, base=base, **options)
+    # The numbers are the last dimension of the result, which a base of several elements must not be aligned with.
+    aligned = base[..., None] if base.ndim else base
+    return jnp.logspace(start, stop, num, base=aligned, **options)
 
 
 def geomspace(
@@ -294,17 +312,24 @@ def geomspace(
     endpoint: bool = True,
     dtype: DTypeLike | None = None,
 ) -> NamedArray:
-    """Make numbers with a constant ratio from `start` to `stop`; arguments as in `linspace`.
+    """Make numbers with a constant ratio from `start` to `stop`, which must not be zero.
+
+    Args:
+        axis: the axis of the numbers, as in `linspace`.
+        start: the first number: a scalar or an array, possibly traced.
+        stop: the last number.
+        endpoint: whether to include `stop`.
+        dtype: the dtype of the result; a float by default.
 
     Examples:
         >>> axn.geomspace(axn.Axis("x", 3), start=1, stop=4).round(3)
         NamedArray(float32[x=3])
         [1. 2. 4.]
     """
-    return _spaced(jnp.geomspace, axis, (start, stop), endpoint, dtype)
+    return _space(jnp.geomspace, axis, (start, stop), endpoint, dtype)
 
 
-def _spaced(
+def _space(
     fn: Callable[..., jax.Array],
     axis: AxisSelector,
     ends: tuple[Operand, ...],
@@ -317,13 +342,14 @@ def _spaced(
     if size is None:
         size = 50  # as in numpy
     first = payload(function, ends[0])
+    # `batched` takes its axes from a named operand, and here all may be scalars.
     if not any(isinstance(end, Core) for end in ends):
         if jnp.ndim(first):
             raise OperandError(message(function, "a plain array has no names", hint=checks.NAME_IT))
         ends = (NamedArray(jnp.asarray(first), ()), *ends[1:])
     options: dict[str, Any] = {"num": size, "endpoint": endpoint, "dtype": dtype, "axis": -1}
     made = batched(fn, ends, ((),) * len(ends), (name,), **options)
-    return _laid_out(made.array, made.names)
+    return _name_and_shard(made.array, made.names)
 
 
 def eye(
@@ -343,14 +369,20 @@ def eye(
         [[1. 0.]
          [0. 1.]]
     """
-    first, second = _matrix_axes("eye", row, column)
-    return _laid_out(jnp.eye(first.size, second.size, k, dtype), (first.name, second.name))
+    first, second = _check_matrix_axes("eye", row, column)
+    return _name_and_shard(jnp.eye(first.size, second.size, k, dtype), (first.name, second.name))
 
 
 def tri(
     row: Axis, column: AxisSelector, *, k: int = 0, dtype: DTypeLike | None = None
 ) -> NamedArray:
-    """Make a matrix with ones on and below a diagonal and zeros above it; arguments as in `eye`.
+    """Make a matrix with ones on and below a diagonal and zeros above it.
+
+    Args:
+        row: the first axis.
+        column: the second axis; of the same size if only a name is given.
+        k: the diagonal, as in `eye`.
+        dtype: the dtype of the result; by default JAX's default float dtype.
 
     Examples:
         >>> axn.tri(axn.Axis("row", 2), "column")
@@ -358,16 +390,15 @@ def tri(
         [[1. 0.]
          [1. 1.]]
     """
-    first, second = _matrix_axes("tri", row, column)
-    return _laid_out(jnp.tri(first.size, second.size, k, dtype), (first.name, second.name))
+    first, second = _check_matrix_axes("tri", row, column)
+    return _name_and_shard(jnp.tri(first.size, second.size, k, dtype), (first.name, second.name))
 
 
-def _matrix_axes(function: str, row: Axis, column: AxisSelector) -> tuple[Axis, ...]:
+def _check_matrix_axes(function: str, row: Axis, column: AxisSelector) -> tuple[Axis, ...]:
     first = sized(row, function)
     name, size = selector(column, function)
-    if size is None:
-        size = first.size
-    return spec((first, Axis(name, size)), function)
+    second = Axis(name, first.size if size is None else size)
+    return spec((first, second), function)
 
 
 def fromfunction(fn: Callable[..., Any], axes: AxisSpec, dtype: DTypeLike = int) -> NamedArray:
@@ -389,17 +420,18 @@ def fromfunction(fn: Callable[..., Any], axes: AxisSpec, dtype: DTypeLike = int)
          [ True  True False]]
     """
     every = spec(axes, "fromfunction")
+    # Indices with all axes, as in NumPy: two of one axis each could not be compared, since neither has the other's.
     result = fn(*(arange(axis, dtype=dtype).broadcast_to(every) for axis in every))
     if not isinstance(result, NamedArray):
         if jnp.ndim(checks.plain("fromfunction", result)):
             problem = "the function returned an array without names"
             raise OperandError(message("fromfunction", problem))
-        return _filled("fromfunction", every, result, None)
+        return _fill("fromfunction", every, result, None)
     if not set(result.axes) <= set(every):
         problem = f"the function returned axes {facts(result)}"
         raise AxisError(message("fromfunction", problem, f"asked for: {shown(*every)}"))
     whole = result.broadcast_to(every)
-    return _laid_out(whole.array, whole.names)
+    return _name_and_shard(whole.array, whole.names)
 
 
 def bartlett(axis: Axis) -> NamedArray:
@@ -416,7 +448,7 @@ def bartlett(axis: Axis) -> NamedArray:
         NamedArray(float32[time=5])
         [0.  0.5 1.  0.5 0. ]
     """
-    return _window(jnp.bartlett, axis)
+    return _make_window(jnp.bartlett, axis)
 
 
 def blackman(axis: Axis) -> NamedArray:
@@ -433,7 +465,7 @@ def blackman(axis: Axis) -> NamedArray:
         NamedArray(float32[time=5])
         [-0.    0.34  1.    0.34 -0.  ]
     """
-    return _window(jnp.blackman, axis)
+    return _make_window(jnp.blackman, axis)
 
 
 def hamming(axis: Axis) -> NamedArray:
@@ -450,7 +482,7 @@ def hamming(axis: Axis) -> NamedArray:
         NamedArray(float32[time=3])
         [0.08 1.   0.08]
     """
-    return _window(jnp.hamming, axis)
+    return _make_window(jnp.hamming, axis)
 
 
 def hanning(axis: Axis) -> NamedArray:
@@ -467,7 +499,7 @@ def hanning(axis: Axis) -> NamedArray:
         NamedArray(float32[time=5])
         [0.  0.5 1.  0.5 0. ]
     """
-    return _window(jnp.hanning, axis)
+    return _make_window(jnp.hanning, axis)
 
 
 def kaiser(axis: Axis, beta: ArrayLike) -> NamedArray:
@@ -487,12 +519,12 @@ def kaiser(axis: Axis, beta: ArrayLike) -> NamedArray:
     """
     if isinstance(beta, Core) or jnp.ndim(beta):
         raise OperandError(message("kaiser", f"beta must be a scalar, not {type_text(beta)}"))
-    return _window(jnp.kaiser, axis, beta)
+    return _make_window(jnp.kaiser, axis, beta)
 
 
-def _window(fn: Callable[..., jax.Array], axis: Axis, *arguments: ArrayLike) -> NamedArray:
+def _make_window(fn: Callable[..., jax.Array], axis: Axis, *arguments: ArrayLike) -> NamedArray:
     given = sized(axis, checks.title(fn))
-    return _laid_out(fn(given.size, *arguments), (given.name,))
+    return _name_and_shard(fn(given.size, *arguments), (given.name,))
 
 
 def one_hot(x: Operand, class_axis: Axis, *, dtype: DTypeLike | None = None) -> NamedArray:
@@ -529,29 +561,44 @@ def one_hot(x: Operand, class_axis: Axis, *, dtype: DTypeLike | None = None) -> 
     if classes.name in x.names:
         problem = f"the array already has axis {classes.name!r}"
         raise AxisClashError(message("one_hot", problem, f"array has: {facts(x)}"))
-    if dtype is None:
-        dtype = float
-    hot = jax.nn.one_hot(widened(x.array), classes.size, dtype=dtype)
+    # In uint8, the position of class 300 would wrap around to 44.
+    hot = jax.nn.one_hot(widened(x.array), classes.size, dtype=float if dtype is None else dtype)
     return wrap(x, hot, (*x.names, classes.name))
 
 
 def fftfreq(axis: Axis, d: ArrayLike = 1.0, *, dtype: DTypeLike | None = None) -> NamedArray:
     """Return the frequencies of `fft` over an axis whose samples are `d` apart, in cycles per unit of `d`.
 
+    Args:
+        axis: the axis of the samples, with its size.
+        d: the distance of neighbouring samples.
+        dtype: by default JAX's float dtype.
+
+    Returns:
+        The frequencies over the same axis; the negative ones come last.
+
     Examples:
         >>> axn.fftfreq(axn.Axis("time", 4), 0.5).tolist()
         [0.0, 0.5, -1.0, -0.5]
     """
     samples = sized(axis, "fftfreq")
-    return _laid_out(jnp.fft.fftfreq(samples.size, d, dtype=dtype), (samples.name,))
+    return _name_and_shard(jnp.fft.fftfreq(samples.size, d, dtype=dtype), (samples.name,))
 
 
 def rfftfreq(axis: Axis, d: ArrayLike = 1.0, *, dtype: DTypeLike | None = None) -> NamedArray:
-    """Return the frequencies of `rfft` over an axis whose samples are `d` apart; the result has size n // 2 + 1.
+    """Return the frequencies of `rfft` over an axis whose samples are `d` apart, in cycles per unit of `d`.
+
+    Args:
+        axis: the axis of the samples, with its size n.
+        d: the distance of neighbouring samples.
+        dtype: by default JAX's float dtype.
+
+    Returns:
+        The frequencies over an axis of the same name, of size n // 2 + 1.
 
     Examples:
         >>> axn.rfftfreq(axn.Axis("time", 4), 0.5).axes
         (Axis(name='time', size=3),)
     """
     samples = sized(axis, "rfftfreq")
-    return _laid_out(jnp.fft.rfftfreq(samples.size, d, dtype=dtype), (samples.name,))
+    return _name_and_shard(jnp.fft.rfftfreq(samples.size, d, dtype=dtype), (samples.name,))
