@@ -1,1 +1,1 @@
-"""Internal. Values that are current inside a `with` block: a room of its own for each feature that has one."""
+"""Internal. Values that are current inside a `with` block: `features` registers them, `blocks` keeps their order."""

@@ -1,4 +1,4 @@
-"""Blocks that make a value current for a thread, where several asyncio tasks or generators may share that thread.
+"""Internal. Blocks that make a value current for a thread that several asyncio tasks or generators may share.
 
 A context of JAX belongs to a thread: a block stores the previous value when it is entered and restores it when it is
 left. Tasks of a thread run by turns, and generators stop within a block, so blocks may be left in another order than
@@ -75,6 +75,7 @@ class Blocks(Generic[V]):
         """
         entered.left = True
         if self.innermost.get() is entered:
+            # Blocks around it may have been left first, by another task or generator.
             outer = entered
             while outer.left and outer.before is not None:
                 outer = outer.before
@@ -85,7 +86,7 @@ class Blocks(Generic[V]):
             assert entered.inner is not None
             entered.inner.__exit__(*raised or (None, None, None))
             self._tidy()
-        elif not any(raised):
+        elif not any(raised):  # an error that ends the block must not be hidden
             problem = (
                 "a block was left while one that was entered later in the same thread is still open"
             )
@@ -102,10 +103,8 @@ class Blocks(Generic[V]):
         """
         self._tidy()
         seen, top = self.innermost.get(), self._top()
-        # `asyncio.to_thread` copies the variables of a task to a thread in which it has entered nothing
-        known = self._root
-        if seen.thread == threading.get_ident():
-            known = seen
+        # `asyncio.to_thread` copies the variables of a task to a thread in which it has entered nothing.
+        known = seen if seen.thread == threading.get_ident() else self._root
         if known is not top:
             problem = "another task or generator of this thread has changed what is current"
             here, there = self._describe(known.value), self._describe(top.value)
@@ -120,9 +119,7 @@ class Blocks(Generic[V]):
 
     def _top(self) -> Entered[V]:
         stack = self._stack()
-        if stack:
-            return stack[-1]
-        return self._root
+        return stack[-1] if stack else self._root
 
     def _tidy(self) -> None:
         """Leave JAX's contexts of blocks that were left before those that were entered after them."""

@@ -48,14 +48,12 @@ class Feature(Generic[V]):
         Raises:
             ShardingError: if another task or generator of the thread set it; if a block was made and not entered.
         """
-        return self.pick(_read())
+        return self.pick(_load())
 
     def pick(self, values: Values) -> V:
         """Return the own value among those of all features."""
-        if self._number < len(values):
-            own: V = values[self._number]
-            return own
-        return self.default
+        value: V = values[self._number] if self._number < len(values) else self.default
+        return value
 
     def put(self, values: Values, value: V) -> Values:
         """Return the values of all features with another value of this one."""
@@ -63,6 +61,7 @@ class Feature(Generic[V]):
         defaults = (feature.default for feature in _features[len(values) : len(values) + missing])
         changed = [*values, *defaults]
         changed[self._number] = value
+        # Equal values must be equal keys, however they came about.
         while changed and changed[-1] is _features[len(changed) - 1].default:
             changed.pop()
         return tuple(changed)
@@ -83,6 +82,7 @@ def using(changes: Mapping[Feature[Any], object]) -> AbstractContextManager[None
     return Block(change)
 
 
+# One context for all features: each one is a part of the key of every trace cache, and costs time at each call.
 _values = jax.make_user_context(default_value=())
 
 
@@ -102,7 +102,7 @@ class NamesMatter(BaseException):
 
 
 class _Nameless(threading.local):
-    depth = 0
+    depth = 0  # no feature, since it must not be part of the keys of JAX's caches
 
 
 _nameless = _Nameless()
@@ -129,7 +129,8 @@ def raise_at_next_read(text: str) -> None:
     _unread_errors[threading.get_ident()] = text
 
 
-def _read() -> Values:
+def _load() -> Values:
+    # Each eager operation asks, so that the usual case must be short.
     values: Values = _values.value
     if _blocks.innermost.get().value is not values:
         _blocks.check()
@@ -158,7 +159,7 @@ class Block(AbstractContextManager[None]):
         self._entered = threading.local()
 
     def __enter__(self) -> None:
-        changed = self._change(_read())
+        changed = self._change(_load())
         entered = _blocks.enter(changed, _values(changed))
         self._entered.__dict__.setdefault("stack", []).append(entered)
 

@@ -1,1 +1,1 @@
-"""All that knows of meshes and layouts, but not of trees."""
+"""Internal. How one array is sharded on a mesh: layouts, modes of mesh axes, mappings. It knows nothing of trees."""

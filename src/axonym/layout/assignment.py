@@ -1,7 +1,7 @@
 """Mappings from named axes to mesh axes.
 
 A *derived* name is a base and a role with a dot between them, such as `embed.out` or `position.key`. Without its own
-entry, it is laid out like its base, on mesh axes that the other axes of the array leave free.
+entry, it is sharded like its base, over mesh axes that the other axes of the array leave free.
 """
 
 import dataclasses
@@ -42,6 +42,12 @@ class AxisMapping(Mapping[str, Entry]):
         entries: pairs of an axis name and its mesh axes, in the order in which they were given.
         uneven: whether sizes that do not divide the mesh are left to JAX, which takes them inside of a transformation,
             on Auto mesh axes; by default they are errors everywhere.
+
+    Examples:
+        >>> with axn.axis_mapping({"batch": "data", "embed": None}):
+        ...     mapping = axn.current_mapping()
+        >>> mapping["batch"], mapping["embed"], str(mapping)
+        (('data',), (), "{'batch': 'data', 'embed': None}")
     """
 
     entries: tuple[tuple[str, Entry], ...]
@@ -57,10 +63,7 @@ class AxisMapping(Mapping[str, Entry]):
         return len(self.entries)
 
     def __str__(self) -> str:
-        spelled: dict[str, str | Entry | None] = {}
-        for name, axes in self.entries:
-            spelled[name] = one_or_all(axes) or None
-        return str(spelled)
+        return str({name: one_or_all(axes) or None for name, axes in self.entries})
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -68,7 +71,7 @@ class Mappings:
     """The mapping by which parameters are stored, and the one by which a model computes.
 
     An argument or result with an axis that `compute` maps and `parameters` does not list, such as the batch, is data,
-    and laid out by `compute`. All others are stored by `parameters`.
+    and sharded by `compute`. All others are stored by `parameters`.
 
     Attributes:
         parameters: for parameters, gradients and optimiser state.
@@ -93,16 +96,23 @@ class Mappings:
         overrides: Mapping[str, ResourceMapping] | None = None,
     ) -> None:
         stored = normalized(parameters)
-        computed = stored
-        if compute is not None:
-            computed = normalized(compute)
+        computed = stored if compute is None else normalized(compute)
         rules = tuple((path, normalized(mapping)) for path, mapping in (overrides or {}).items())
         object.__setattr__(self, "parameters", stored)
         object.__setattr__(self, "compute", computed)
         object.__setattr__(self, "overrides", rules)
 
     def of(self, names: Names, path: str = "") -> AxisMapping:
-        """Return the mapping for an array with these names, at this path (`layers.0.weight`) of its tree."""
+        """Return the mapping for an array.
+
+        Args:
+            names: the names of its axes.
+            path: its place in the tree, such as `layers.0.weight`, for `overrides`.
+
+        Returns:
+            `compute` for data, otherwise `parameters` with those entries of `overrides` whose patterns match; the last
+            one wins.
+        """
         listed, computed = dict(self.parameters.entries), dict(self.compute.entries)
         for name in names:
             if looked_up(computed, name) and looked_up(listed, name) is None:
@@ -113,7 +123,7 @@ class Mappings:
         return dataclasses.replace(self.parameters, entries=tuple(listed.items()))
 
     def all(self) -> tuple[AxisMapping, ...]:
-        """Return all mappings that may be used."""
+        """Return all mappings that an array may be sharded by, those of `overrides` without the other entries."""
         return (self.parameters, self.compute, *(extra for _, extra in self.overrides))
 
     def __str__(self) -> str:
@@ -127,12 +137,10 @@ def path_text(keys: Any) -> str:
 
 def matches(pattern: str, path: str) -> bool:
     """Return whether a pattern of `Mappings` matches a path."""
+    # Component by component: in a pattern of the whole path, `*` would match dots, too.
     parts, run = path.split("."), pattern.split(".")
-    for start in range(len(parts) - len(run) + 1):
-        window = parts[start : start + len(run)]
-        if all(map(fnmatch.fnmatchcase, window, run)):
-            return True
-    return False
+    windows = (parts[start : start + len(run)] for start in range(len(parts) - len(run) + 1))
+    return any(all(map(fnmatch.fnmatchcase, window, run)) for window in windows)
 
 
 def looked_up(table: Mapping[str, T], name: str) -> T | None:
@@ -140,7 +148,7 @@ def looked_up(table: Mapping[str, T], name: str) -> T | None:
     return next((table[base] for base in bases_of(name) if base in table), None)
 
 
-def _entry(name: str, axes: MeshAxes) -> Entry:
+def _check_entry(name: str, axes: MeshAxes) -> Entry:
     several = isinstance(axes, Sequence) and all(isinstance(axis, str) for axis in axes)
     if axes is not None and not several:
         problem = f"axis {name!r} is mapped to {axes!r}"
@@ -152,23 +160,17 @@ def _entry(name: str, axes: MeshAxes) -> Entry:
 
 def each_mapping(mapping: AxisMapping | Mappings) -> tuple[AxisMapping, ...]:
     """List the mappings of several, or the only one."""
-    if isinstance(mapping, Mappings):
-        return mapping.all()
-    return (mapping,)
+    return mapping.all() if isinstance(mapping, Mappings) else (mapping,)
 
 
 def entry_of(axes: MeshAxes) -> Entry:
     """Write mesh axes in one form: as a tuple, which is empty for None."""
-    if isinstance(axes, str):
-        return (axes,)
-    return tuple(axes or ())
+    return (axes,) if isinstance(axes, str) else tuple(axes or ())
 
 
 def one_or_all(axes: Entry) -> str | Entry:
     """Write one mesh axis by its name, as users and JAX do, and any other number as a tuple."""
-    if len(axes) == 1:
-        return axes[0]
-    return axes
+    return axes[0] if len(axes) == 1 else axes
 
 
 def checked_mapping(mapping: ResourceMapping) -> dict[str, MeshAxes]:
@@ -203,7 +205,7 @@ def normalized(mapping: ResourceMapping) -> AxisMapping:
     if isinstance(mapping, AxisMapping):
         return mapping
     return AxisMapping(
-        tuple((name, _entry(name, axes)) for name, axes in checked_mapping(mapping).items())
+        tuple((name, _check_entry(name, axes)) for name, axes in checked_mapping(mapping).items())
     )
 
 

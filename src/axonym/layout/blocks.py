@@ -26,9 +26,7 @@ def choose_manual_axes(mesh: MeshLike, entries: Sequence[Entry], typed: bool) ->
     if typed and not taken:
         return set(chain.from_iterable(entries))
     free = set(mesh.axis_names) - modes.find_manual_axes(mesh)
-    if typed:
-        return free - taken
-    return free
+    return free - taken if typed else free
 
 
 def find_entries(array: jax.Array, names: Names, *, is_even: bool = True) -> list[Entry]:
@@ -60,6 +58,7 @@ def list_devices(mesh_axes: Entry) -> tuple[list[int], Entry]:
     places = np.arange(partition.count_shards(mesh, ordered)).reshape(
         [mesh.shape[axis] for axis in ordered]
     )
-    turned = places.transpose([ordered.index(axis) for axis in mesh_axes])
-    devices: list[int] = turned.ravel().tolist()
+    # A layout ("y", "x") has its blocks in another order than the mesh ("x", "y") has its devices.
+    in_order_of_blocks = places.transpose([ordered.index(axis) for axis in mesh_axes])
+    devices: list[int] = in_order_of_blocks.ravel().tolist()
     return devices, ordered

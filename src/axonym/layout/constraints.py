@@ -1,4 +1,8 @@
-"""Lay out results by the current mapping: constraints on Auto mesh axes, types on Explicit ones."""
+"""Internal. Shard results by the current mapping: with constraints on Auto mesh axes, by types on Explicit ones.
+
+The engine calls `lay_out` for each result that it traces, `axn.shard` and `auto_sharded` call `constrain`. Manual mesh
+axes, inside a `shard_map`, are left out: there an array is the block of one device.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import partial
@@ -20,7 +24,7 @@ from .records import AUDIT, Refused, note
 from .tracing import INLINE
 
 
-def _spec(
+def _find_spec(
     names: Names,
     shape: tuple[int, ...],
     mapping: AxisMapping,
@@ -31,20 +35,19 @@ def _spec(
     note(mapping, names, shape)
     audit = AUDIT.get()
     if audit is None:
+        # An empty array is replicated, see `faults/empty_arrays`, but the mapping is checked all the same.
         spec = find_layout(names, shape, mapping, mesh, function).spec
-        if _is_empty(shape):
-            return _whole(shape)
-        return spec
+        return _replicate(shape) if _is_empty(shape) else spec
     try:
         spec = find_layout(names, shape, mapping, mesh).spec
     except ShardingError as error:
         audit.refused.append(Refused(names, shape, mapping, mesh, error))
-        spec = _whole(shape)
+        spec = _replicate(shape)
     audit.arrays.append((names, shape, spec))
     return spec
 
 
-def _whole(shape: Sequence[int]) -> PartitionSpec:
+def _replicate(shape: Sequence[int]) -> PartitionSpec:
     return PartitionSpec(*[None] * len(shape))
 
 
@@ -52,10 +55,9 @@ def _is_empty(shape: Sequence[int]) -> bool:
     return 0 in shape
 
 
-def _keep(spec: PartitionSpec, mesh_axes: Set[str]) -> PartitionSpec:
+def _keep_mesh_axes(spec: PartitionSpec, mesh_axes: Set[str]) -> PartitionSpec:
     """Keep some mesh axes of a spec, except those that a surrounding `vmap` maps over."""
-    kept = mesh_axes - set(taken_axes())
-    return Layout([only(entry, kept) for entry in Layout.from_spec(spec)]).spec
+    return Layout.from_spec(spec).only(mesh_axes - set(taken_axes())).spec
 
 
 def constrain(
@@ -66,7 +68,7 @@ def constrain(
     function: str = "shard",
     gradient: AxisMapping | None = None,
 ) -> jax.Array:
-    """Lay out an array within a computation, by the mode of each mesh axis.
+    """Shard an array within a computation, by the mode of each mesh axis.
 
     Args:
         array: the array.
@@ -74,12 +76,12 @@ def constrain(
         mapping: the mapping.
         mesh: the mesh.
         function: what the user called, for errors.
-        gradient: lays out the gradient, on a mesh of Auto axes; by default as the array. The type of an array on
+        gradient: shards the gradient, on a mesh of Auto axes; by default like the array. The type of an array on
             Explicit axes is that of its gradient.
     """
-    spec = _spec(names, array.shape, mapping, mesh, function)
-    explicit = NamedSharding(mesh, _keep(spec, modes.find_explicit_axes(mesh)))
-    auto = NamedSharding(mesh, _keep(spec, modes.find_auto_axes(mesh)))
+    spec = _find_spec(names, array.shape, mapping, mesh, function)
+    explicit = NamedSharding(mesh, _keep_mesh_axes(spec, modes.find_explicit_axes(mesh)))
+    auto = NamedSharding(mesh, _keep_mesh_axes(spec, modes.find_auto_axes(mesh)))
     if is_elsewhere(array, mesh):
         raise elsewhere(function, "an array", array, names, mesh)
     if modes.has_explicit(mesh) and modes.has_auto(mesh):
@@ -87,7 +89,9 @@ def constrain(
     elif modes.has_explicit(mesh):
         array = relayout(array, Layout.from_spec(explicit.spec), is_asked=True)
     elif modes.has_auto(mesh):
-        array = _constrain_apart(array, auto, _gradient_sharding(array, names, gradient, auto))
+        array = _constrain_array_and_gradient(
+            array, auto, _gradient_sharding(array, names, gradient, auto)
+        )
     return array
 
 
@@ -101,15 +105,17 @@ def _gradient_sharding(
         spec = find_layout(names, array.shape, gradient, own.mesh).spec
     except ShardingError:  # no parameter, which would not have come in
         return own
-    return NamedSharding(own.mesh, _keep(spec, modes.find_auto_axes(own.mesh)))
+    return NamedSharding(own.mesh, _keep_mesh_axes(spec, modes.find_auto_axes(own.mesh)))
 
 
-def _constrain_apart(array: jax.Array, own: NamedSharding, gradient: NamedSharding) -> jax.Array:
-    constrained: jax.Array
-    if own == gradient:
-        constrained = constrain_auto(array, own)
-    else:
-        constrained = _constrain_with_tangents(array, own, gradient)
+def _constrain_array_and_gradient(
+    array: jax.Array, own: NamedSharding, gradient: NamedSharding
+) -> jax.Array:
+    # The rule below makes two constraints of one, which the compiler would have to merge again.
+    is_same = own == gradient
+    constrained: jax.Array = (
+        constrain_auto(array, own) if is_same else _constrain_with_tangents(array, own, gradient)
+    )
     return constrained
 
 
@@ -117,7 +123,7 @@ def _constrain_apart(array: jax.Array, own: NamedSharding, gradient: NamedShardi
 def _constrain_with_tangents(
     array: jax.Array, own: NamedSharding, gradient: NamedSharding
 ) -> jax.Array:
-    """Lay out an array by one sharding, and its tangents, hence its gradient, by another."""
+    """Shard an array in one way, and its tangents, hence its gradient, in another."""
     constrained: jax.Array = constrain_auto(array, own)
     return constrained
 
@@ -134,9 +140,9 @@ def _constrain_jvp(
 
 
 def is_elsewhere(array: object, mesh: MeshLike) -> bool:
-    """Return whether an array lies on another mesh than this one, by its type.
+    """Return whether an array is on another mesh than this one, by its type.
 
-    With Auto axes, JAX would compute all the same, and lay the result out by the wrong mesh or not at all. Inside a
+    With Auto axes, JAX would compute all the same, and shard the result over the wrong mesh or not at all. Inside a
     shard_map, the types of mesh axes change; there, JAX compares the meshes itself.
     """
     own = jax.typeof(array).sharding.mesh
@@ -151,8 +157,8 @@ def elsewhere(function: str, what: str, array: Any, names: Names, mesh: MeshLike
     problem = f"{what} is on another mesh than the current one"
     facts = (
         f"array has: {describe(names, array.shape)}",
-        f"its mesh: {_typed(own)}",
-        f"mesh: {_typed(mesh)}",
+        f"its mesh: {_describe_modes(own)}",
+        f"mesh: {_describe_modes(mesh)}",
     )
     return ShardingError(message(function, problem, *facts, hint=MOVE_HINT))
 
@@ -161,7 +167,7 @@ MOVE_HINT = "move it first, outside of jit: axn.shard(x, mapping)"
 
 
 def check_one_mesh(arrays: Iterable[Any]) -> None:
-    """Check that the operands of an operation lie on the current mesh; without a current mesh, on one.
+    """Check that the operands of an operation are on the current mesh; without a current mesh, on one.
 
     Raises:
         ShardingError: if one does not.
@@ -172,16 +178,14 @@ def check_one_mesh(arrays: Iterable[Any]) -> None:
         if mesh is None and not own.empty:
             mesh = own
         if mesh is not None and is_elsewhere(array, mesh):
-            other = "current one"
-            if context_mesh() is None:
-                other = "one before it"
+            other = "one before it" if context_mesh() is None else "current one"
             problem = f"an operand is on another mesh than the {other}"
             shape = f"its shape: {jnp.shape(array)}"
-            facts = (shape, f"its mesh: {_typed(own)}", f"mesh: {_typed(mesh)}")
+            facts = (shape, f"its mesh: {_describe_modes(own)}", f"mesh: {_describe_modes(mesh)}")
             raise ShardingError(message("mesh", problem, *facts, hint=MOVE_HINT))
 
 
-def _typed(mesh: MeshLike) -> str:
+def _describe_modes(mesh: MeshLike) -> str:
     kinds = modes.list_modes(mesh).items()
     return ", ".join(f"{axis}={mesh.shape[axis]} ({mode})" for axis, mode in kinds)
 
@@ -206,21 +210,24 @@ def check_result(names: Names, sizes: Mapping[str, int]) -> None:
     """Raise ShardingError, before computing it, for a result that the current mapping cannot lay out."""
     mapping, mesh = current_mapping(), context_mesh()
     if mapping is not None and mesh is not None:
-        _spec(names, values_at(sizes, names), mapping, mesh)
+        _find_spec(names, values_at(sizes, names), mapping, mesh)
 
 
 def decided(names: Names, sizes: Mapping[Any, int]) -> dict[str, Entry] | None:
-    """Return the mesh axes that the current mapping gives to axes of a result; None without mapping or mesh."""
+    """Return the mesh axes that the current mapping gives to axes of a result; None without mapping or mesh.
+
+    Axes without an entry are missing, so that they may follow the operands; one that is mapped to None is replicated.
+    """
     mapping, mesh = current_mapping(), context_mesh()
     if mapping is None or mesh is None:
         return None
-    entries = Layout.from_spec(_spec(names, values_at(sizes, names), mapping, mesh))
+    entries = Layout.from_spec(_find_spec(names, values_at(sizes, names), mapping, mesh))
     known = mapped(names)
     return {name: entry for name, entry in zip(names, entries, strict=True) if name in known}
 
 
 def lay_out(array: jax.Array, names: Names) -> jax.Array:
-    """Lay out a result by the current mapping and mesh; without either, leave it as it is."""
+    """Shard a result by the current mapping and mesh; without either, leave it as it is."""
     mapping, mesh = current_mapping(), context_mesh()
     if mapping is None or mesh is None:
         return array
@@ -229,10 +236,9 @@ def lay_out(array: jax.Array, names: Names) -> jax.Array:
 
 def keep_whole(array: jax.Array, at: int) -> jax.Array:
     """Gather a dimension, whatever the modes of the mesh axes that it may be split over."""
+    # A mesh may have both kinds of axes, and the dimension may be split over some of each.
     if has_explicit_axes(array):
-        entries = list(read_layout(array))
-        entries[at] = ()
-        array = relayout(array, entries, is_asked=True)
+        array = relayout(array, read_layout(array).replace(at, ()), is_asked=True)
     mesh = context_mesh()
     if mesh is None or not modes.find_auto_axes(mesh):
         return array
@@ -249,9 +255,7 @@ def split_first(array: jax.Array, entry: Entry) -> jax.Array:
         entries = [typed, *read_layout(array)[1:]]
         array = relayout(array, entries, is_asked=True)
     auto = only(entry, modes.find_auto_axes(mesh))
-    if auto:
-        array = constrain_dimensions(array, {0: auto})
-    return array
+    return constrain_dimensions(array, {0: auto}) if auto else array
 
 
 def find_free_auto_axes() -> set[str]:
@@ -264,15 +268,15 @@ def find_free_auto_axes() -> set[str]:
 
 
 def constrain_dimensions(array: jax.Array, wanted: Mapping[int, Entry]) -> jax.Array:
-    """Lay out some dimensions over Auto mesh axes, and leave the others to the compiler."""
+    """Shard some dimensions over Auto mesh axes, and leave the others to the compiler."""
     mesh = context_mesh()
     if mesh is None or not wanted:
         return array
     entries: list[Any] = [PartitionSpec.UNCONSTRAINED] * array.ndim
     for at, entry in wanted.items():
         entries[at] = entry or None
-    laid_out: jax.Array = constrain_auto(array, NamedSharding(mesh, PartitionSpec(*entries)))
-    return laid_out
+    constrained: jax.Array = constrain_auto(array, NamedSharding(mesh, PartitionSpec(*entries)))
+    return constrained
 
 
 def explicit_sharding(
@@ -288,4 +292,4 @@ def explicit_sharding(
     typed = modes.find_explicit_axes(mesh)
     if not is_strict:
         mapping = split_evenly(names, sizes, mapping, mesh, "shard", typed)
-    return _keep(_spec(names, sizes, mapping, mesh), typed)
+    return _keep_mesh_axes(_find_spec(names, sizes, mapping, mesh), typed)

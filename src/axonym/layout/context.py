@@ -1,6 +1,7 @@
 """The current mapping and mesh, and what else decides on the layout of an array.
 
-Who calls it: whatever lays out an array. It does not know the blocks that users write, which are in `partitioning`.
+All code that shards an array asks here. This module does not know the blocks that users write, which are in
+`partitioning`.
 """
 
 import dataclasses
@@ -30,7 +31,7 @@ MAPPING: Feature[AxisMapping | None] = Feature(None, depends_on_names=True, is_s
 """The mapping of the innermost `axis_mapping`."""
 
 STORED: Feature[AxisMapping | Mappings | None] = Feature(None)
-"""What lays out the results of the surrounding compiled function, gradients of its parameters among them."""
+"""The mapping that shards the results of the surrounding compiled function, gradients of its parameters among them."""
 
 TAKEN: Feature[Entry] = Feature(())
 """Explicit mesh axes that a surrounding `vmap` maps over, so that nothing inside can be sharded over them."""
@@ -42,13 +43,19 @@ def resolve_mapping(mapping: ResourceMapping | None) -> AxisMapping | None:
     Raises:
         OperandError: if a key is not an axis name, or a value not a mesh axis, tuple of mesh axes or None.
     """
-    if mapping is None:
-        return current_mapping()
-    return normalized(mapping)
+    return current_mapping() if mapping is None else normalized(mapping)
 
 
 def current_mapping() -> AxisMapping | None:
-    """Return the mapping of the innermost `axis_mapping`, or None."""
+    """Return the mapping of the innermost `axis_mapping`, or None.
+
+    Examples:
+        >>> with axn.axis_mapping({"batch": "data"}):
+        ...     print(axn.current_mapping())
+        {'batch': 'data'}
+        >>> print(axn.current_mapping())
+        None
+    """
     return MAPPING.get()
 
 
@@ -63,23 +70,19 @@ def stored_mapping(names: Names) -> AxisMapping | None:
         return None
     if isinstance(stored, AxisMapping):
         stored = Mappings(stored, mapping)
-    if stored.overrides:
+    if stored.overrides:  # a gradient does not know its path
         return None
     own = stored.of(names)
-    if own == stored.compute:
-        return mapping
-    return own
+    # A block inside of the function may have changed the mapping of the computation.
+    return mapping if own == stored.compute else own
 
 
 def mapped(names: Iterable[str]) -> dict[str, Entry]:
     """Look up names in the current mapping; leave out those without an entry for them or a base."""
     entries: Mapping[str, Entry] = current_mapping() or {}
-    found: dict[str, Entry] = {}
-    for name in names:
-        entry = looked_up(entries, name)
-        if entry is not None:
-            found[name] = entry
-    return found
+    # An empty entry counts: it says that the axis is replicated.
+    pairs = ((name, looked_up(entries, name)) for name in names)
+    return {name: entry for name, entry in pairs if entry is not None}
 
 
 def taking(mesh_axes: Entry) -> AbstractContextManager[Any]:
@@ -90,7 +93,7 @@ def taking(mesh_axes: Entry) -> AbstractContextManager[Any]:
 
 
 def unmapped(names: Iterable[str]) -> AbstractContextManager[Any]:
-    """Lay arrays out inside as if the current mapping mapped these axes to nothing."""
+    """Shard arrays inside as if the current mapping mapped these axes to nothing."""
     mapping = current_mapping()
     if mapping is None or not any(looked_up(dict(mapping), name) for name in names):
         return nullcontext()
@@ -117,13 +120,9 @@ def context_mesh(mesh: MeshLike | None = None) -> MeshLike | None:
             )
         return mesh
     abstract = jax.sharding.get_abstract_mesh()
-    if abstract.empty:
-        return None
-    return abstract
+    return None if abstract.empty else abstract
 
 
 def mesh_for_blocks(mesh: MeshLike) -> MeshLike | None:
     """Return the mesh to give to `jax.shard_map`: none if one is current, of which the given one may be a part."""
-    if context_mesh():
-        return None
-    return mesh
+    return None if context_mesh() else mesh

@@ -1,4 +1,8 @@
-"""Types of arrays on Explicit mesh axes: what they are, and how operands come to agree."""
+"""Internal. Types of arrays on Explicit mesh axes: what they are, and how operands come to agree.
+
+JAX refuses operands whose types differ. Each operation of the engine asks `agree`, which chooses a layout by the names
+(`settle`) and reshards the operands that differ from it. Nothing here runs on a mesh of Auto axes alone.
+"""
 
 import itertools
 import math
@@ -43,7 +47,7 @@ def on_one_mesh(arrays: Sequence[Any]) -> Sequence[Any]:
         elif isinstance(array, Tracer) or isinstance(there, Tracer):
             moved.append(jax.reshard(array, NamedSharding(mesh_of_type(there), PartitionSpec())))
         else:
-            # only the sharding of a value knows the devices, and not its type
+            # Only the sharding of a value knows the devices, and not its type.
             devices = NamedSharding(there.sharding.mesh, PartitionSpec())
             moved.append(jax.device_put(array, devices))
     return moved
@@ -62,14 +66,12 @@ def sharding_from(array: jax.Array, entries: Sequence[Entry]) -> NamedSharding:
     mesh = mesh_of_type(array)
     if mesh.empty:
         mesh = jax.sharding.get_abstract_mesh()
-    return NamedSharding(mesh, Layout(_without_taken(entries)).spec)
+    return NamedSharding(mesh, Layout(_remove_taken(entries)).spec)
 
 
-def _without_taken(entries: Sequence[Entry]) -> tuple[Entry, ...]:
+def _remove_taken(entries: Sequence[Entry]) -> tuple[Entry, ...]:
     taken = taken_axes()
-    if not taken:
-        return tuple(entries)
-    return tuple(without(entry, taken) for entry in entries)
+    return tuple(without(entry, taken) for entry in entries) if taken else tuple(entries)
 
 
 def relayout(
@@ -87,11 +89,11 @@ def relayout(
         names: its names, where they are known, for `limit_reshards`.
         is_asked: whether the user asked for this layout, so that `limit_reshards` says nothing.
     """
-    if read_layout(array) == _without_taken(entries):
+    if read_layout(array) == _remove_taken(entries):
         return array
     if LIMIT.get() is not None and not is_asked:
         known = tuple(name for name in names if isinstance(name, str))
-        report_move(array, read_layout(array), _without_taken(entries), known)
+        report_move(array, read_layout(array), _remove_taken(entries), known)
     moved: jax.Array = jax.reshard(array, sharding_from(array, entries))
     return moved
 
@@ -99,7 +101,7 @@ def relayout(
 def report_gathered(array: jax.Array, entries: Sequence[Entry]) -> None:
     """Report, as `limit_reshards` says, that a result is not split as the array is that it was made of."""
     if LIMIT.get() is not None and len(entries) == array.ndim:
-        report_move(array, read_layout(array), _without_taken(entries), ())
+        report_move(array, read_layout(array), _remove_taken(entries), ())
 
 
 def settle(
@@ -114,9 +116,9 @@ def settle(
     own entry in the mapping, then the others; among equals, earlier labels.
 
     For example, on Explicit mesh axes `x` and `y`, with `{"embed": "x"}` as the mapping, and for an operand that has
-    `batch` on `x` and `embed` whole, and another one that has `embed` on `x` and `mlp` on `y`:
+    `batch` on `x` and a replicated `embed`, and another one that has `embed` on `x` and `mlp` on `y`:
 
-        label   operands   mapping   wants   turn   gets
+        label   operands   mapping   wants   rank   gets
         batch   x          -         x       2      -
         embed   -, x       x         x       1      x
         mlp     y          -         y       3      y
@@ -124,15 +126,13 @@ def settle(
     So the first operand is resharded from (x, -) to (-, x), and the result is split as (-, y).
 
     Args:
-        labels: the labels to lay out.
+        labels: the labels to shard.
         operands: for each operand its labels and their present mesh axes.
         decided: mesh axes of labels that do not follow the operands.
     """
     mapping, mesh = current_mapping(), context_mesh()
     entries: dict[str, Entry] = dict(mapping or {})
-    explicit: set[str] = set()
-    if mesh is not None:
-        explicit = modes.find_explicit_axes(mesh)
+    explicit = set[str]() if mesh is None else modes.find_explicit_axes(mesh)
 
     asked: dict[L, Entry] = {}
     wanted: dict[L, Entry] = {}
@@ -143,30 +143,26 @@ def settle(
         if isinstance(label, str) and decided is not None and label in decided:
             wanted[label] = only(decided[label], explicit)
         else:
-            wanted[label] = _offered(label, operands, asked[label])
+            # An axis is split only where an operand is: to split one that nobody has split may send it around.
+            wanted[label] = _choose_offer(label, operands, asked[label])
 
-    def turn(label: L) -> tuple[bool, bool]:
+    def rank(label: L) -> tuple[bool, bool]:
         return not set(wanted[label]) & set(asked[label]), label not in entries
 
     gets: dict[L, Entry] = {}
     used = set(taken_axes())
-    for label in sorted(labels, key=turn):
+    for label in sorted(labels, key=rank):  # stable: earlier labels first among equals
         gets[label] = without(wanted[label], used)
         used.update(gets[label])
     return dict(zip(labels, values_at(gets, labels), strict=True))
 
 
-def _offered(
+def _choose_offer(
     label: object, operands: Sequence[tuple[Sequence[object], Sequence[Entry]]], asked: Entry
 ) -> Entry:
     """Return the mesh axes that an operand has for a label, those that are asked for if one has them."""
-    offers: list[Entry] = []
-    for own, entries in operands:
-        if label in own:
-            offers.append(entries[list(own).index(label)])
-    if asked and asked in offers:
-        return asked
-    return next(filter(None, offers), ())
+    offers = [entries[list(own).index(label)] for own, entries in operands if label in own]
+    return asked if asked and asked in offers else next(filter(None, offers), ())
 
 
 def free_axes(mesh: MeshLike, used: Iterable[str] = ()) -> dict[str, int]:
@@ -178,6 +174,7 @@ def free_axes(mesh: MeshLike, used: Iterable[str] = ()) -> dict[str, int]:
 def claim(entry: Entry, size: int, free: dict[str, int]) -> Entry:
     """Take mesh axes of an entry from the free ones: from the first on, as many as divide a size."""
     fits = only(entry, free)
+    # The first mesh axis of an entry splits into the largest blocks, so that a prefix keeps most elements in place.
     while size % math.prod(values_at(free, fits)):
         fits = fits[:-1]
     for axis in fits:
@@ -204,10 +201,10 @@ def choose(
         arrays: the arrays; the first one that splits a label is followed.
         decided: mesh axes of labels that do not follow the arrays.
     """
-    operands: list[tuple[Sequence[object], Sequence[Entry]]] = []
-    for own, array in zip(labels, arrays, strict=True):
-        entries = read_layout(array)
-        operands.append((own, entries[len(entries) - len(own) :]))
+    operands = [
+        (own, layout[len(layout) - len(own) :])
+        for own, layout in zip(labels, map(read_layout, arrays), strict=True)
+    ]
     return settle(out, operands, decided)
 
 
@@ -220,10 +217,10 @@ def agree(
     first: int = 0,
     others_whole: bool = False,
 ) -> tuple[list[Any], dict[L, Entry]]:
-    """On a mesh with Explicit axes, lay out dimensions with the same label alike: what all operations begin with.
+    """On a mesh with Explicit axes, shard dimensions with the same label alike: what all operations begin with.
 
     The arrays come to one mesh, their types choose the layout, and those that differ from it are resharded. Only
-    contractions do more: an operand whose contracted axis lies on mesh axes of the result is not resharded.
+    contractions do more: an operand whose contracted axis is on mesh axes of the result is not resharded.
 
     Args:
         out: the labels of the result.
@@ -239,6 +236,7 @@ def agree(
     if not any(map(has_explicit_axes, arrays)):
         return list(arrays), {}
     arrays = on_one_mesh(arrays)
+    # The array to follow stands twice, once in front; `settle` takes the first operand that splits a label.
     table = choose(out, [labels[first], *labels], [arrays[first], *arrays], decided)
     by_label: dict[object, Entry] = dict(table.items())
     used = set(itertools.chain.from_iterable(table.values()))
@@ -247,17 +245,12 @@ def agree(
     for array, own in zip(arrays, labels, strict=True):
         layout = read_layout(array)
         wanted: list[Entry] = []
-        for at, entry in enumerate(_without_taken(layout), start=len(own) - len(layout)):
-            other: Entry = ()
-            if not others_whole:
-                other = without(entry, used)
-            if at >= 0:
-                other = by_label.get(own[at], other)
-            wanted.append(other)
-        if wanted == list(layout):
-            moved.append(array)
-        else:
-            moved.append(relayout(jax.numpy.asarray(array), wanted, own))
+        for at, entry in enumerate(_remove_taken(layout), start=len(own) - len(layout)):
+            other: Entry = () if others_whole else without(entry, used)
+            wanted.append(by_label.get(own[at], other) if at >= 0 else other)
+        # A scalar of Python stays one, with its weak type.
+        is_there = wanted == list(layout)
+        moved.append(array if is_there else relayout(jax.numpy.asarray(array), wanted, own))
     return moved, table
 
 
@@ -277,7 +270,5 @@ def untyped(fn: Callable[..., Any], mesh: MeshLike, out_sharding: object) -> Cal
     """Make a function in which the Explicit axes of a mesh are Auto, so that the compiler decides on layouts."""
     explicit = only(mesh.axis_names, modes.find_explicit_axes(mesh))
     call: Callable[..., Any] = jax.sharding.auto_axes(fn, axes=explicit, out_sharding=out_sharding)
-    if modes.has_manual(mesh):
-        # An eager gradient of a shard_map cannot change the types of mesh axes outside jit.
-        return jax.jit(call)
-    return call
+    # An eager gradient of a shard_map cannot change the types of mesh axes outside jit.
+    return jax.jit(call) if modes.has_manual(mesh) else call

@@ -19,7 +19,7 @@ class Layout(tuple[Entry, ...]):
     @classmethod
     def from_spec(cls, spec: PartitionSpec, ndim: int = 0) -> "Layout":
         """Read a PartitionSpec; one that is shorter than `ndim` replicates the last dimensions."""
-        entries = [_read(part) for part in spec.partitions]
+        entries = [_to_entry(part) for part in spec.partitions]
         entries += [()] * (ndim - len(entries))
         return cls(entries)
 
@@ -57,7 +57,7 @@ def replicate(ndim: int) -> Layout:
     return Layout([()] * ndim)
 
 
-def _read(part: object) -> Entry:
+def _to_entry(part: object) -> Entry:
     if isinstance(part, str):
         return (part,)
     # Neither None nor UNCONSTRAINED names a mesh axis.

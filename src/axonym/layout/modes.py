@@ -84,5 +84,6 @@ def is_in_shard_map() -> bool:
 
 def make_mesh(sizes: dict[str, int], mode: Mode) -> AbstractMesh:
     """Make a mesh without devices, all of whose axes have one mode."""
+    # A mesh without devices is enough for types and layouts, also of more devices than there are.
     kinds = (AxisType[mode],) * len(sizes)
     return AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=kinds)

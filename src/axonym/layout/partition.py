@@ -1,4 +1,8 @@
-"""How names, sizes, a mapping and a mesh give a PartitionSpec."""
+"""Internal. Compute a layout from names, sizes, a mapping and a mesh, or say why there is none.
+
+`find_layout` decides for all of Axonym; nothing here asks what is current. Results are memoised, since each operation
+of a trace asks, for few different arguments.
+"""
 
 import dataclasses
 import math
@@ -62,7 +66,7 @@ def find_layout(
         mapping: the mapping.
         mesh: the mesh, if it is known.
         function: the name for errors.
-        lays_out: whether the array is laid out by the result as it is; then JAX takes sizes that do not divide in a
+        lays_out: whether the array is sharded by the result as it is; then JAX takes sizes that do not divide in a
             transformation only.
 
     Raises:
@@ -82,28 +86,25 @@ def _find_layout(
     function: str,
     uneven: bool,
 ) -> Layout:
-    manual: set[str] = set()
-    auto: set[str] = set()
-    sizes: dict[str, int] = {}
-    if mesh is not None:
-        manual = modes.find_manual_axes(mesh)
-        auto = modes.find_auto_axes(mesh)
-        sizes = dict(mesh.shape)
+    manual = set[str]() if mesh is None else modes.find_manual_axes(mesh)
+    auto = set[str]() if mesh is None else modes.find_auto_axes(mesh)
+    sizes = {} if mesh is None else dict(mesh.shape)  # without one, each size fits
 
     table = assign_mesh_axes(names, shape, mapping, mesh, function, manual)
     entries: list[Entry] = [()] * (len(shape) - len(names))
     for name, size in zip(names, shape[len(entries) :], strict=True):
         entry = table.get(name, ())
-        ways = math.prod(sizes.get(axis, 1) for axis in entry)
-        if size % ways and not (uneven and auto.issuperset(entry)):
+        shards = math.prod(sizes.get(axis, 1) for axis in entry)
+        if size % shards and not (uneven and auto.issuperset(entry)):
             over = ", ".join(entry)
-            problem = f"{name}={size} cannot be split evenly in {ways} over mesh axis {over}"
-            hint = f"use a multiple of {ways}, as round_axis_for_partitioning does, "
+            problem = f"{name}={size} cannot be split evenly in {shards} over mesh axis {over}"
+            hint = f"use a multiple of {shards}, as round_axis_for_partitioning does, "
             hint += f"or map {name!r} to None"
-            if size > 4 * ways and (size + 1) % ways == 0:
+            # A loss of the next token cuts one position off.
+            if size > 4 * shards and (size + 1) % shards == 0:
                 hint += f'; in place of a slice such as x["{name}", 1:], which has one less, '
                 hint += f'axn.roll(x, -1, "{name}") keeps the size: give the last one no weight'
-            facts = _facts(names, shape, mapping, mesh)
+            facts = _list_facts(names, shape, mapping, mesh)
             raise ShardingError(message(function, problem, *facts, hint=hint))
         entries.append(entry)
     return Layout(entries)
@@ -112,7 +113,7 @@ def _find_layout(
 def evenly(
     names: Names, shape: tuple[int, ...], mapping: AxisMapping, mesh: MeshLike, function: str
 ) -> AxisMapping:
-    """Return what a mapping that leaves sizes to JAX splits evenly; others are whole.
+    """Return a mapping that replicates the axes of one array that a mapping would split unevenly.
 
     The compiler splits a result of an uneven size over a part of a mesh axis, for which JAX has no sharding.
     """
@@ -176,26 +177,27 @@ def assign_mesh_axes(
             continue
         for axis in table[base]:
             if mesh is not None and axis not in mesh.axis_names:
-                raise no_mesh_axis(function, name, axis, mesh, *_facts(names, shape, mapping, None))
+                raise no_mesh_axis(
+                    function, name, axis, mesh, *_list_facts(names, shape, mapping, None)
+                )
         entry = without(table[base], left_out)
         found[name] = without(entry, used)
         for axis in entry:
+            # A derived name yields, as `embed.out` does beside `embed`; a name that users mapped does not.
             if axis in used and name == base:
                 problem = (
                     f"mesh axis {axis!r} would shard both {used[axis]!r} and {name!r} of one array"
                 )
                 hint = "map one of the two elsewhere, or rename it on this array: "
                 hint += f"x.rename({{{name!r}: ...}})"
-                facts = _facts(names, shape, mapping, mesh)
+                facts = _list_facts(names, shape, mapping, mesh)
                 raise ShardingError(message(function, problem, *facts, hint=hint))
             used.setdefault(axis, name)
     return found
 
 
-def _facts(
+def _list_facts(
     names: Names, shape: tuple[int, ...], mapping: AxisMapping, mesh: MeshLike | None
 ) -> list[str]:
-    facts = [f"array has: {describe(names, shape)}", f"mapping: {mapping}"]
-    if mesh is not None:
-        facts.append(f"mesh: {describe_mesh(mesh)}")
-    return facts
+    lines = [f"array has: {describe(names, shape)}", f"mapping: {mapping}"]
+    return lines if mesh is None else [*lines, f"mesh: {describe_mesh(mesh)}"]

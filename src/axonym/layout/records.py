@@ -1,6 +1,7 @@
-"""Internal. What is written down about layouts while a function is traced.
+"""Internal. Records of layouts, which are made while a function is traced.
 
 A `Ledger` serves the check that a mapping has no misspelt key, and the reports; an `Audit` serves `axn.check`.
+`constraints` writes both. They know names and sizes, but no arrays: a record that kept a tracer would leak it.
 """
 
 from collections.abc import Sequence, Set
@@ -15,7 +16,7 @@ from .assignment import AxisMapping, Mappings, MeshLike, each_mapping, with_base
 
 
 class Refused(NamedTuple):
-    """An array that could not be laid out while a check ran.
+    """An array that could not be sharded while a check ran.
 
     Attributes:
         names: its names.
@@ -36,8 +37,8 @@ class Audit:
     """Collect layouts and their errors while a function is traced, instead of stopping at the first error.
 
     Attributes:
-        arrays: names, shape and spec of each array that was laid out.
-        refused: those that could not be laid out.
+        arrays: names, shape and spec of each array that was sharded.
+        refused: those that could not be sharded.
     """
 
     def __init__(self) -> None:
@@ -46,18 +47,18 @@ class Audit:
 
 
 class Ledger:
-    """What is laid out while one function is traced, and the mappings that become current in it.
+    """The arrays that are sharded while one function is traced, and the mappings that become current in it.
 
     A ledger is part of the keys of JAX's trace caches. Where a key of a mapping is no axis of the arguments, no other
-    ledger equals this one, so that all functions inside are traced again and note what they lay out.
+    ledger equals this one, so that all functions inside are traced again and note which arrays they shard.
 
     Attributes:
         known: the names of the arguments.
         entered: the mappings that became current, in this function alone.
-        seen: for each mapping, the names of the arrays that were laid out by it.
+        seen: for each mapping, the names of the arrays that were sharded by it.
         outer: the ledger of a surrounding function, which sees them too.
         is_alone: whether no other ledger equals this one.
-        sizes: the sizes of the axes of arrays that were laid out, where somebody asks for them.
+        sizes: the sizes of the axes of arrays that were sharded, where somebody asks for them.
         waiting: the largest part of its time that a stage of a pipeline waits.
     """
 
@@ -84,7 +85,7 @@ class Ledger:
         if self.is_alone or not self._is_partly_unknown(mapping):
             return self
         inner = Ledger(self, self.known, (mapping,))
-        inner.entered = self.entered
+        inner.entered = self.entered  # one list, for the function as a whole
         return inner
 
     def _is_partly_unknown(self, mapping: AxisMapping | Mappings) -> bool:
@@ -96,20 +97,18 @@ class Ledger:
         )
 
     def __hash__(self) -> int:
-        if self.is_alone:
-            return id(self)
-        return 0
+        return id(self) if self.is_alone else 0  # all others are equal
 
 
 AUDIT: Feature[Audit | None] = Feature(None, depends_on_names=True)
-"""What collects layouts and errors while a check runs; it makes JAX trace again."""
+"""The audit of the check that is running; it makes JAX trace again."""
 
 LEDGER: Feature[Ledger | None] = Feature(None)
-"""What notes the layouts of the function that is being traced."""
+"""The ledger of the function that is being traced."""
 
 
 def note(mapping: AxisMapping, names: Sequence[str], shape: Sequence[int] = ()) -> None:
-    """Note that an array with these names is laid out by a mapping, for the functions that are being traced."""
+    """Note that an array with these names is sharded by a mapping, for the functions that are being traced."""
     ledger = LEDGER.get()
     while ledger is not None:
         ledger.seen.setdefault(mapping, set()).update(names)

@@ -51,6 +51,7 @@ def report_move(
     limit, nbytes = LIMIT.get(), math.prod(array.shape) * array.dtype.itemsize
     if not own or limit is None or nbytes <= limit.limit_bytes:
         return
+    # More mesh axes behind those of a dimension cut each block further, where it is.
     if all(new[: len(old)] == old for old, new in zip(own, wanted, strict=True)):
         return
     if _is_mapped_to(names, wanted):
@@ -82,6 +83,7 @@ def _is_mapped_to(names: Names, entries: Sequence[Entry]) -> bool:
 def users_line() -> tuple[str, int]:
     """Return the innermost line of the user's code that is running, and how many frames are above it."""
     ours = {"axonym", "jax", "jaxlib", "equinox", "contextlib", "functools"}
+    # Libraries through which a call of the user's passes, and through which his functions are called.
     frame, depth = inspect.currentframe(), 0
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ours:
         frame, depth = frame.f_back, depth + 1

@@ -1,4 +1,8 @@
-"""Internal. What collectives know about the `shard_map` around them."""
+"""Internal. The `shard_map` around a collective: its mappings, and the axes of its arguments.
+
+Inside of a `shard_map`, arrays are blocks, so that nothing in them tells the global sizes or which axes are data.
+`partitioning` makes the scope current; loops and maps of `transform` note the axes that they hide from arrays.
+"""
 
 import dataclasses
 from collections.abc import Iterable
@@ -11,7 +15,7 @@ from .assignment import Mappings, looked_up
 
 @dataclasses.dataclass(frozen=True)
 class Scope:
-    """What collectives inside a shard_map know about it.
+    """A surrounding shard_map, as its collectives know it.
 
     Attributes:
         mappings: its mappings.
@@ -58,7 +62,12 @@ def current_scope() -> Scope | None:
 
 
 def hiding(names: Iterable[str], *, loop: str | None = None) -> AbstractContextManager[Any]:
-    """Tell what runs inside a shard_map about axes that a `vmap` or `nmap` maps over, or the named loop runs along."""
+    """Note in the scope, inside of a block, the axes that a `vmap` or `nmap` maps over or the named loop runs along.
+
+    Args:
+        names: the axes.
+        loop: the name of the function that loops, such as "scan"; None for a map.
+    """
     scope = SCOPE.get()
     if scope is None:
         return nullcontext()

@@ -1,4 +1,7 @@
-"""What JAX does at the moment: whether it traces, and over which mesh axes a value varies."""
+"""Internal. What JAX does at the moment: whether it traces, and over which mesh axes a value varies.
+
+JAX has no public functions that say so, hence these experiments with public ones.
+"""
 
 from collections.abc import Iterable
 from typing import Any
@@ -22,6 +25,7 @@ def tracing() -> bool:
 
 def transforming() -> bool:
     """Return whether a JAX transformation is active, such as `grad`, where `device_put` of a constant has no effect."""
+    # It raises inside of transformations.
     try:
         jax.sharding.get_mesh()
     except ValueError:
@@ -32,9 +36,8 @@ def transforming() -> bool:
 def varying(array: jax.Array, mesh_axes: Iterable[str]) -> jax.Array:
     """Inside a shard_map, mark the type of an array as varying over mesh axes."""
     missing = sorted(set(mesh_axes) - varying_over(array))
-    if not missing:
-        return array
-    marked: jax.Array = lax.pcast(array, tuple(missing), to="varying")
+    # A cast to what an array is already raises.
+    marked: jax.Array = lax.pcast(array, tuple(missing), to="varying") if missing else array
     return marked
 
 

@@ -1,4 +1,4 @@
-"""Parse the expressions of einsum and rearrange, and find the axes that their terms stand for.
+"""Internal. Parse the expressions of einsum and rearrange, and find the axes that their terms stand for.
 
     expression = [operand {"," operand}] "->" result
     operand    = {term} | "{" {term} "}"
@@ -8,6 +8,8 @@
 The terms of a plain operand bind by position, those in braces by name. Groups in parentheses are only for
 rearrange. A comma is a space in rearrange, and separates operands in einsum. An error quotes the expression and
 marks the place.
+
+`subscripts` reads einsum, `engine/regroup` carries rearrange out. This module knows neither sizes nor arrays.
 """
 
 import operator
@@ -80,10 +82,7 @@ class Side(NamedTuple):
     @property
     def dots(self) -> int | None:
         """The position of the ellipsis among the terms."""
-        for at, term in enumerate(self.terms):
-            if term.name == DOTS:
-                return at
-        return None
+        return next((at for at, term in enumerate(self.terms) if term.name == DOTS), None)
 
 
 class Expression(NamedTuple):
@@ -98,6 +97,7 @@ def flaw(
     kind: type[E], problem: str, text: str, at: tuple[int, int] | None, hint: str | None = None
 ) -> E:
     """Build an error that quotes the expression and underlines a part of it."""
+    # A tab or a line break in the text would move the mark below it.
     quoted = re.sub(r"\s", " ", text)
     if at is None:
         return kind(problem, hint, (quoted,))
@@ -129,6 +129,7 @@ class _Reader:
             is_ignored = match.lastgroup == "space" or (match[0] == "," and not several)
             if not is_ignored:
                 self.tokens.append((match[0], *match.span()))
+        # An empty token marks the end, so that `peek` needs no check.
         self.tokens.append(("", len(text), len(text)))
 
     def wrong(self, problem: str, at: tuple[int, int], hint: str | None = None) -> AxisError:
@@ -156,6 +157,7 @@ class _Reader:
         if not result.ordered:
             hint = "the result has its axes in the order in which they are written"
             raise self.wrong("braces are for the left side", result.span, hint)
+        # "-> a b" has no operands at all; "{} -> a b" has one without terms.
         only_result = len(operands) == 1 and operands[0].ordered and not operands[0].terms
         if only_result:
             operands = []
@@ -164,9 +166,8 @@ class _Reader:
     def without_arrow(self, token: str, span: Span) -> AxisError:
         if token:
             return self.wrong(f"unexpected {token!r}", span)
-        example = 'as in "a b -> b a"'
-        if self.several:
-            example = 'or just -> for the sum over all of them: "a b, b ->"'
+        einsum = 'or just -> for the sum over all of them: "a b, b ->"'
+        example = einsum if self.several else 'as in "a b -> b a"'
         hint = f"write -> and the axes of the result, {example}"
         return self.wrong("the expression has no ->", span, hint)
 
@@ -184,10 +185,9 @@ class _Reader:
             if self.peek() != "}":
                 raise self.wrong("the brace is not closed", (start, start + 1))
             self.take()
-        end = start
-        if self.tokens[self.next][1] > start:
-            end = self.tokens[self.next - 1][2]
-        self.once(terms)
+        # The end of the last token of this side, of which there may be none.
+        end = self.tokens[self.next - 1][2] if self.tokens[self.next][1] > start else start
+        self.check_once(terms)
         return Side(tuple(terms), not braced, start, end)
 
     def term(self) -> Term:
@@ -195,9 +195,8 @@ class _Reader:
         if token == "(" and not self.several:
             return self.group(start)
         if token in ("{", ")", ":", "("):
-            hint = None
-            if self.several and token in "()":
-                hint = "rearrange splits and merges axes"
+            is_group = self.several and token in "()"
+            hint = "rearrange splits and merges axes" if is_group else None
             raise self.wrong(f"unexpected {token!r}", (start, end), hint)
         return Term(token, None, start, end)
 
@@ -206,12 +205,12 @@ class _Reader:
         parts: list[Term] = []
         while self.peek() not in ("", ")"):
             token, first, last = self.take()
+            # Only a colon tells that the name before it was the label of the group, not its first part.
             if token == ":" and len(parts) == 1 and label is None and parts[0].name != DOTS:
                 label = parts.pop().name
             elif token in ("->", "{", "}", "(", ":"):
-                hint = "a group holds names: (name: a b)"
-                if token == "->":
-                    hint = "close the group with )"
+                is_open = token == "->"
+                hint = "close the group with )" if is_open else "a group holds names: (name: a b)"
                 raise self.wrong(f"unexpected {token!r} in a group", (first, last), hint)
             else:
                 parts.append(Term(token, None, first, last))
@@ -223,13 +222,12 @@ class _Reader:
             raise self.wrong("the group is empty", (start, end), hint)
         return Term(label, tuple(parts), start, end)
 
-    def once(self, terms: Sequence[Term]) -> None:
+    def check_once(self, terms: Sequence[Term]) -> None:
         seen: set[str | None] = set()
         for term in flat(terms):
             if term.name in seen:
-                hint = None
-                if term.name != DOTS:
-                    hint = "the axes of an array have different names"
+                is_name = term.name != DOTS
+                hint = "the axes of an array have different names" if is_name else None
                 raise self.wrong(f"{term.name!r} appears twice", term.span, hint)
             seen.add(term.name)
 
@@ -260,9 +258,7 @@ def bind(function: str, bindings: Mapping[str, object], sizes: bool) -> Bindings
         elif sizes and _is_integer(value) and operator.index(value) >= 0:
             found.append((key, (None, operator.index(value))))
         else:
-            kinds = "an Axis or the name of one"
-            if sizes:
-                kinds = "an Axis, the name of one or a size"
+            kinds = "an Axis, the name of one or a size" if sizes else "an Axis or the name of one"
             problem = f"the keyword {key!r} must be {kinds}, not {value!r}"
             raise OperandError(message(function, problem))
     return tuple(found)
@@ -285,10 +281,12 @@ def has_dots(terms: Iterable[Term]) -> bool:
 
 def all_used(expression: Expression, bindings: Bindings) -> None:
     """Raise PatternError for a keyword that is not in the expression."""
-    known: set[str] = set()
-    for side in (*expression.operands, expression.result):
-        known |= {term.label for term in (*side.terms, *flat(side.terms))}
-    known -= {"", DOTS}
+    # `flat` skips the labels of groups, and the terms themselves skip the parts.
+    known = {
+        term.label
+        for side in (*expression.operands, expression.result)
+        for term in (*side.terms, *flat(side.terms))
+    } - {"", DOTS}
     for key, _ in bindings:
         if key not in known:
             problem = f"the keyword {key!r} is not in the expression"
@@ -303,18 +301,15 @@ def by_position(text: str, side: Side, names: Names, operand: str) -> Iterator[t
     if count < needed or (count > needed and dots is None):
         own = {1: "1 axis"}.get(count, f"{count} axes")
         problem = f"{operand} has {own}, but the expression has {needed}"
-        hint = None
-        if count > len(terms):
-            hint = "write ... for the others"
+        hint = "write ... for the others" if count > len(terms) else None
+        # "ab" for two axes is how NumPy writes "a b".
         if len(terms) == 1 and len(terms[0].label) == count > 1:
             hint = f'separate names by spaces: "{" ".join(terms[0].label)}"'
         raise flaw(PatternError, problem, text, side.span, hint)
 
     at = 0
     for term in terms:
-        length = 1
-        if term.name == DOTS:
-            length = count - needed
+        length = count - needed if term.name == DOTS else 1
         yield term, names[at : at + length]
         at += length
 

@@ -1,4 +1,4 @@
-"""Turn names into positional plans: which dimensions to permute, insert, reduce or contract.
+"""Internal. Turn names into positional plans: which dimensions to permute, insert, reduce or contract.
 
 A plan knows only names: no sizes, no arrays, no JAX. Its positions count named dimensions from the left; anonymous
 leading dimensions shift all of them equally. Plans are memoised by names. Errors state the problem in terms of names;
@@ -140,12 +140,12 @@ def align(source: Labels, target: Labels) -> Alignment | None:
     """Plan how an operand with `source` names, all in `target`, is aligned with `target`; None if it already is."""
     if source == target:
         return None
+    # Transpose first, then insert: the order counts dimensions of the operand, the positions those of the result.
     ordered = tuple(name for name in target if name in source)
-    order = _places(source, ordered)
+    order = _index_labels(source, ordered)
     insert = tuple(at for at, name in enumerate(target) if name not in source)
-    if order == tuple(range(len(source))):
-        return Alignment(None, insert)
-    return Alignment(order, insert)
+    is_in_order = order == tuple(range(len(source)))
+    return Alignment(None if is_in_order else order, insert)
 
 
 @lru_cache(CACHE)
@@ -155,6 +155,7 @@ def broadcast(operands: tuple[Names, ...]) -> Names:
     Raises:
         BroadcastError: if no operand contains all others.
     """
+    # A union of all names, with an order that nobody chose, would hide a missing axis behind an outer product.
     everything = set().union(*operands)
     for names in operands:
         if len(names) == len(everything):
@@ -204,13 +205,8 @@ def complete(names: Names, order: tuple[str | EllipsisType, ...]) -> Names:
         raise AxisNotFoundError(
             f"the order leaves out {', '.join(rest)}", "name all axes, or write ... for the others"
         )
-    result: list[str] = []
-    for entry in order:
-        if isinstance(entry, str):
-            result.append(entry)
-        else:
-            result.extend(rest)
-    return tuple(result)
+    parts = [(entry,) if isinstance(entry, str) else rest for entry in order]
+    return tuple(itertools.chain.from_iterable(parts))
 
 
 @lru_cache(CACHE)
@@ -224,18 +220,15 @@ def contraction(
     shared = tuple(label for label in out if label in left and label in right)
     done = (*shared, *contracted)
     free = tuple(label for label in (*left, *right) if label not in done)
-    produced = (*shared, *free)
-    order: tuple[int, ...] | None = None
-    if produced != out:
-        order = _places(produced, out)
+    produced = (*shared, *free)  # the order of `lax.dot_general`
     return Contraction(
-        (_places(left, contracted), _places(right, contracted)),
-        (_places(left, shared), _places(right, shared)),
-        order,
+        (_index_labels(left, contracted), _index_labels(right, contracted)),
+        (_index_labels(left, shared), _index_labels(right, shared)),
+        None if produced == out else _index_labels(produced, out),
     )
 
 
-def _places(labels: tuple[Label, ...], wanted: tuple[Label, ...]) -> tuple[int, ...]:
+def _index_labels(labels: tuple[Label, ...], wanted: tuple[Label, ...]) -> tuple[int, ...]:
     return tuple(map(labels.index, wanted))
 
 
@@ -244,12 +237,10 @@ def letters(operands: Sequence[Sequence[Hashable]], out: Sequence[Hashable]) -> 
     table: dict[Hashable, str] = {}
     for label in itertools.chain.from_iterable(operands):
         # After 26 letters, those of other alphabets.
-        start = ord("a")
-        if len(table) >= 26:
-            start = 0x100
+        start = ord("a") if len(table) < 26 else 0x100
         table.setdefault(label, chr(start + len(table)))
 
-    def spelled(labels: Sequence[Hashable]) -> str:
+    def spell(labels: Sequence[Hashable]) -> str:
         return "".join(values_at(table, labels))
 
-    return f"{','.join(map(spelled, operands))}->{spelled(out)}"
+    return f"{','.join(map(spell, operands))}->{spell(out)}"

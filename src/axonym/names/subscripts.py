@@ -1,4 +1,8 @@
-"""Expressions of einsum: which axes are summed over, and which the result has."""
+"""Internal. Expressions of einsum: which axes are summed over, and which the result has.
+
+`ops/contract` calls it with the names of the operands. An operand in braces binds its terms by name, another one by
+position, where each letter stands for one axis in all operands.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -26,9 +30,7 @@ def read(text: str, operands: tuple[Names, ...], aliases: Bindings) -> Subscript
     if not operands:
         raise flaw(PatternError, "no arrays given", text, None)
     if sides and len(sides) != len(operands):
-        count = f"{len(sides)} operands"
-        if len(sides) == 1:
-            count = "1 operand"
+        count = "1 operand" if len(sides) == 1 else f"{len(sides)} operands"
         problem = f"the expression has {count}, but {len(operands)} were given"
         hint = "commas separate the operands: one part for each array"
         raise flaw(PatternError, problem, text, (sides[0].start, sides[-1].end), hint)
@@ -36,12 +38,14 @@ def read(text: str, operands: tuple[Names, ...], aliases: Bindings) -> Subscript
     union = plans.union_of(operands)
     bound: dict[str, str] = {}
     if sides and all(side.ordered for side in sides):
-        bound = _ordered(expression, operands, table)
-        named, wanted = tuple(bound.values()), tuple(_wanted(expression, bound))
+        bound = _bind_ordered(expression, operands, table)
+        named, wanted = tuple(bound.values()), tuple(_look_up_result(expression, bound))
     else:
-        named = tuple(_named(expression, operands, table))
+        named = tuple(_look_up_named(expression, operands, table))
         wanted = tuple(name for _, name in pattern.by_name(text, result, union, table))
 
+    # Dots in the result keep the other axes in their place. Without dots anywhere, operands in braces name only those
+    # axes that matter, and the others stay in front.
     rest = plans.without(union, (*wanted, *named))
     out = wanted
     if pattern.has_dots(result):
@@ -49,17 +53,17 @@ def read(text: str, operands: tuple[Names, ...], aliases: Bindings) -> Subscript
         out = (*wanted[:at], *rest, *wanted[at:])
     elif sides and not any(pattern.has_dots(side.terms) for side in sides):
         out = (*rest, *wanted)
-    given: list[tuple[str, int]] = []
-    for key, (name, size) in aliases:
-        if size is not None:
-            given.append((bound.get(key, name or key), size))
-    return Subscripts(plans.without(union, out), out, tuple(given))
+    given = tuple(
+        (bound.get(key, name or key), size) for key, (name, size) in aliases if size is not None
+    )
+    return Subscripts(plans.without(union, out), out, given)
 
 
-def _named(
+def _look_up_named(
     expression: Expression, operands: tuple[Names, ...], table: Mapping[str, Bound]
 ) -> Iterator[str]:
     """Look up the axes named by operands in braces."""
+    # An expression may leave the operands out, "-> batch", and then names none of their axes.
     for side, names in zip(expression.operands, operands, strict=bool(expression.operands)):
         if side.ordered and [term.name for term in side.terms] != [DOTS]:
             hint = "use braces for all operands: their axes are then found by name"
@@ -68,7 +72,7 @@ def _named(
         yield from (name for _, name in pattern.by_name(expression.text, side.terms, names, table))
 
 
-def _ordered(
+def _bind_ordered(
     expression: Expression, operands: tuple[Names, ...], table: Mapping[str, Bound]
 ) -> dict[str, str]:
     """Bind the letters of ordered operands, each to one axis in all of them."""
@@ -83,6 +87,7 @@ def _ordered(
             else:
                 pattern.check_keyword(text, term, axes[0], table)
                 _bind(text, term, term.name, axes[0], number, bound)
+    # An axis that a letter binds in one operand would be summed by that letter, and kept by the dots.
     for letter, name in bound.items():
         if name in dotted:
             problem = f"axis {name!r} is {letter!r} in one operand and covered by ... in another"
@@ -119,25 +124,18 @@ def _bind(
         raise flaw(AxisClashError, problem, text, at, hint)
     for other, axis in bound.items():
         if axis == name and other != letter:
+            problem = f"{other!r} and {letter!r} both stand for axis {name!r}"
             hint = f"use one letter, or rename the axis of operand {number}"
-            raise flaw(
-                AxisClashError,
-                f"{other!r} and {letter!r} both stand for axis {name!r}",
-                text,
-                at,
-                hint,
-            )
+            raise flaw(AxisClashError, problem, text, at, hint)
 
 
-def _wanted(expression: Expression, bound: Mapping[str, str]) -> Iterator[str]:
+def _look_up_result(expression: Expression, bound: Mapping[str, str]) -> Iterator[str]:
     """Look up the axes of an ordered result."""
     for term in expression.result.terms:
-        if term.name is not None and term.name != DOTS:
-            if term.name not in bound:
-                letters = ", ".join(bound)
-                hint = suggestion(term.name, bound) or f"an axis of the result is one of: {letters}"
-                at = (term.start, term.end)
-                raise flaw(
-                    PatternError, f"{term.name!r} is not on the left", expression.text, at, hint
-                )
-            yield bound[term.name]
+        if term.name is None or term.name == DOTS:
+            continue
+        if term.name not in bound:
+            problem, letters = f"{term.name!r} is not on the left", ", ".join(bound)
+            hint = suggestion(term.name, bound) or f"an axis of the result is one of: {letters}"
+            raise flaw(PatternError, problem, expression.text, term.span, hint)
+        yield bound[term.name]
