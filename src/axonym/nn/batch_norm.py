@@ -1,4 +1,4 @@
-"""Batch normalisation, with its running statistics as an argument and a result."""
+"""Batch normalisation. A module cannot change, so the running statistics are an argument and a result of each call."""
 
 import math
 from typing import Self
@@ -29,11 +29,15 @@ __all__ = ["BatchNorm", "BatchNormState"]
 
 
 class BatchNormState(Layer):
-    """Running statistics of a `BatchNorm`, kept apart from its parameters.
+    """Running statistics of a `BatchNorm`, apart from its parameters: optimizers must not change them.
 
     Attributes:
         mean: axes {axis}.
         var: the variance, axes {axis}.
+
+    Examples:
+        >>> axn.nn.BatchNorm.init(axn.Axis("channels", 3), "batch").initial_state().var.tolist()
+        [1.0, 1.0, 1.0]
     """
 
     mean: NamedArray
@@ -45,9 +49,9 @@ class BatchNorm(Layer):
     """Normalise over the axes `over` of a batch: subtract the mean, divide by the standard deviation.
 
     Training uses the statistics of the batch and updates the running ones; `inference` uses the running ones unchanged.
-    Inside a `shard_map` that splits an axis of `over`, the statistics are those of the whole batch.
+    Inside a `shard_map` that splits an axis of `over`, the statistics are those of the global batch.
 
-    It computes in float32 or wider, and returns the dtype of its input.
+    The layer computes in float32 or wider, and returns the dtype of its input.
 
     Attributes:
         axis: the axes with separate statistics at each position, such as channels.
@@ -124,7 +128,7 @@ class BatchNorm(Layer):
         )
 
     def initial_state(self) -> BatchNormState:
-        """Return the running statistics to start from: mean zero and variance one."""
+        """Return the running statistics before training: mean zero and variance one, axes {axis}."""
         return BatchNormState(zeros(self.axis), ones(self.axis))
 
     def __call__(
@@ -135,16 +139,19 @@ class BatchNorm(Layer):
         inference: bool | None = None,
         key: jax.Array | None = None,
     ) -> tuple[NamedArray, BatchNormState]:
-        """Return the normalised input and the next running statistics, which pass no gradient.
+        """Normalise `x`, and update the running statistics.
 
-        The running variance is updated with the unbiased variance of the batch; the batch itself is normalised with
-        the biased one.
+        As in other libraries, the batch is divided by its biased standard deviation, while the running variance takes
+        in the unbiased variance.
 
         Args:
-            x: axes {axis, over}.
-            state: the running statistics, which are needed.
-            inference: whether to use them.
+            x: axes {*axis, *over}, no others.
+            state: the running statistics. It has a default only so that calls without it raise with a hint.
+            inference: whether to use the running statistics; by default what the field `inference` says.
             key: not used; every layer takes one.
+
+        Returns:
+            The result with the axes of `x`, and the next running statistics, which pass no gradient.
 
         Raises:
             AxisNotFoundError: if `x` lacks an axis.
@@ -158,57 +165,55 @@ class BatchNorm(Layer):
             hint = "y, state = norm(x, state), at first with state = norm.initial_state()"
             raise OperandError(message("BatchNorm", problem, hint=hint))
         weight, bias = auto_sharded((self.weight, self.bias))
-        if inference is None:
-            inference = self.inference
-        if inference:
+        if self.inference if inference is None else inference:
             running = auto_sharded(state)
-            y = from_inputs(_scaled)(x, running.mean, running.var, weight, bias, eps=self.eps)
+            statistics = running.mean, running.var
+            y = from_inputs(_scale_and_shift)(x, *statistics, weight, bias, eps=self.eps)
             return y, state
 
+        # Inside of a shard_map, `x` is a block: the mapping says which axes have more elements on other devices.
         split = [name for name, entry in context.mapped(self.over).items() if entry]
-        blocks = count_of(mesh_axes_of("BatchNorm", split, (), meaning="arrays"))
-        count = math.prod(map(x.axis_size, self.over)) * blocks
+        over = mesh_axes_of("BatchNorm", split, (), meaning="arrays")
+        count = math.prod(map(x.axis_size, self.over)) * count_of(over)
         if count < 2:
             problem = f"a variance needs more than {count} element"
             hint = "pass inference=True to use the running statistics"
             raise AxisSizeError(message("BatchNorm", problem, f"input has: {facts(x)}", hint=hint))
 
-        def normalized(
-            x: NamedArray,
-            weight: NamedArray | None,
-            bias: NamedArray | None,
+        def normalize(
+            x: NamedArray, weight: NamedArray | None, bias: NamedArray | None
         ) -> tuple[NamedArray, BatchNormState]:
             wide = widen(x)
-            over = mesh_axes_of("BatchNorm", split, (), meaning="arrays")
             mean = pmean(wide.mean(self.over), over=over)
+            # In two passes: the mean of squares less the squared mean would cancel where the mean is large.
             var = pmean(square(wide - mean).mean(self.over), over=over)
-            return _scaled(x, mean, var, weight, bias, eps=self.eps), BatchNormState(mean, var)
+            y = _scale_and_shift(x, mean, var, weight, bias, eps=self.eps)
+            return y, BatchNormState(mean, var)
 
-        y, batch = from_inputs(normalized)(x, weight, bias)
+        y, batch = from_inputs(normalize)(x, weight, bias)
         unbiased = batch.var * (count / (count - 1))
-        return y, BatchNormState(
-            self._moved(state.mean, batch.mean), self._moved(state.var, unbiased)
-        )
+        mean, var = self._update(state.mean, batch.mean), self._update(state.var, unbiased)
+        return y, BatchNormState(mean, var)
 
-    def _moved(self, old: NamedArray, new: NamedArray) -> NamedArray:
+    def _update(self, old: NamedArray, new: NamedArray) -> NamedArray:
+        """Move a running statistic towards that of a batch; as a carry of a scan, it keeps dtype, order and layout."""
         moved = old + (stop_gradient(new) - old) * self.momentum
         return auto_sharded(moved.astype(old.dtype).rearrange(old.names))
 
     def _check(self, x: NamedArray) -> None:
+        """Check that `x` has the axes of the layer, and no others: their statistics would silently be separate."""
         check_input("BatchNorm", x, (*self.axis, *self.fixed), (), blocks=True)
         checks.planned("BatchNorm", (x,), plans.require, x.names, self.over)
 
         extra = plans.without(x.names, (*axis_name(self.axis), *self.over))
         if extra or x.ndim > len(x.names):
-            what = "a dimension without name"
-            if extra:
-                what = f"axis {extra[0]!r}"
+            what = f"axis {extra[0]!r}" if extra else "a dimension without name"
             problem = f"the input has {what}, which the layer neither keeps statistics of nor normalises over"
             lines = (f"keeps: {shown(*self.axis)}", f"normalises over: {', '.join(self.over)}")
             raise AxisError(message("BatchNorm", problem, f"input has: {facts(x)}", *lines))
 
 
-def _scaled(
+def _scale_and_shift(
     x: NamedArray,
     mean: NamedArray,
     var: NamedArray,
@@ -217,6 +222,8 @@ def _scaled(
     *,
     eps: float,
 ) -> NamedArray:
+    """Subtract the mean, divide by the standard deviation, multiply by the weight and add the bias."""
+    # The weight goes into the scale, which is much smaller than `x`: one product per element instead of two.
     scale = rsqrt(widen(var) + eps)
     if weight is not None:
         scale = scale * widened_to(scale.dtype, weight)

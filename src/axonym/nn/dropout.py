@@ -1,4 +1,4 @@
-"""Dropout."""
+"""Dropout, as a layer and as a function. Both draw by key and named axes, so that the result has no layout in it."""
 
 import equinox as eqx
 import jax
@@ -22,7 +22,7 @@ __all__ = ["Dropout", "dropout"]
 class Dropout(Layer):
     """Set elements to zero at random and scale up the others, which keeps the expectation.
 
-    What is dropped depends on the key and on the axes in their order, never on the layout.
+    The choice depends on the key and on the axes in their order, never on the layout.
 
     Attributes:
         pdrop: the probability that an element is dropped.
@@ -31,6 +31,14 @@ class Dropout(Layer):
 
     Reference:
         Srivastava et al. (2014), Dropout: a simple way to prevent neural networks from overfitting.
+
+    Examples:
+        >>> x, drop = axn.ones({"batch": 2, "embed": 50}), axn.nn.Dropout(0.5, broadcast_axes="batch")
+        >>> y = drop(x, key=jax.random.key(0))
+        >>> sorted(set(y.array.flatten().tolist())), bool((y["batch", 0] == y["batch", 1]).all())
+        ([0.0, 2.0], True)
+        >>> drop(x, inference=True) is x
+        True
     """
 
     pdrop: float = eqx.field(static=True)
@@ -44,7 +52,7 @@ class Dropout(Layer):
         inference: bool = False,
     ) -> None:
         self.pdrop = fraction("Dropout", "pdrop", pdrop)
-        self.broadcast_axes = names_in(_pairs("Dropout", broadcast_axes))
+        self.broadcast_axes = names_in(_read_broadcast_axes("Dropout", broadcast_axes))
         self.inference = inference
 
     @property
@@ -57,12 +65,19 @@ class Dropout(Layer):
     ) -> NamedArray:
         """Drop elements of `x`.
 
+        Args:
+            x: any axes.
+            inference: whether to return `x` itself; by default what the field `inference` says.
+            key: for the choice; needed unless `pdrop` is 0 or `inference` is true.
+
+        Returns:
+            The same axes.
+
         Raises:
             OperandError: if a key is needed and missing.
             AxisNotFoundError: if `x` lacks one of `broadcast_axes`.
         """
-        if inference is None:
-            inference = self.inference
+        inference = self.inference if inference is None else inference
         together = tuple((name, None) for name in self.broadcast_axes)
         return _drop("Dropout", x, self.pdrop, together, inference, key)
 
@@ -82,25 +97,33 @@ def dropout(
         pdrop: the probability that an element is dropped.
         broadcast_axes: axes along which elements are dropped together.
         inference: whether to return `x` as it is.
-        key: what is dropped depends on it and on the axes in their order, never on the layout.
+        key: for the choice, which also depends on the axes in their order, but never on the layout.
+
+    Returns:
+        The axes of `x`.
 
     Raises:
         ArgumentError: if `pdrop` is not a probability.
         OperandError: if a key is needed and missing.
         AxisNotFoundError: if `x` lacks one of `broadcast_axes`.
         AxisSizeError: if one has another size.
+
+    Examples:
+        >>> sorted(set(axn.nn.dropout(axn.ones({"embed": 50}), 0.75, key=jax.random.key(0)).tolist()))
+        [0.0, 4.0]
     """
     rate = fraction("dropout", "pdrop", pdrop)
-    return _drop("dropout", x, rate, _pairs("dropout", broadcast_axes), inference, key)
+    return _drop(
+        "dropout", x, rate, _read_broadcast_axes("dropout", broadcast_axes), inference, key
+    )
 
 
-def _pairs(function: str, broadcast_axes: AxisSelection | None) -> Pairs:
+def _read_broadcast_axes(function: str, broadcast_axes: AxisSelection | None) -> Pairs:
+    # A key by position lands here, where other libraries have it.
     if hasattr(broadcast_axes, "dtype") and not isinstance(broadcast_axes, str):
         problem = f"broadcast_axes must be axes, not {type_text(broadcast_axes)}"
         raise OperandError(message(function, problem, hint="pass a key by its name: key=..."))
-    if broadcast_axes is None:
-        return ()
-    return selection(broadcast_axes, function)
+    return () if broadcast_axes is None else selection(broadcast_axes, function)
 
 
 def _drop(
@@ -122,17 +145,19 @@ def _drop(
         )
     checks.require(function, x, dict(together), "input", role=" of broadcast_axes")
     keep = 1 - pdrop
-    kept = _mask(function, x, together, key, keep)
-    if keep:
-        x = x / keep
-    return where(kept, x, 0)
+    mask = _draw_mask(function, x, together, key, keep)
+    # A probability of 1 drops everything; a division by zero would leave NaN in the gradients.
+    return where(mask, x / keep if keep else x, 0)
 
 
-def _mask(function: str, x: NamedArray, together: Pairs, key: jax.Array, keep: float) -> NamedArray:
-    """Draw what to keep; anonymous dimensions of `x` are named for the draw, so that each element has its own draw."""
+def _draw_mask(
+    function: str, x: NamedArray, together: Pairs, key: jax.Array, keep: float
+) -> NamedArray:
+    """Draw which elements to keep, together along the axes `together`."""
     shape = shape_of(function, x.array, x.names)
     unnamed = shape[: len(shape) - len(x.names)]
+    # Anonymous dimensions get names for the draw: without one, all their positions would share a draw.
     named = tuple(Axis(f"anonymous {i}", size) for i, size in enumerate(unnamed))
 
-    drawn = random.bernoulli(key, (*named, *without_axes(x.axes, dict(together))), keep)
-    return drawn.untag(*axis_name(named))
+    mask = random.bernoulli(key, (*named, *without_axes(x.axes, dict(together))), keep)
+    return mask.untag(*axis_name(named))

@@ -1,4 +1,4 @@
-"""Tables of vectors, looked up by integer ids."""
+"""Tables of vectors: a layer looks them up by integer ids, and its transpose gives the logits of a language model."""
 
 import dataclasses
 import math
@@ -26,12 +26,21 @@ __all__ = ["Embedding"]
 
 
 class Embedding(Layer):
-    """Look up vectors over `Embed` by integer ids, positions along `Vocab`.
+    """Look up vectors over `Embed` by integer ids, which are positions along `Vocab`.
+
+    The same table may serve as the last layer of a language model, see `unembed`.
 
     Attributes:
         weight: axes {Vocab, Embed}.
         Vocab: the axis of ids.
         Embed: the axes of a vector.
+
+    Examples:
+        >>> Vocab, Embed = axn.make_axes(vocab=10, embed=4)
+        >>> embedding = axn.nn.Embedding.init(Vocab, Embed, key=jax.random.key(0))
+        >>> x = embedding(axn.named([3, 1, 4], "pos"))
+        >>> x.shape, embedding.unembed(x).shape
+        ({'pos': 3, 'embed': 4}, {'pos': 3, 'vocab': 10})
     """
 
     weight: NamedArray
@@ -48,27 +57,39 @@ class Embedding(Layer):
         init_scale: float = 1.0,
         initializer: Initializer | None = None,
     ) -> Self:
-        """Make a table; by default, the standard deviation is `init_scale` over the square root of Embed's size."""
+        """Make a table.
+
+        Args:
+            Vocab: the axis of ids.
+            Embed: the axes of a vector.
+            key: for the weight.
+            init_scale: a factor for the default initializer.
+            initializer: makes the weight, axes {Vocab, *Embed}; by default `fan_in` of the size of `Embed`, whose
+                standard deviation is one over the square root of that size: vectors have a length of about one.
+
+        Raises:
+            AxisClashError: if `Vocab` is also an axis of `Embed`.
+        """
         Vocab, embed = sized(Vocab, "Embedding.init"), spec(Embed, "Embedding.init")
         if initializer is None:
             initializer = fan_in(axis_size(embed), init_scale)
         return cls(drawn("Embedding.init", initializer, key, (Vocab, *embed)), Vocab, embed)
 
     def __call__(self, ids: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
-        """Call `embed`; `key` is not used, every layer takes one."""
+        """Call `embed`; `key` is not used, since every layer takes one."""
         return self.embed(ids)
 
     @in_scope
     def embed(self, ids: NamedArray) -> NamedArray:
-        """Look up the vectors of `ids`; negative ids count from the end, ids out of range give NaN.
+        """Look up the vectors of `ids`.
 
-        `axonym.debug.checks` reports both.
+        Negative ids count from the end, and ids out of range give NaN; `axonym.debug.checks` reports both.
 
         Args:
-            ids: axes {...}, integers.
+            ids: integers, axes {...}.
 
         Returns:
-            Axes {..., Embed}.
+            Axes {..., *Embed}.
 
         Raises:
             AxisClashError: if `ids` already has an axis of `Embed`.
@@ -76,11 +97,11 @@ class Embedding(Layer):
         """
         check_input("Embedding", ids, (), self.Embed)
         integers("Embedding", "ids", ids)
-        if (
-            current_report() is not None
-        ):  # one that is too large is reported by what reads the table
-            held, room = f"ids have: {facts(ids)}", f"{self.Vocab.name}={self.Vocab.size}"
-            expect("Embedding", "id", ids.array, 0, math.inf, held, room=room)
+        if current_report() is not None:
+            # Negative ids only, which are legal for an index: `look_up` reports those that are too large.
+            there, room = f"ids have: {facts(ids)}", f"{self.Vocab.name}={self.Vocab.size}"
+            expect("Embedding", "id", ids.array, 0, math.inf, there, room=room)
+        # Vectors take the place of ids in the order of axes, wherever the lookup puts `Embed`.
         vectors = look_up(self.weight, self.Vocab, ids)
         return auto_sharded(vectors.rearrange((*ids.names, *axis_name(self.Embed))))
 
@@ -89,7 +110,10 @@ class Embedding(Layer):
         """Multiply by the transposed table, from `Embed` to logits over `Vocab`.
 
         Args:
-            x: axes {Embed, ...}.
+            x: axes {*Embed, ...}.
+
+        Returns:
+            Axes {..., Vocab}.
 
         Raises:
             AxisNotFoundError: if `x` lacks an axis of `Embed`.
@@ -101,13 +125,16 @@ class Embedding(Layer):
     def resize_embeddings(self, new_size: int, key: jax.Array | None = None) -> Self:
         """Return a table with another number of rows, which keeps the first ones.
 
-        Each new row is the mean of all old ones; with a key, it is drawn from a normal distribution, truncated at three
-        standard deviations, with mean and standard deviation of the old rows for each feature. A language model then
-        gives new tokens no more than average weight at the start.
+        Without a key, each new row is the mean of all old ones. With a key, new rows are drawn: each feature has the
+        mean and standard deviation of the old rows, in a normal distribution that is truncated at three standard
+        deviations. Either way, a language model gives new tokens no more than average weight at the start.
 
         Args:
-            new_size: the new number of rows.
+            new_size: the new number of rows; fewer rows drop the last ones.
             key: for the new rows.
+
+        Returns:
+            A layer whose `Vocab` has the new size.
 
         Raises:
             AxisSizeError: if `new_size` is negative.
@@ -121,10 +148,12 @@ class Embedding(Layer):
         more = new_size - self.Vocab.size
         if more <= 0:
             return dataclasses.replace(self, weight=self.weight[Vocab.name, :new_size], Vocab=Vocab)
+        # Computed in float32 or wider, and rounded once, at the end.
         New, old = Vocab.resize(more), widen(self.weight)
         rows = old.mean(Vocab.name).broadcast_axis(New)
         if key is not None:
-            drawn = random.truncated_normal(key, rows.axes, -3.0, 3.0, old.dtype)
-            rows = drawn * old.std(Vocab.name) + rows
+            rows += random.truncated_normal(key, rows.axes, -3.0, 3.0, old.dtype) * old.std(
+                Vocab.name
+            )
         weight = concatenate(Vocab.name, (self.weight, rows.astype(self.weight.dtype)))
         return dataclasses.replace(self, weight=weight, Vocab=Vocab)
