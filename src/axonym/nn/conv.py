@@ -1,4 +1,8 @@
-"""Convolutions over named axes."""
+"""Convolutions, and their transposes, over any number of named axes, in any layout on devices.
+
+`lax` has one batch dimension, so others are merged into it. XLA gets gradients wrong where a spatial axis is split (see
+`faults.split_windows`): there, each device convolves its block, and neighbours exchange the edges of their blocks.
+"""
 
 import math
 import operator
@@ -37,6 +41,8 @@ __all__ = ["Conv", "ConvTranspose"]
 
 
 class _Conv(Layer):
+    """The fields and the product that both convolutions share."""
+
     weight: NamedArray
     bias: NamedArray | None
     Spatial: tuple[str | Axis, ...] = eqx.field(static=True)
@@ -48,11 +54,12 @@ class _Conv(Layer):
     dilation: tuple[int, ...] = eqx.field(static=True)
     groups: int = eqx.field(static=True)
 
-    def _check(self, x: NamedArray) -> tuple[Names, tuple[int, ...]]:
+    def _read_spatial_axes(self, x: NamedArray) -> tuple[Names, tuple[int, ...]]:
         """Check the input, and return the names and sizes of its spatial axes."""
         function = type(self).__name__
         if not isinstance(x, Core):
             raise checks.unnamed(function, x, self.In.name)
+        # Inside of the kernel, the weight's name of `Out` may be `<name>.out`, which the input must not have either.
         stored = Axis(self.weight.names[0], self.Out.size)
         sized = tuple(axis for axis in self.Spatial if isinstance(axis, Axis))
         check_input(function, x, (self.In, *sized), (self.Out, stored), blocks=self.groups == 1)
@@ -63,17 +70,14 @@ class _Conv(Layer):
     @property
     def _spans(self) -> list[int]:
         """The distance between the ends of the kernel along each axis."""
-        return [
-            apart * (size - 1) for size, apart in zip(self.kernel_size, self.dilation, strict=True)
-        ]
+        sizes = zip(self.kernel_size, self.dilation, strict=True)
+        return [dilation * (size - 1) for size, dilation in sizes]
 
     def _apply(self, x: NamedArray, spatial: Names, **options: object) -> NamedArray:
         """Convolve with the weight, and add the bias."""
         options |= {"rhs_dilation": self.dilation, "feature_group_count": self.groups}
-        operands = (x.names, self.weight.names)
-        kernel = _convolution(
-            operands, spatial, self.In.name, self.Out.name, tuple(options.items())
-        )
+        operands, settings = (x.names, self.weight.names), tuple(options.items())
+        kernel = _make_kernel(operands, spatial, self.In.name, self.Out.name, settings)
 
         def run(x: NamedArray, weight: NamedArray) -> NamedArray:
             return wrap(x, kernel.call(x.array, weight.array), kernel.names)
@@ -85,11 +89,13 @@ class Conv(_Conv):
     """Convolve along the axes `Spatial`, from channels `In` to channels `Out`.
 
     There may be any number of spatial axes. All other axes of the input are batch axes, in any position. The result has
-    the axes of the input in their order, with `Out` in place of `In`; spatial axes keep their names and change sizes.
+    the axes of the input in their order; `Out` replaces `In`, and spatial axes keep their names and change sizes.
 
     The weight has its own axes, so that a mapping for activations never splits a kernel: `kernel.<name>` for each
     spatial axis and, with several groups, `group.<in>` for the inputs of one group. If `Out` has the name of `In`, the
     weight calls it `<name>.out`, as in `Linear`, unless there are groups.
+
+    As in other libraries of neural networks, the kernel is not flipped: the sums are those of a cross-correlation.
 
     Attributes:
         weight: axes {Out, In, kernel...}.
@@ -101,8 +107,16 @@ class Conv(_Conv):
         stride: the step along each.
         padding: the number of zeros on each side of each, or "SAME" or "VALID".
         dilation: the distance between neighbours in the kernel, along each.
-        groups: the number of parts of `In` and `Out`; each part of `Out` sees only its part of `In`. With one group per
-            input channel, the convolution is depthwise.
+        groups: the number of parts of `In` and `Out`; each part of `Out` sees only its part of `In`. The convolution
+            is depthwise if there are as many groups as input channels.
+
+    Examples:
+        >>> Time, Channels, Features = axn.make_axes(time=5, channels=1, features=2)
+        >>> conv = axn.nn.Conv.init("time", Channels, Features, kernel_size=3, key=jax.random.key(0))
+        >>> conv.weight.shape
+        {'features': 2, 'channels': 1, 'kernel.time': 3}
+        >>> conv(axn.ones((Time, Channels))).shape
+        {'time': 3, 'features': 2}
     """
 
     @classmethod
@@ -144,22 +158,12 @@ class Conv(_Conv):
         Examples:
             >>> Channels, Features = axn.make_axes(channels=3, features=8)
             >>> conv = axn.nn.Conv.init(("height", "width"), Channels, Features, 3, stride=2, key=jax.random.key(0))
-            >>> conv(axn.ones(axn.make_axes(batch=2, height=9, width=9, channels=3))).axes
-            (Axis(name='batch', size=2), Axis(name='height', size=4), Axis(name='width', size=4), \
-Axis(name='features', size=8))
+            >>> conv(axn.ones({"batch": 2, "height": 9, "width": 9, "channels": 3})).shape
+            {'batch': 2, 'height': 4, 'width': 4, 'features': 8}
         """
-        made = _parameters(
-            "Conv.init",
-            Spatial,
-            In,
-            Out,
-            kernel_size,
-            groups,
-            use_bias,
-            initializer,
-            key,
+        weight, bias, spatial, kernel, groups = _make_parameters(
+            "Conv.init", Spatial, In, Out, kernel_size, groups, use_bias, initializer, key
         )
-        weight, bias, spatial, kernel, groups = made
         count = len(spatial)
         steps = each("Conv.init", "stride", stride, count)
         apart = each("Conv.init", "dilation", dilation, count)
@@ -170,15 +174,18 @@ Axis(name='features', size=8))
         """Apply the layer.
 
         Args:
-            x: axes {Spatial..., In, ...}.
+            x: axes {*Spatial, In, ...}.
             key: not used; every layer takes one.
+
+        Returns:
+            Axes {*Spatial, Out, ...}; the size of a spatial axis is the number of positions of the kernel.
 
         Raises:
             AxisNotFoundError: if `x` lacks an axis.
             AxisSizeError: if an axis has another size, or the kernel does not fit.
             AxisClashError: if `x` already has `Out`.
         """
-        names, sizes = self._check(x)
+        names, sizes = self._read_spatial_axes(x)
         windows = [span + 1 for span in self._spans]
         check_fit("Conv", names, sizes, windows, self.padding, facts(x))
         return self._apply(x, names, window_strides=self.stride, padding=self.padding)
@@ -187,9 +194,9 @@ Axis(name='features', size=8))
 class ConvTranspose(_Conv):
     """Apply a transposed convolution, as the gradient of `Conv` does.
 
-    With the settings of a `Conv`, it maps the sizes of that layer's result back to those of its input. The weight has
-    the axes of `Conv`, {Out, In, kernel...}: for the transpose of a given `Conv`, take its weight, flip the kernel axes
-    and exchange inputs and outputs.
+    It reverses the sizes: with the settings of a `Conv`, it takes inputs of the size of that layer's result, and gives
+    results of the size of its input. The weight has the axes of `Conv`, {Out, In, kernel...}: for the transpose of a
+    given `Conv`, take its weight, flip the kernel axes and exchange inputs and outputs.
 
     Attributes:
         weight: axes {Out, In, kernel...}, named as in `Conv`.
@@ -199,7 +206,7 @@ class ConvTranspose(_Conv):
         Out: the axis that replaces it.
         kernel_size: the size of the kernel along each spatial axis.
         stride: the distance in the result between neighbours of the input, along each.
-        padding: how much to cut off on each side of the result, along each; "SAME" multiplies sizes by `stride`.
+        padding: how much to cut off on each side of the result, along each axis; "SAME" multiplies sizes by `stride`.
         dilation: the distance between neighbours in the kernel, along each.
         groups: the number of parts of `In` and `Out`.
         output_padding: how much longer the result is at its end, along each: with a stride, a `Conv` maps several sizes
@@ -207,6 +214,12 @@ class ConvTranspose(_Conv):
 
     Reference:
         Dumoulin, Visin (2016), A guide to convolution arithmetic for deep learning.
+
+    Examples:
+        >>> Time, Channels = axn.make_axes(time=4, channels=3)
+        >>> up = axn.nn.ConvTranspose.init("time", Channels, Channels, 2, stride=2, key=jax.random.key(0))
+        >>> up(axn.ones((Time, Channels))).shape
+        {'time': 8, 'channels': 3}
     """
 
     output_padding: tuple[int, ...] = eqx.field(static=True)
@@ -228,20 +241,30 @@ class ConvTranspose(_Conv):
         use_bias: bool = True,
         initializer: Initializer | None = None,
     ) -> Self:
-        """Make a layer as `Conv.init` does; `output_padding` must be less than the stride."""
+        """Make a layer as `Conv.init` does, with its arguments.
+
+        Args:
+            Spatial: the axes to slide along, or their names.
+            In: the axis to sum over.
+            Out: the axis of the result.
+            kernel_size: the size of the kernel.
+            key: for weight and bias.
+            stride: the distance in the result between neighbours of the input.
+            padding: how much to cut off on each side of the result, in the forms of `Conv.init`.
+            output_padding: how much longer the result is at its end; less than the stride.
+            dilation: the distance between neighbours in the kernel.
+            groups: the number of independent parts.
+            use_bias: whether to add a bias.
+            initializer: see `Conv.init`.
+
+        Raises:
+            ArgumentError: if a setting is invalid, or does not have one entry for each axis.
+            AxisClashError: if an axis is given twice.
+        """
         function = "ConvTranspose.init"
-        made = _parameters(
-            function,
-            Spatial,
-            In,
-            Out,
-            kernel_size,
-            groups,
-            use_bias,
-            initializer,
-            key,
+        weight, bias, spatial, kernel, groups = _make_parameters(
+            function, Spatial, In, Out, kernel_size, groups, use_bias, initializer, key
         )
-        weight, bias, spatial, kernel, groups = made
         count = len(spatial)
         steps = each(function, "stride", stride, count)
         apart = each(function, "dilation", dilation, count)
@@ -254,38 +277,50 @@ class ConvTranspose(_Conv):
         return cls(weight, bias, spatial, In, Out, kernel, steps, sides, apart, groups, extra)
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
-        """Apply the layer to `x`, axes {Spatial..., In, ...}; the errors are those of `Conv`."""
-        names, sizes = self._check(x)
-        self._check_left(x, names, sizes)
-        ones = (1,) * len(names)
-        return self._apply(
-            x, names, window_strides=ones, padding=self._sides(), lhs_dilation=self.stride
-        )
+        """Apply the layer.
 
-    def _check_left(self, x: NamedArray, names: Names, sizes: tuple[int, ...]) -> None:
-        """Check that the padding does not exceed the result; that of "SAME" and "VALID" never does."""
-        if isinstance(self.padding, str):
+        Args:
+            x: axes {*Spatial, In, ...}.
+            key: not used; every layer takes one.
+
+        Returns:
+            Axes {*Spatial, Out, ...}.
+
+        Raises:
+            AxisNotFoundError: if `x` lacks an axis.
+            AxisSizeError: if an axis has another size, or the padding would cut off more than the result.
+            AxisClashError: if `x` already has `Out`.
+        """
+        names, sizes = self._read_spatial_axes(x)
+        self._check_cut(x, names, sizes)
+        # The transpose of a convolution is one with stride 1 over an input with zeros between its elements.
+        steps, sides = (1,) * len(names), self._compute_padding()
+        return self._apply(x, names, window_strides=steps, padding=sides, lhs_dilation=self.stride)
+
+    def _check_cut(self, x: NamedArray, names: Names, sizes: tuple[int, ...]) -> None:
+        """Check that the padding does not exceed the result."""
+        if isinstance(self.padding, str):  # "SAME" and "VALID" cut off less than the kernel adds
             return
         reach = map(operator.add, self._spans, self.output_padding)
         cuts = map(sum, self.padding)
         for name, size, more, step, cut in zip(names, sizes, reach, self.stride, cuts, strict=True):
-            made = max((size - 1) * step + 1, 0) + more
-            if cut > made:
-                problem = f"axis {name!r} of size {size} becomes {made}, less than the padding of {cut} to remove"
+            full = max((size - 1) * step + 1, 0) + more
+            if cut > full:
+                problem = f"axis {name!r} of size {size} becomes {full}, less than the padding of {cut} to remove"
                 least = -(-(cut - more) // step) + 1
                 hint = f"give the axis a size of at least {least}, or the layer less padding"
                 raise AxisSizeError(
                     message("ConvTranspose", problem, f"input has: {facts(x)}", hint=hint)
                 )
 
-    def _sides(self) -> tuple[tuple[int, int], ...]:
-        """Return the padding of the convolution that is the transpose."""
+    def _compute_padding(self) -> tuple[tuple[int, int], ...]:
+        """Return the padding of the convolution that is the transpose: what the kernel adds, less what is cut off."""
         sides: list[tuple[int, int]] = []
         settings = zip(self._spans, self.stride, self.output_padding, strict=True)
         for i, (span, step, extra) in enumerate(settings):
             low = high = 0
             if self.padding == "SAME":
-                # Of what the kernel makes of one element, `step` elements stay: the rest is cut off on both sides.
+                # The kernel makes `span + 1` elements of one; all but `step` of them are cut off, on both sides.
                 excess = span + 1 - step + extra
                 low = max(excess, 0) // 2
                 high = max(excess, 0) - low
@@ -296,7 +331,7 @@ class ConvTranspose(_Conv):
         return tuple(sides)
 
 
-def _parameters(
+def _make_parameters(
     function: str,
     Spatial: AxisSelection,
     In: Axis,
@@ -321,25 +356,22 @@ def _parameters(
         problem = f"{groups} groups do not divide both axes evenly"
         raise ArgumentError(message(function, problem, f"In: {shown(In)}", f"Out: {shown(Out)}"))
     kernel = each(function, "kernel_size", kernel_size, len(given))
-    inputs = In
-    if groups > 1:
-        inputs = Axis(f"group.{In.name}", In.size // groups)
+    inputs = In if groups == 1 else Axis(f"group.{In.name}", In.size // groups)
     (stored,) = stored_outputs((inputs,), (Out,))
     window = [Axis(f"kernel.{name}", size) for name, size in zip(names, kernel, strict=True)]
 
+    # The default of torch; `or 1` is for an axis or a kernel of size zero.
     limit = 1 / math.sqrt(math.prod(kernel) * inputs.size or 1)
     draw = uniform(-limit, limit)
     weight_key, bias_key = jax.random.split(key)
     make = between(initializer or draw, (inputs, *window), stored)
     weight = drawn(function, make, weight_key, (stored, inputs, *window))
-    bias = None
-    if use_bias:
-        bias = draw(bias_key, (Out,))
+    bias = draw(bias_key, (Out,)) if use_bias else None
     return weight, bias, selectors(given), kernel, groups
 
 
 @up_to_renaming("operands", "spatial", "feature", "out")
-def _convolution(
+def _make_kernel(
     operands: tuple[Names, Names],
     spatial: Names,
     feature: str,
@@ -356,43 +388,34 @@ def _convolution(
         x, weight = x.astype(dtype), weight.astype(dtype)
 
         mesh = find_mesh(x)
-        entries, filters = (
-            find_entries(x, names),
-            find_entries(weight, stored),
-        )
-        ways = [partition.count_shards(mesh, entry) for entry in entries]
-        typed = any(map(explicit.has_explicit_axes, (x, weight)))
-        manual = choose_manual_axes(mesh, [*entries, *filters], typed)
+        entries, filters = find_entries(x, names), find_entries(weight, stored)
+        shards = [partition.count_shards(mesh, entry) for entry in entries]
+        is_explicit = any(map(explicit.has_explicit_axes, (x, weight)))
+        manual = choose_manual_axes(mesh, [*entries, *filters], is_explicit)
 
         at = [i + x.ndim for i in core]
         settings = dict(options)
-        plain: Callable[..., jax.Array] = partial(_convolve, core=at, ways=ways, **settings)
+        plain: Callable[..., jax.Array] = partial(_convolve, core=at, shards=shards, **settings)
         call = plain
 
         groups = settings["feature_group_count"]
         wanted = find_entries(x, names, is_even=False)
         if must_convolve_in_blocks(mesh, wanted, at[1:], groups, filters[0], manual):
-            call = partial(
-                _by_blocks,
-                core=at,
-                entries=entries,
-                filters=filters,
-                manual=manual,
-                **settings,
-            )
-        if not typed:
+            layout = {"entries": entries, "filters": filters, "manual": manual}
+            call = partial(_convolve_blocks, core=at, **layout, **settings)
+        if not is_explicit:
             return call(x, weight)
-        shape = jax.eval_shape(
-            plain, *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (x, weight))
-        ).shape
+        # Explicit axes want the type of the result before it is computed. Types without sharding give its shape.
+        operands = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (x, weight)]
+        shape = jax.eval_shape(plain, *operands).shape
         anonymous = tuple(range(x.ndim - len(names)))
         labels = (*anonymous, *(None if name == feature else name for name in names))
         results = (*anonymous, *target)
-        # A spatial axis whose new size does not divide is made whole; the mapping is applied later.
-        decided: dict[str, assignment.Entry] = dict.fromkeys(spatial, ())
-        for name, i in zip(spatial, at[1:], strict=True):
-            if not shape[i] % ways[i]:
-                decided[name] = entries[i]
+        # A spatial axis whose new size cannot be split evenly is replicated here; `auto_sharded` shards it later.
+        decided: dict[str, assignment.Entry] = {
+            name: () if shape[i] % shards[i] else entries[i]
+            for name, i in zip(spatial, at[1:], strict=True)
+        }
         kinds = labels, (out, *(None for _ in stored[1:]))
         table = explicit.choose(results, kinds, (x, weight), decided)
         result: jax.Array = auto.local(call, [x, weight], list(plans.values_at(table, results)))
@@ -401,7 +424,7 @@ def _convolution(
     return kernels.Kernel(target, body)
 
 
-def _by_blocks(
+def _convolve_blocks(
     x: jax.Array,
     weight: jax.Array,
     *,
@@ -419,48 +442,50 @@ def _by_blocks(
         weight: the weight.
         core: the dimensions of the input to convolve over, the feature first.
         entries: the mesh axes of each dimension of the input.
-        filters: those of the weight; its output axes also split the result if they are free.
+        filters: those of the weight; its output axes also split the result if they split no axis of the input.
         manual: the mesh axes that become Manual.
         padding: as in `lax`, like all other options.
     """
-    mesh, has = find_mesh(x), list(entries)
+    mesh, sharding = find_mesh(x), list(entries)
     feature, *spatial = core
 
-    summed, out = has[feature], filters[0]
+    # A mesh axis can split one axis of the result: where `x` has it, the outputs of the weight are gathered.
+    summed, out = sharding[feature], filters[0]
     if set(out).intersection(*entries):
         out = ()
     groups = options["feature_group_count"]
     if groups > 1:
         # A device that has an input of a group has all inputs of the group, and computes its outputs.
-        whole = [
+        even = [
             entry for entry in (summed, out) if not groups % partition.count_shards(mesh, entry)
         ]
-        summed, out = (), max(whole, key=bool, default=())
-        has[feature] = out
+        summed, out = (), max(even, key=bool, default=())
+        sharding[feature] = out
         options["feature_group_count"] = groups // partition.count_shards(mesh, out)
 
-    slides = _slides(x, weight, spatial, padding, options)
-    has, edges, sides = choose_blocks(mesh, has, slides)
+    slides = _find_slides(x, weight, spatial, padding, options)
+    sharding, edges, sides = choose_blocks(mesh, sharding, slides)
 
     # Sums over devices, also those of gradients, are more exact in float32.
     dtype, wide = x.dtype, at_least_float32(x.dtype)
-    spread = set(out).union(*has)
+    spread = set(out).union(*sharding)
 
     def convolve(x: jax.Array, weight: jax.Array) -> jax.Array:
+        # Both vary before the cast: transposed, the sum of gradients over devices then comes after it, in `wide`.
         x = tracing.varying(x, spread).astype(dtype)
         weight = tracing.varying(weight, spread).astype(dtype)
-        x = add_edges(x, edges, has)
-        y = _convolve(x, weight, core=core, ways=[1] * x.ndim, padding=sides, **options)
+        x = add_edges(x, edges, sharding)
+        y = _convolve(x, weight, core=core, shards=[1] * x.ndim, padding=sides, **options)
         if summed:
             y = lax.psum(y.astype(wide), summed).astype(dtype)
         return y
 
-    results = list(has)
+    results = list(sharding)
     results[feature] = out
     kernel = [out, summed, *[()] * len(spatial)]
     y = jax.shard_map(
         convolve,
-        in_specs=(Layout(has).spec, Layout(kernel).spec),
+        in_specs=(Layout(sharding).spec, Layout(kernel).spec),
         out_specs=Layout(results).spec,
         axis_names=manual,
         mesh=context.mesh_for_blocks(mesh),
@@ -468,7 +493,7 @@ def _by_blocks(
     return trim(y, slides)
 
 
-def _slides(
+def _find_slides(
     x: jax.Array,
     weight: jax.Array,
     spatial: Sequence[int],
@@ -480,6 +505,7 @@ def _slides(
     apart = options.get("lhs_dilation", (1,) * len(spatial))
     dilations = zip(weight.shape[2:], options["rhs_dilation"], strict=True)
     windows = [dilation * (size - 1) + 1 for size, dilation in dilations]
+    # Blocks pad differently, at the ends of the whole array or between them: "SAME" becomes numbers first.
     if isinstance(padding, str):
         padding = tuple(lax.padtype_to_pads(sizes, windows, steps, padding))
     slides = map(Slide, sizes, windows, steps, padding, apart)
@@ -487,32 +513,30 @@ def _slides(
 
 
 def _convolve(
-    x: jax.Array, weight: jax.Array, *, core: Sequence[int], ways: Sequence[int], **options: Any
+    x: jax.Array, weight: jax.Array, *, core: Sequence[int], shards: Sequence[int], **options: Any
 ) -> jax.Array:
     """Convolve over the dimensions `core`, the feature first; `lax` has one batch dimension beside them.
 
-    To merge several into one, a dimension that is split over devices is put first, so that a reshape leaves each
-    element on its device. If several are split, their blocks become separate dimensions, which are put first.
+    A reshape merges several batch dimensions into one. It moves no element to another device if the split dimension is
+    the first one. If several are split, each becomes two, blocks and positions within a block, and blocks come first.
     """
     x = separate_padding(x)
     kernel = tuple(range(weight.ndim))
-    batch = sorted(set(range(x.ndim)) - set(core), key=lambda at: ways[at] == 1)
+    batch = sorted(set(range(x.ndim)) - set(core), key=lambda at: shards[at] == 1)
     if len(batch) == 1:
         places = (batch[0], *core)
         spec = lax.ConvDimensionNumbers(places, kernel, places)
         result: jax.Array = lax.conv_general_dilated(x, weight, dimension_numbers=spec, **options)
         return result
-    split = [at for at in batch if ways[at] > 1]
-    if len(split) == 1:
+    split = [at for at in batch if shards[at] > 1]
+    if len(split) == 1:  # it is the first one already, by the order of `batch`
         split = []
+    # Where each dimension of `x` begins after the split ones have become two.
     firsts: list[int] = []
     sizes: list[int] = []
     for at, size in enumerate(x.shape):
         firsts.append(len(sizes))
-        if at in split:
-            sizes.append(ways[at])
-            size //= ways[at]
-        sizes.append(size)
+        sizes += [shards[at], size // shards[at]] if at in split else [size]
 
     blocks = [firsts[at] for at in split]
     within = [block + 1 for block in blocks]
@@ -527,6 +551,7 @@ def _convolve(
     spec = lax.ConvDimensionNumbers(places, kernel, places)
     y = lax.conv_general_dilated(merged, weight, dimension_numbers=spec, **options)
 
+    # The way back: only the dimensions of `core` have other sizes now.
     y = y.reshape(*apart.shape[:lead], *y.shape[1:])
     y = lax.transpose(y, [order.index(i) for i in range(len(order))])
     shape = list(x.shape)

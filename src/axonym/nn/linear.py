@@ -1,4 +1,4 @@
-"""Linear maps between named axes."""
+"""Linear maps between named axes: a weight has the axes to sum over and those of the result, whatever their number."""
 
 from collections.abc import Callable
 from typing import Self
@@ -25,16 +25,24 @@ class Linear(Layer):
     """Replace the axes `In` by `Out`: multiply by a weight, and add a bias.
 
     `In` and `Out` are one axis, several, or none. A name may be on both sides: the weight then calls the output side
-    `<name>.out`, and the result has the plain name. A mapping for the name then lays out only the input side of the
-    weight, since its mesh axes are taken; the output side needs an entry for `<name>.out`.
+    `<name>.out`, and the result has the plain name. A mapping for the name then shards only the input side of the
+    weight, since a mesh axis can shard one axis of an array; the output side needs an entry for `<name>.out`.
 
     Attributes:
-        weight: axes {In, Out}.
-        bias: axes {Out}, or None.
+        weight: axes {*In, *Out}.
+        bias: axes {*Out}, or None.
         In: the axes to sum over.
         Out: the axes that replace them.
-        dot_general: what multiplies, with the signature of `jax.lax.dot_general`, the default. It may be a module with
-            arrays; in stacked layers, these have a leading dimension for the layers.
+        dot_general: the function that multiplies, with the signature of `jax.lax.dot_general`, the default. It may be a
+            module with arrays; in stacked layers, these have a leading dimension for the layers.
+
+    Examples:
+        >>> Embed, Heads, HeadDim = axn.make_axes(embed=8, heads=2, head_dim=4)
+        >>> query = axn.nn.Linear.init(Embed, (Heads, HeadDim), key=jax.random.key(0))
+        >>> query(axn.ones({"batch": 3, "embed": 8})).shape
+        {'batch': 3, 'heads': 2, 'head_dim': 4}
+        >>> axn.nn.Linear.init(Embed, Embed, key=jax.random.key(0)).weight.shape
+        {'embed': 8, 'embed.out': 8}
     """
 
     weight: NamedArray
@@ -63,10 +71,11 @@ class Linear(Layer):
             Out: the axes of the result.
             key: for the weight; the bias starts at zero.
             use_bias: whether there is one.
-            out_first: store the weight as {Out, In}; by default as {In, Out}, whose product needs no transpose.
+            out_first: whether to store the weight as {*Out, *In}, as torch does; the order {*In, *Out} needs no
+                transpose.
             init_scale: a factor for the default initializer.
             initializer: makes the weight; by default `fan_in` of the size of `In`.
-            dot_general: what multiplies; see `axonym.quant` for quantised products.
+            dot_general: the function that multiplies; see `axonym.quant` for quantised products.
 
         Raises:
             AxisClashError: if the weight would have an axis `<name>.out` twice.
@@ -81,21 +90,23 @@ class Linear(Layer):
         weight = drawn("Linear.init", between(initializer, inputs, stored), key, axes)
         bias = made_if(use_bias, zeros, outputs)
 
-        if jax.tree_util.all_leaves(
-            [dot_general]
-        ):  # a function, which transformations reject as a leaf
+        # Transformations reject a plain function as a leaf; a `Partial` is a node that holds it.
+        if jax.tree_util.all_leaves([dot_general]):
             dot_general = jax.tree_util.Partial(dot_general)
         return cls(weight, bias, inputs, outputs, dot_general)
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
-        """Apply the layer; the result has the axes of `x` without `In`, then `Out`.
+        """Apply the layer.
 
         Inside `shard_map`, the weight may be a local block. If that splits `In`, the result is a partial sum: use a
         layer without bias, and `axn.psum`.
 
         Args:
-            x: axes {In, ...}.
+            x: axes {*In, ...}, in any order.
             key: not used; every layer takes one.
+
+        Returns:
+            Axes {..., *Out}: those of `x` without `In`, in their order, then `Out`.
 
         Raises:
             AxisNotFoundError: if `x` lacks an axis of `In`.
@@ -103,25 +114,25 @@ class Linear(Layer):
             AxisClashError: if `x` already has an axis of `Out`, or the `<name>.out` of the weight.
         """
         stored = stored_outputs(self.In, self.Out)
+        # A second axis of the name of a stored output would be multiplied position by position.
         check_input("Linear", x, self.In, (*self.Out, *stored), blocks=True)
 
         y = multiply(x, self.weight, self.In, self.dot_general)
         if stored != self.Out:
             plain = {derived: name for name, derived in derived_names(self.In, self.Out).items()}
-            y = auto_sharded(rename(y, plain))
+            y = auto_sharded(rename(y, plain))  # the mapping may shard the plain name otherwise
         return add_bias(y, self.bias)
 
 
 def _check_distinct(
-    inputs: tuple[Axis, ...],
-    outputs: tuple[Axis, ...],
-    stored: tuple[Axis, ...],
+    inputs: tuple[Axis, ...], outputs: tuple[Axis, ...], stored: tuple[Axis, ...]
 ) -> None:
+    """Check that no input is called `<name>.out` beside an output that the weight would call so."""
     names, _ = names_and_sizes((*inputs, *stored))
-    for kept, out in zip(stored, outputs, strict=True):
-        if names.count(kept.name) > 1:
+    for own, out in zip(stored, outputs, strict=True):
+        if names.count(own.name) > 1:
             problem = (
-                f"the weight would store output {out.name!r} as {kept.name!r}, which it already has"
+                f"the weight would store output {out.name!r} as {own.name!r}, which it already has"
             )
             lines = (f"In: {shown(*inputs)}", f"Out: {shown(*outputs)}")
             hint = "rename one of the two"

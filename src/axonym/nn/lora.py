@@ -1,4 +1,8 @@
-"""Low-rank adaptation: small trained matrices beside frozen ones."""
+"""Low-rank adaptation: small trained matrices beside frozen ones.
+
+`add_lora` wraps the linear layers of a model, `lora_filter` says which leaves to train, and `merge_lora` adds the
+products to the weights after training, which gives a plain model again.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -43,6 +47,12 @@ class LoraLinear(Layer):
 
     Reference:
         Hu et al. (2021), LoRA: low-rank adaptation of large language models.
+
+    Examples:
+        >>> base = axn.nn.Linear.init(axn.Axis("embed", 8), axn.Axis("mlp", 16), key=jax.random.key(0))
+        >>> adapted = axn.nn.LoraLinear.init(base, 2, key=jax.random.key(1))
+        >>> adapted.down.weight.shape, adapted.up.weight.shape
+        ({'embed': 8, 'lora': 2}, {'lora': 2, 'mlp': 16})
     """
 
     base: Linear
@@ -72,6 +82,7 @@ class LoraLinear(Layer):
             dropout: the dropout probability of the input of `down`.
 
         Raises:
+            OperandError: if `base` is not a `Linear`.
             ArgumentError: if the rank is smaller than one.
             AxisClashError: if the layer has an axis of the name of `Rank`.
         """
@@ -89,23 +100,24 @@ class LoraLinear(Layer):
             hint = f'give the rank another name: Axis("rank", {axis.size})'
             raise AxisClashError(message("LoraLinear.init", problem, *lines, hint=hint))
 
-        def thin(key: jax.Array) -> tuple[Linear, Linear]:
+        def make_pair(key: jax.Array) -> tuple[Linear, Linear]:
             down = Linear.init(base.In, axis, key=key, use_bias=False)
-            return down, Linear.init(axis, base.Out, key=key, use_bias=False, initializer=_zeros)
+            return down, Linear.init(
+                axis, base.Out, key=key, use_bias=False, initializer=_make_zeros
+            )
 
         own = (*base.In, *stored_outputs(base.In, base.Out))
         further = without_axes(base.weight.axes, axis_name(own))
         anonymous = base.weight.array.shape[: base.weight.array.ndim - len(base.weight.names)]
-        make = vmap(thin, further)
+        # Anonymous dimensions come first in an array, so `jax.vmap`, which adds them there, is outermost.
+        make = vmap(make_pair, further)
         for _ in anonymous:
             make = jax.vmap(make)
         copies = (*anonymous, *(each.size for each in further))
         if copies:
             key = jax.random.split(key, copies)
         down, up = make(key)
-        if alpha is None:
-            alpha = axis.size
-        return cls(base, down, up, float(alpha), Dropout(dropout))
+        return cls(base, down, up, float(axis.size if alpha is None else alpha), Dropout(dropout))
 
     @property
     def In(self) -> tuple[Axis, ...]:
@@ -123,21 +135,38 @@ class LoraLinear(Layer):
         return self.up.In[0]
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
-        """Apply the layer to `x`, axes {In, ...}; without `key`, nothing is dropped. The dtype is that of `base`."""
+        """Apply the layer.
+
+        Args:
+            x: axes {*In, ...}.
+            key: for dropout; without one, nothing is dropped.
+
+        Returns:
+            Axes {..., *Out}, in the dtype of `base(x)`.
+
+        Raises:
+            AxisNotFoundError: if `x` lacks an axis of `In`.
+        """
         y = self.base(x)
-        inference = None  # with a key, the dropout layer decides
-        if key is None:
-            inference = True
+        # With a key, the dropout layer decides, so that `eqx.nn.inference_mode` works.
+        inference = True if key is None else None
         thin = self.up(self.down(self.dropout(x, key=key, inference=inference)))
+        # Narrow bases may have adapters in float32: the sum must not widen the activations of the model.
         return y + (thin * (self.alpha / self.Rank.size)).astype(y.dtype)
 
     def merge(self) -> Linear:
         """Return a plain layer that computes the same up to rounding: the product is added to the weight.
 
         The sum is computed in float32 or wider, and rounded to the dtype of the weight.
+
+        Examples:
+            >>> base = axn.nn.Linear.init(axn.Axis("embed", 8), axn.Axis("mlp", 16), key=jax.random.key(0))
+            >>> axn.nn.LoraLinear.init(base, 2, key=jax.random.key(1)).merge().weight.shape
+            {'embed': 8, 'mlp': 16}
         """
         weight = self.base.weight
         dtype = at_least_float32(weight.dtype)
+        # `up` calls its outputs by their plain names, the weight of `base` perhaps `<name>.out`.
         up = self.up.weight.rename(derived_names(self.In, self.Out))
         up = up.astype(dtype) * (self.alpha / self.Rank.size)
         product = dot(self.down.weight.astype(dtype), up, axis=self.Rank.name, precision="highest")
@@ -160,10 +189,13 @@ def add_lora(
         model: a tree with layers.
         Rank: the axis between `down` and `up`, or its size.
         key: split between the wrapped layers.
-        where: says whether to wrap the layer at a path, such as `blocks.stacked.attention.query`; by default, all are
+        where: a predicate of the path of a layer, such as `blocks.stacked.attention.query`; by default, all layers are
             wrapped.
         alpha: see `LoraLinear.init`.
         dropout: see `LoraLinear.init`.
+
+    Returns:
+        A tree like `model`. It computes the same as `model` until `up` is trained.
 
     Raises:
         ArgumentError: if there is no layer to wrap.
@@ -175,13 +207,13 @@ def add_lora(
         >>> [type(layer).__name__ for layer in adapted.layers]
         ['Linear', 'LoraLinear']
     """
-    paths: list[str] = []
-    for path, each in jax.tree.leaves_with_path(model, is_leaf=_is_layer):
-        if isinstance(each, Linear) and not is_hole(each.weight):
-            paths.append(path_text(path))
-    chosen = paths
-    if where is not None:
-        chosen = list(filter(where, paths))
+    # A layer without a weight is one side of `eqx.partition`.
+    paths = [
+        path_text(path)
+        for path, each in jax.tree.leaves_with_path(model, is_leaf=_is_layer)
+        if isinstance(each, Linear) and not is_hole(each.weight)
+    ]
+    chosen = paths if where is None else list(filter(where, paths))
     if not chosen:
         problem = "`where` chose no linear layer"
         if where is None:
@@ -190,20 +222,20 @@ def add_lora(
         raise ArgumentError(message("add_lora", problem, f"linear layers: {known}"))
     keys = dict(zip(chosen, jax.random.split(key, len(chosen)), strict=True))
 
-    def wrapped(path: tuple[object, ...], each: T) -> T | LoraLinear:
+    def wrap(path: tuple[object, ...], each: T) -> T | LoraLinear:
         own = keys.get(path_text(path))
         if own is None or not isinstance(each, Linear):
             return each
         return LoraLinear.init(each, Rank, key=own, alpha=alpha, dropout=dropout)
 
-    adapted: T = jax.tree.map_with_path(wrapped, model, is_leaf=_is_layer)
+    adapted: T = jax.tree.map_with_path(wrap, model, is_leaf=_is_layer)
     return adapted
 
 
 def lora_filter(model: T) -> T:
     """Return a tree like a model that is true at `down` and `up` of its `LoraLinear` layers, and false elsewhere.
 
-    It is a filter for `eqx.partition`, `eqx.filter` and `optax.masked`.
+    Pass it to `eqx.partition`, `eqx.filter` or `optax.masked`.
 
     Examples:
         >>> Embed = axn.Axis("embed", 8)
@@ -214,24 +246,34 @@ def lora_filter(model: T) -> T:
         True
     """
 
-    def one(each: object) -> object:
+    def mark(each: object) -> object:
         if not isinstance(each, LoraLinear):
             return False
         nothing = jax.tree.map(lambda _: False, each)
         thin = jax.tree.map(lambda _: True, (each.down, each.up))
         return eqx.tree_at(lambda layer: (layer.down, layer.up), nothing, thin)
 
-    chosen: T = jax.tree.map(one, model, is_leaf=_is_lora)
+    chosen: T = jax.tree.map(mark, model, is_leaf=_is_lora)
     return chosen
 
 
 def merge_lora(model: T) -> T:
-    """Replace each `LoraLinear` of a model by its `LoraLinear.merge`; one without all of its weights stays as it is."""
+    """Replace each `LoraLinear` of a model by its `LoraLinear.merge`, a plain `Linear`.
+
+    A layer that lacks some of its weights, as after `eqx.partition`, stays as it is.
+
+    Examples:
+        >>> Embed = axn.Axis("embed", 8)
+        >>> mlp = axn.nn.MLP.init(Embed, Embed, 16, 1, key=jax.random.key(0))
+        >>> adapted = axn.nn.add_lora(mlp, 2, key=jax.random.key(1))
+        >>> [type(layer).__name__ for layer in axn.nn.merge_lora(adapted).layers]
+        ['Linear', 'Linear']
+    """
 
     def merge(each: L) -> L | Linear:
-        if not isinstance(each, LoraLinear):
-            return each
-        if any(is_hole(own.weight) for own in (each.base, each.down, each.up)):
+        if not isinstance(each, LoraLinear) or any(
+            is_hole(own.weight) for own in (each.base, each.down, each.up)
+        ):
             return each
         return each.merge()
 
@@ -239,12 +281,12 @@ def merge_lora(model: T) -> T:
     return merged
 
 
-def _zeros(key: jax.Array, axes: tuple[Axis, ...]) -> NamedArray:
+def _make_zeros(key: jax.Array, axes: tuple[Axis, ...]) -> NamedArray:
     return zeros(axes)
 
 
 def _is_layer(each: object) -> bool:
-    """Whether to treat a subtree as a leaf: a `LoraLinear` holds three linear layers."""
+    """Return whether to stop at a subtree: a `LoraLinear` has linear layers inside that are not wrapped again."""
     return isinstance(each, Linear | LoraLinear) or is_named_array(each)
 
 
