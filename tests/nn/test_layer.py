@@ -159,7 +159,7 @@ def test_eager_calls_look_for_no_names(monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(*_: object) -> str:
         raise AssertionError
 
-    monkeypatch.setattr(nn.layer, "_scope", forbidden)
+    monkeypatch.setattr(nn.layer, "_find_scope", forbidden)
     linear(Embed, Mlp)(axn.zeros((Batch, Embed)))
     with pytest.raises(AssertionError):
         jax.eval_shape(linear(Embed, Mlp), axn.zeros((Batch, Embed)))

@@ -1,4 +1,8 @@
-"""Generate tokens with any model that has a cache: read a prompt, choose a token, and go on with it."""
+"""Generate tokens with any model that has a cache: read a prompt, choose a token, feed it back, and repeat.
+
+The model comes in as a function, so this module knows nothing of attention or of the form of a cache. All tokens but
+the first come from one `scan`, so that the compiled program does not grow with their number.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
@@ -27,14 +31,21 @@ Choose: TypeAlias = Callable[[NamedArray, NamedArray | None, jax.Array | None], 
 
 
 class Generated(eqx.Module):
-    """What `generate` returns, enough to go on with.
+    """The result of `generate`, with all that a further call needs.
 
     Attributes:
         tokens: the new tokens, padded behind a stop token; axes {New, ...}.
         count: how many of them are real, the stop token included; axes {...}.
         ended: whether a sequence has ended with a stop token; axes {...}.
         cache: the cache, with all tokens but the last.
-        seen: how often each token has occurred; None unless it was given.
+        seen: how often each token has occurred, axes {Vocab, ...}; None unless you gave it.
+
+    Examples:
+        >>> Vocab, New = axn.make_axes(vocab=8, new=4)
+        >>> after = lambda cache, tokens, count: (cache, axn.one_hot(tokens + 1, Vocab))  # a model that counts
+        >>> out = axn.nn.generate(after, None, axn.named([1, 2], "pos"), New, stop=[4])
+        >>> out.tokens.tolist(), out.count.item(), out.ended.item()
+        ([3, 4, 0, 0], 2, True)
     """
 
     tokens: NamedArray
@@ -61,9 +72,13 @@ def generate(
 ) -> Generated:
     """Read a prompt, and choose as many tokens as `New` has, each from the logits that follow those before it.
 
-    Call it under `named_jit`, once for each size of the prompt and of `New`. For long texts, or to show tokens as they
-    come, generate some at a time: the prompt of a further call is the last token, `stack(Pos, [out.tokens[New, -1]])`,
-    its cache `out.cache`, its count `1 - out.ended`, and its `seen` `out.seen`.
+    Call it under `named_jit`, which compiles once for each size of the prompt and of `New`. You may generate some
+    tokens at a time, for long texts or to show tokens early. A further call then takes these arguments from the last
+    result:
+
+    - the prompt is the last token, `stack(Pos, [out.tokens[New, -1]])`;
+    - the cache is `out.cache`, and `seen` is `out.seen`;
+    - the count is `1 - out.ended`.
 
     Args:
         extend: a function of a cache, tokens and a count that returns the next cache and logits. Tokens have the axes
@@ -73,7 +88,7 @@ def generate(
         prompt: integers, axes {Pos, ...}.
         New: the axis of new tokens.
         choose: a function of logits {Vocab, ...}, `seen` and a key that returns tokens {...}; by default the most
-            probable ones. See `sample`, `keep_top_p` and the others.
+            probable ones. See `sample`, and filters such as `keep_top_p`.
         Pos: the axis of positions.
         Vocab: the axis of tokens in logits.
         count: how many tokens of each prompt are real, integers over other axes of it; the rest is padding behind them.
@@ -84,11 +99,14 @@ def generate(
             is counted on, and passed to `choose`.
         key: split into one for each token, for `choose`.
 
+    Returns:
+        New tokens, axes {New, ...}, and what a further call needs.
+
     Raises:
         AxisNotFoundError: if `prompt` lacks `Pos` or an axis of `count`, or logits lack `Vocab`.
         AxisClashError: if `prompt` has `New`.
         AxisSizeError: if `prompt` or `New` has no position.
-        OperandError: if a count has no names, or `stop` is one token in place of several.
+        OperandError: if a count has no names, or `stop` is not a sequence.
 
     Examples:
         >>> Vocab, New = axn.make_axes(vocab=8, new=3)
@@ -99,62 +117,59 @@ def generate(
     pos = named_axis("generate", prompt, Pos)
     New = sized(New, "generate")
     rest = tuple(axis for axis in prompt.axes if axis.name != pos)
-    _check(prompt, New, count, pos, rest)
-    ends = _ends(stop)
-    keys: Any = [None]
-    given: tuple[jax.Array, ...] = ()
-    if key is not None:
-        keys = jax.random.split(key, New.size)
-        given = (keys[1:],)
+    _check_operands(prompt, New, count, pos)
+    ends = _read_stops(stop)
+    # The first key is for the token that follows the prompt; the loop slices the others.
+    keys: Any = [None] if key is None else jax.random.split(key, New.size)
+    later: tuple[jax.Array, ...] = () if key is None else (keys[1:],)
+    # A model without counts may assume that all tokens are real, and keep one length of the cache for all sequences.
     counts = bool(ends) or count is not None
-    # Each sequence has its own number, also where one number was given for all.
+    # Each sequence has its own number, also where one number was given for all: the loop carries it.
     real, ended = None, full(rest, False)
     if count is not None:
         real = count.broadcast_axis(rest).rearrange(rest)
         ended = equal(real, 0)
 
-    def chosen(logits: NamedArray, seen: NamedArray | None, ended: NamedArray, key: Any) -> Any:
-        if choose is None:
-            token = argmax(logits, vocab)
-        else:
-            token = choose(logits, seen, key)
+    def choose_next(
+        logits: NamedArray, seen: NamedArray | None, ended: NamedArray, key: Any
+    ) -> Any:
+        token = argmax(logits, vocab) if choose is None else choose(logits, seen, key)
+        # The carry of a loop keeps dtype and order of axes, whatever `choose` returns.
         token = where(ended, pad, token).astype(prompt.dtype).rearrange(rest)
         if seen is not None:
             once = one_hot(token, logits.resolve_axis(vocab), dtype=seen.dtype)
             seen = where(ended, seen, seen + once).rearrange(seen.axes)
-        is_real = ~ended
+        is_real = ~ended  # before the update: a stop token counts
         for end in ends:
             ended = ended | equal(token, end)
         return token, seen, ended, is_real
 
     def step(carry: Any, key: object = None) -> Any:
         cache, token, seen, ended, number = carry
-        fed: NamedArray | None = None
-        if counts:
-            fed = (~ended).astype(int)
-        cache, logits = extend(cache, token, fed)
-        token, seen, ended, is_real = chosen(logits, seen, ended, key)
+        # A sequence that has ended feeds zero tokens: its padding must not enter the cache.
+        cache, logits = extend(cache, token, (~ended).astype(int) if counts else None)
+        token, seen, ended, is_real = choose_next(logits, seen, ended, key)
         return (cache, token, seen, ended, number + is_real), token
 
+    # The prompt is read in one call. The last token is chosen but not fed, so the loop has one step less than `New`.
     cache, logits = extend(cache, prompt, real)
     vocab = named_axis("generate", logits, selector(Vocab, "generate")[0])
     if logits.has_axis(pos):
-        logits = _of_last(logits, pos, real)
-    first, seen, ended, is_real = chosen(logits, seen, ended, keys[0])
+        logits = _take_last(logits, pos, real)
+    first, seen, ended, is_real = choose_next(logits, seen, ended, keys[0])
     start = (cache, first, seen, ended, is_real.astype(int))
-    (cache, _, seen, ended, number), others = scan(step, New.resize(New.size - 1))(start, *given)
+    (cache, _, seen, ended, number), others = scan(step, New.resize(New.size - 1))(start, *later)
     tokens = concatenate(New, [stack(New.resize(1), [first]), others])
     return Generated(tokens, number, ended, cache, seen)
 
 
-def _of_last(logits: NamedArray, pos: str, real: NamedArray | None) -> NamedArray:
-    """Return the logits of the last of the real tokens, by default of all tokens."""
-    if real is None:
-        return logits[pos, -1]
-    return logits[pos, where(equal(real, 0), 0, real - 1)]
+def _take_last(logits: NamedArray, pos: str, real: NamedArray | None) -> NamedArray:
+    """Return the logits of the last real token of each sequence, by default of the last token."""
+    # A sequence without tokens has ended, so any logits do.
+    return logits[pos, -1 if real is None else where(equal(real, 0), 0, real - 1)]
 
 
-def _ends(stop: object) -> tuple[int, ...]:
+def _read_stops(stop: object) -> tuple[int, ...]:
     """Return the stop tokens as Python ints."""
     if isinstance(stop, Iterable):
         return tuple(integer("generate", "a stop token", token) for token in stop)
@@ -162,24 +177,19 @@ def _ends(stop: object) -> tuple[int, ...]:
     raise OperandError(message("generate", problem, hint="write stop=(token,) for one of them"))
 
 
-def _check(
-    prompt: NamedArray, New: Axis, count: NamedArray | None, pos: str, rest: tuple[Axis, ...]
-) -> None:
+def _check_operands(prompt: NamedArray, New: Axis, count: NamedArray | None, pos: str) -> None:
+    """Check prompt, count and the axis of new tokens, which otherwise fail within the model."""
     if New.name in prompt.names:
         problem = f"the prompt has axis {New.name!r}, the axis of new tokens"
-        raise AxisClashError(
-            message(
-                "generate", problem, f"prompt has: {facts(prompt)}", hint="rename one of the two"
-            )
-        )
+        lines, hint = f"prompt has: {facts(prompt)}", "rename one of the two"
+        raise AxisClashError(message("generate", problem, lines, hint=hint))
     if prompt.axis_size(pos) == 0:
         hint = "begin it with a token, such as the one that begins or ends a text"
         problem = f"the prompt has no token to continue: {pos}=0"
         raise AxisSizeError(message("generate", problem, f"prompt has: {facts(prompt)}", hint=hint))
     if not New.size:
-        raise AxisSizeError(
-            message("generate", f"there is no token to choose: {New.name}={New.size}")
-        )
+        problem = f"there is no token to choose: {New.name}={New.size}"
+        raise AxisSizeError(message("generate", problem))
     if count is None:
         return
     if not isinstance(count, NamedArray):

@@ -1,4 +1,4 @@
-"""Normalisation over groups of channels."""
+"""Normalisation over groups of channels, which is independent of the size of the batch."""
 
 from typing import Self
 
@@ -30,10 +30,10 @@ class GroupNorm(Layer):
     """Split an axis into groups of neighbours, and normalise each group together with the axes `over`.
 
     Mean and variance are over one group and all of `over`, such as height and width; all other axes, such as the batch,
-    are batch axes. With one group, it is a `LayerNorm` over `axis` and `over` with a weight over only `axis`; with one
-    group per channel, an instance norm.
+    are batch axes. A single group gives a `LayerNorm` over `axis` and `over` whose weight has only `axis`; as many
+    groups as channels give an instance norm.
 
-    It computes in float32 or wider, and returns the dtype of its input.
+    The layer computes in float32 or wider, and returns the dtype of its input.
 
     Attributes:
         axis: the axis to split, such as channels.
@@ -46,6 +46,12 @@ class GroupNorm(Layer):
 
     Reference:
         Wu, He (2018), Group normalization.
+
+    Examples:
+        >>> Channels = axn.Axis("channels", 4)
+        >>> norm = axn.nn.GroupNorm.init(Channels, 2, use_bias=False)
+        >>> norm(axn.named([1.0, 3.0, 20.0, 10.0], Channels)).round(2).tolist()
+        [-1.0, 1.0, 1.0, -1.0]
     """
 
     axis: Axis = eqx.field(static=True)
@@ -101,17 +107,22 @@ class GroupNorm(Layer):
         return cls(axis, groups, names, weight, bias, float(eps), with_sizes(given))
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
-        """Normalise `x`; the result has the same axes {axis, over, ...}.
+        """Normalise `x`.
+
+        Args:
+            x: axes {axis, *over, ...}.
+            key: not used; every layer takes one.
+
+        Returns:
+            The same axes.
 
         Raises:
             AxisNotFoundError: if `x` lacks an axis.
             AxisSizeError: if `axis`, or one of `over` that was given as `Axis`, has another size.
         """
         check_input("GroupNorm", x, (self.axis, *self.fixed), ())
-        at = checks.planned(
-            "GroupNorm", (x,), plans.positions, x.names, (self.axis.name, *self.over)
-        )
-
+        normalized = (self.axis.name, *self.over)
+        at = checks.planned("GroupNorm", (x,), plans.positions, x.names, normalized)
         weighted, biased = self.weight is not None, self.bias is not None
         kernel = _normalize(x.names, at, self.groups, weighted, biased, self.eps)
         operands = [x, *parameters_of(self.weight, self.bias)]
@@ -120,24 +131,20 @@ class GroupNorm(Layer):
 
 @up_to_renaming("names")
 def _normalize(
-    names: Names,
-    at: tuple[int, ...],
-    groups: int,
-    weighted: bool,
-    biased: bool,
-    eps: float,
+    names: Names, at: tuple[int, ...], groups: int, weighted: bool, biased: bool, eps: float
 ) -> kernels.Kernel:
     """Make the kernel that normalises groups of the dimension `at[0]` over the other dimensions in `at`."""
     axis = (names[at[0]],)
 
-    def normalized(x: jax.Array, *parameters: jax.Array) -> jax.Array:
+    def normalize(x: jax.Array, *parameters: jax.Array) -> jax.Array:
         split, *over = at
         where = split % x.ndim
         shape = (*x.shape[:where], groups, x.shape[where] // groups, *x.shape[where + 1 :])
-        # Dimensions behind the split one, all counted from the end, move on by one.
+        # The split dimension becomes two, so those behind it move on by one. All of `at` count from the end.
         reduced = (where + 1, *(other % x.ndim + (other > split) for other in over))
 
         computed = x.astype(at_least_float32(x.dtype)).reshape(shape)
+        # In two passes: the mean of squares less the squared mean would cancel where the mean is large.
         computed = computed - computed.mean(reduced, keepdims=True)
         scale = lax.rsqrt(lax.square(computed).mean(reduced, keepdims=True) + eps)
         result = (computed * scale).reshape(x.shape)
@@ -147,10 +154,10 @@ def _normalize(
         operands = (names, *[axis] * len(parameters))
         x, *rest = kernels.align_layouts(operands, (x, *parameters), names)
         lined = [kernels.lined_up(own, axis, names) for own in rest]
+        # JAX has no rule for the types of a reshape that splits a sharded dimension: on Explicit axes, the compiler
+        # decides within, and the result has the type of the input.
         result: jax.Array = auto.local(
-            from_inputs(normalized),
-            [x, *lined],
-            list(explicit.read_layout(x)),
+            from_inputs(normalize), [x, *lined], list(explicit.read_layout(x))
         )
         return result
 

@@ -1,4 +1,7 @@
-"""Requirements of layers on their inputs."""
+"""Internal. Checks of what layers get: inputs, the axis that a layer runs along, and positions.
+
+Layers call these before they compute, so that an error names the layer and its axes, not an operation inside of it.
+"""
 
 import jax
 import numpy as np
@@ -8,12 +11,7 @@ from ..axis import Axis, AxisSelector, Pairs, selector, shown, sized
 from ..core import Core, facts, shape_of
 from ..create import arange
 from ..engine import checks
-from ..errors import (
-    AxisClashError,
-    AxisSizeError,
-    OperandError,
-    message,
-)
+from ..errors import AxisClashError, AxisSizeError, OperandError, message
 from ..kinds import type_text
 from ..layout.scope import current_scope
 
@@ -26,18 +24,32 @@ def check_input(
     *,
     blocks: bool = False,
 ) -> None:
-    """Check that an input has the axes that a layer needs, in whole or as a local block, and none that it adds."""
+    """Check that an input has the axes that a layer needs, and none that the layer adds.
+
+    Args:
+        layer: the name for errors.
+        x: the input.
+        inputs: the axes that `x` needs, of these sizes.
+        outputs: the axes of the result that `x` must not have, unless they are inputs, too.
+        blocks: whether `x` may be a local block inside of a `shard_map`, with a divisor of each size.
+
+    Raises:
+        AxisNotFoundError: if `x` lacks an input.
+        AxisSizeError: if one has another size.
+        AxisClashError: if `x` already has an output.
+    """
     needed = tuple(axis.name for axis in inputs)
     if not isinstance(x, Core):
         raise checks.unnamed(layer, x, *needed)
     names = x.names
-    # Sizes are compared below: that of a block may be another one.
+    # By names alone, since a block may have other sizes, which the loop below checks.
     if not set(needed).issubset(names):
         checks.require(layer, x, needed, "input", needs=f"the layer works over: {shown(*inputs)}")
 
     shape = shape_of(layer, x.array, names)
     for axis in inputs:
         size = shape[names.index(axis.name) - len(names)]
+        # A size that does not divide evenly is a mistake even inside of a shard_map.
         is_block = blocks and current_scope() is not None and size and not axis.size % size
         if size != axis.size and not is_block:
             problem = f"axis {axis.name!r} of the input has size {size}, but the layer was made for {axis.size}"
@@ -56,7 +68,12 @@ def with_sizes(pairs: Pairs) -> tuple[Axis, ...]:
 
 
 def named_axis(layer: str, x: NamedArray, axis: AxisSelector) -> str:
-    """Return the name of an axis that a layer runs along, which the input must have."""
+    """Return the name of the axis that a layer runs along.
+
+    Raises:
+        AxisNotFoundError: if `x` lacks the axis.
+        AxisSizeError: if `axis` is an `Axis` of another size.
+    """
     if not isinstance(x, Core):
         raise checks.unnamed(layer, x)
     name, _ = selector(axis, layer)
@@ -66,19 +83,16 @@ def named_axis(layer: str, x: NamedArray, axis: AxisSelector) -> str:
 
 
 def check_positions(function: str, positions: object) -> None:
-    """Check that positions have names.
+    """Check that positions are not an array without names; what else they may be is for the caller to check.
 
     Raises:
         OperandError: if they are a number or a plain array.
     """
     if isinstance(positions, int | np.ndarray | np.generic | jax.Array):
         problem = f"positions must be an axis or a NamedArray, not {type_text(positions)}"
-        names = "()"
-        if np.ndim(positions):
-            names = '"pos"'
-        raise OperandError(
-            message(function, problem, hint=f"name them: axn.named(positions, {names})")
-        )
+        names = '"pos"' if np.ndim(positions) else "()"
+        hint = f"name them: axn.named(positions, {names})"
+        raise OperandError(message(function, problem, hint=hint))
 
 
 def numbered(function: str, positions: Axis | NamedArray) -> NamedArray:
