@@ -25,9 +25,7 @@ from ..layout import constraints, context, modes, tracing
 from ..layout.assignment import AxisMapping, Entry, MeshLike
 from ..layout.layout import Layout
 from ..layout.partition import count_shards, find_layout
-from ..layout.records import AUDIT
 from ..names.plans import Names
-from ..partitioning.options import PRODUCTS
 from ..partitioning.shard import auto_sharded
 from ..partitioning.trees import shard_tree
 
@@ -66,23 +64,20 @@ class Division(NamedTuple):
         return set(self.mesh.axis_names)
 
 
-def division(x: NamedArray, weight: NamedArray, summed: Names) -> Division | None:
+def division(
+    x: NamedArray, weight: NamedArray, summed: Names, mapping: AxisMapping, mesh: MeshLike
+) -> Division | None:
     """Return how devices share a product, or None where the compiler is to.
 
     Args:
         x: the input.
         weight: the weight.
         summed: the axes that the product sums over.
+        mapping: the current mapping.
+        mesh: the current mesh.
     """
-    mapping, mesh = context.current_mapping(), context.context_mesh()
-    if not PRODUCTS.get().manual or mapping is None or mesh is None or context.taken_axes():
-        return None
-    if AUDIT.get() is not None:  # A check is to see whole arrays.
-        return None
     stored = context.stored_mapping(weight.names)
-    if stored is None or mapping.uneven or stored.uneven or not tracing.tracing():
-        return None
-    if not modes.is_one_mode(mesh):
+    if stored is None or stored.uneven:
         return None
     if x.array.ndim != len(x.names) or weight.array.ndim != len(weight.names):
         return None

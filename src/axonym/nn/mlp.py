@@ -15,7 +15,7 @@ from .activation import relu, silu
 from .initializer import Initializer
 from .layer import Layer
 from .linear import Linear
-from .rings import around, ring_of
+from .rings import apply_in_ring
 from .settings import activated, as_axis, check_activation, integer
 
 __all__ = ["MLP", "GatedMLP"]
@@ -101,9 +101,9 @@ class MLP(Layer):
         """Apply the layers to `x`, axes {In, ...}; `key` is split between them."""
         if len(self.layers) == 2:
             up, down = self.layers
-            ring = ring_of(x, (up,), down, self.activation)
-            if ring is not None:
-                return around(ring, x, (up,), down, self.activation)
+            result = apply_in_ring(x, (up,), down, self.activation, self.activation)
+            if result is not None:
+                return result
         *hidden, last = zip(self.layers, _keys(key, len(self.layers)), strict=True)
         for layer, own in hidden:
             x = activated("MLP", self.activation, layer(x, key=own))
@@ -190,10 +190,10 @@ class GatedMLP(Layer):
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Apply the layers to `x`, axes {In, ...}; `key` is split between them."""
-        first = (self.gate, self.up)
-        ring = ring_of(x, first, self.down, self.activation)
-        if ring is not None:
-            return around(ring, x, first, self.down, lambda gate, up: self.activation(gate) * up)
+        first, between = (self.gate, self.up), lambda gate, up: self.activation(gate) * up
+        result = apply_in_ring(x, first, self.down, self.activation, between)
+        if result is not None:
+            return result
         keys = _keys(key, 3)
         gate = activated("GatedMLP", self.activation, self.gate(x, key=keys[0]))
         hidden = gate * self.up(x, key=keys[1])

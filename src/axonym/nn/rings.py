@@ -8,15 +8,14 @@ position alone; the sums of a block move on to the device whose positions these 
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from jax import lax
 
 from ..array import NamedArray
 from ..errors import ShardingError
-from ..layout import context, modes, tracing
+from ..layout import context
 from ..layout.partition import count_shards, find_layout
-from ..layout.records import AUDIT
-from ..layout.scope import current_scope
 from ..ops.contract import dot
 from ..ops.elementwise import tanh
 from ..partitioning.addresses import count_of, mesh_axes_of
@@ -26,47 +25,46 @@ from ..partitioning.shard import auto_sharded
 from ..partitioning.shard_map import shard_map
 from . import activation
 from .linear import Linear
-from .weights import add_bias, stored_outputs
+from .weights import add_bias, find_mesh_to_share, stored_outputs
 
-Between = Callable[..., NamedArray]
+Pointwise: TypeAlias = Callable[[NamedArray], NamedArray]
+Between: TypeAlias = Callable[..., NamedArray]
 
 # Functions of an element: another one might look at the positions of all devices.
 _POINTWISE = {getattr(activation, name) for name in activation.__all__ if name != "glu"}
 _POINTWISE.add(tanh)
 
 
-def ring_of(
-    x: NamedArray,
-    first: Sequence[Linear],
-    last: Linear,
-    between: Callable[[NamedArray], NamedArray],
-) -> str | None:
-    """Return the axis of the input whose blocks go around a ring, or None where the compiler is to send them.
+def apply_in_ring(
+    x: NamedArray, first: Sequence[Linear], last: Linear, activation: Pointwise, between: Between
+) -> NamedArray | None:
+    """Apply a perceptron whose blocks go around a ring of devices, or return None where the compiler sends them.
 
     Args:
         x: the input.
         first: the layers that read it, all with the same axes.
-        last: the layer that reads what is made of their results.
-        between: the activation of the first one.
+        last: the layer that reads `between` of their results.
+        activation: the function that must be one of elements.
+        between: what it is a part of, from the results of `first` to the input of `last`.
+
+    Returns:
+        What `last` makes, sharded as the input.
     """
-    mapping, mesh = context.current_mapping(), context.context_mesh()
-    if (
-        not PRODUCTS.get().rings
-        or mapping is None
-        or mesh is None
-        or mapping.uneven
-        or not tracing.tracing()
-    ):
-        return None
-    if context.taken_axes() or current_scope() is not None:
-        return None
-    if AUDIT.get() is not None:  # A check is to see whole arrays.
-        return None
-    if not modes.is_one_mode(mesh) or not _is_pointwise(between):
+    ring = _find_ring(x, first, last, activation)
+    return None if ring is None else _go_around(ring, x, first, last, between)
+
+
+def _find_ring(
+    x: NamedArray, first: Sequence[Linear], last: Linear, activation: Pointwise
+) -> str | None:
+    """Return the axis of the input whose blocks go around a ring, or None."""
+    shared = find_mesh_to_share(PRODUCTS.get().rings)
+    if shared is None or not _is_pointwise(activation):
         return None
     if not all(map(_is_plain, (*first, last))) or not _fit(x, first, last):
         return None
 
+    mapping, mesh = shared
     (hidden,) = last.In
     weights = [layer.weight for layer in (*first, last)]
     try:
@@ -84,21 +82,10 @@ def ring_of(
     return next((name for name, entry in lying.items() if entry == over), None)
 
 
-def around(
+def _go_around(
     ring: str, x: NamedArray, first: Sequence[Linear], last: Linear, between: Between
 ) -> NamedArray:
-    """Apply layers to the blocks of an axis, which go around a ring of devices.
-
-    Args:
-        ring: the axis.
-        x: the input.
-        first: the layers that read it.
-        last: the layer that reads `between` of their results.
-        between: computes its result for each position alone.
-
-    Returns:
-        What `last` makes, laid out as the input.
-    """
+    """Apply the layers to the blocks of an axis, each while the next one is sent."""
     split, names = tuple(context.mapped(x.names)), x.names
 
     hidden = last.In[0].name
@@ -155,7 +142,7 @@ def _fit(x: NamedArray, first: Sequence[Linear], last: Linear) -> bool:
     return sizes == [axis.size for axis in first[0].In] and not made & kept.keys()
 
 
-def _is_pointwise(fn: Callable[[NamedArray], NamedArray]) -> bool:
+def _is_pointwise(fn: Pointwise) -> bool:
     while isinstance(fn, functools.partial):
         fn = fn.func
     return fn in _POINTWISE

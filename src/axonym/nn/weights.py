@@ -1,4 +1,9 @@
-"""Products with parameters."""
+"""Internal. Products of inputs with weights, and what layers do with their parameters.
+
+This is the seam between layers and meshes: `multiply`, `look_up` and `gathered` decide how devices share a product.
+The compiler shares it by default. `manual`, where `named_jit` asks for it, gathers weights in a `shard_map`; `rings`
+sends blocks of the input around. Both ask `find_mesh_to_share` first. Layers know nothing of meshes.
+"""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -16,20 +21,39 @@ from ..dtypes import widened_to
 from ..engine import primitives
 from ..faults.gathered_rows import find_lookup
 from ..layout import tracing
-from ..layout.assignment import AxisMapping
-from ..layout.context import context_mesh, current_mapping, stored_mapping
+from ..layout.assignment import AxisMapping, MeshLike
+from ..layout.context import context_mesh, current_mapping, stored_mapping, taken_axes
 from ..layout.layout import Layout
+from ..layout.modes import is_one_mode
 from ..layout.partition import count_shards
+from ..layout.records import AUDIT
+from ..names.plans import Names
 from ..ops.contract import dot
 from ..ops.index import take
+from ..partitioning.options import PRODUCTS
 from ..partitioning.shard import auto_sharded, pspec_for
 from ..partitioning.trees import shard_tree
-from .manual import divided, division
+from .manual import Division, divided, division
 
 X = TypeVar("X")
 W = TypeVar("W")
 R = TypeVar("R")
 LayerT = TypeVar("LayerT", bound=eqx.Module)
+
+
+def find_mesh_to_share(is_asked: bool) -> tuple[AxisMapping, MeshLike] | None:
+    """Return the current mapping and mesh, if devices may share products by hand; None leaves it to the compiler.
+
+    Args:
+        is_asked: whether the surrounding `named_jit` asks for this kind of sharing.
+    """
+    if not is_asked or AUDIT.get() is not None:  # A check is to see whole arrays.
+        return None
+    mapping, mesh = current_mapping(), context_mesh()
+    if mapping is None or mesh is None or mapping.uneven or taken_axes():
+        return None
+    # A shard_map by hand stands for itself: another one around it, or axes in two modes, would change its types.
+    return (mapping, mesh) if tracing.tracing() and is_one_mode(mesh) else None
 
 
 def gathered(
@@ -79,12 +103,15 @@ def multiply(
     def product(x: NamedArray, weight: NamedArray) -> NamedArray:
         return dot(x, weight, axis=names, dot_general=dot_general)
 
-    shares = None
-    if _is_plain(dot_general):  # another one may look at all of an operand, such as for a scale
-        shares = division(x, weight, names)
-    if shares is not None:
-        return divided(product, shares, x, weight)
-    return gathered(product, x, weight)
+    # Another function may look at all of an operand, such as for a scale.
+    shares = _find_division(x, weight, names) if _is_plain(dot_general) else None
+    return gathered(product, x, weight) if shares is None else divided(product, shares, x, weight)
+
+
+def _find_division(x: NamedArray, weight: NamedArray, summed: Names) -> Division | None:
+    """Return how devices share a product whose weight they gather by hand, or None where the compiler gathers it."""
+    shared = find_mesh_to_share(PRODUCTS.get().manual)
+    return None if shared is None else division(x, weight, summed, *shared)
 
 
 def _is_plain(dot_general: Callable[..., jax.Array]) -> bool:
@@ -100,18 +127,15 @@ def look_up(weight: NamedArray, rows: Axis, ids: NamedArray) -> NamedArray:
     Where rows are stored in parts and a device has fewer ids than the table has rows, parts of rows are looked up where
     they are stored, and sent: less than the table. Otherwise, the table is gathered.
     """
-    found = find_lookup(weight.names, weight.array.shape, rows.name, ids.names, ids.array.shape)
     stored, mesh = _stored_apart(weight, rows, ids), context_mesh()
-    shares = None
-    if stored is None:
-        shares = division(ids, weight, (rows.name,))
+    shares = _find_division(ids, weight, (rows.name,)) if stored is None else None
     if shares is not None:
         return divided(lambda ids, table: take(table, rows.name, ids), shares, ids, weight)
-    if found is not None:
-        return take(weight, rows, ids)  # which lays out the table itself
-    if stored is None or mesh is None:
-        return take(auto_sharded(weight), rows, ids)
-    return take(shard_tree(weight, stored, mesh), rows, ids)
+    if find_lookup(weight.names, weight.array.shape, rows.name, ids.names, ids.array.shape) is None:
+        # Otherwise, `take` shards the table itself.
+        is_apart = stored is not None and mesh is not None
+        weight = shard_tree(weight, stored, mesh) if is_apart else auto_sharded(weight)
+    return take(weight, rows, ids)
 
 
 def _stored_apart(weight: NamedArray, rows: Axis, ids: NamedArray) -> AxisMapping | None:
