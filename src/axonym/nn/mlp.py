@@ -1,4 +1,4 @@
-"""Multi-layer perceptrons."""
+"""Perceptrons: linear layers with an activation between them (`MLP`), and with a gate (`GatedMLP`)."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -27,6 +27,14 @@ class MLP(Layer):
     Attributes:
         layers: the linear layers.
         activation: the function between them.
+
+    Examples:
+        >>> Batch, Embed = axn.make_axes(batch=2, embed=4)
+        >>> mlp = axn.nn.MLP.init(Embed, Embed, 16, depth=1, activation=axn.nn.gelu, key=jax.random.key(0))
+        >>> mlp.layers[0].weight.shape
+        {'embed': 4, 'mlp': 16}
+        >>> mlp(axn.ones((Batch, Embed))).shape
+        {'batch': 2, 'embed': 4}
     """
 
     layers: tuple[Linear, ...]
@@ -82,9 +90,10 @@ class MLP(Layer):
         make = partial(
             Linear.init, out_first=out_first, init_scale=init_scale, initializer=initializer
         )
-        layers: list[Linear] = []
-        for (In, Out), has_bias, own in zip(sides, biases, keys, strict=True):
-            layers.append(make(In, Out, key=own, use_bias=has_bias))
+        layers = [
+            make(In, Out, key=own, use_bias=has_bias)
+            for (In, Out), has_bias, own in zip(sides, biases, keys, strict=True)
+        ]
         return cls(tuple(layers), activation)
 
     @property
@@ -98,8 +107,17 @@ class MLP(Layer):
         return self.layers[-1].Out
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
-        """Apply the layers to `x`, axes {In, ...}; `key` is split between them."""
+        """Apply the layers.
+
+        Args:
+            x: axes {*In, ...}.
+            key: split between the layers; linear ones do not use it.
+
+        Returns:
+            Axes {*Out, ...}.
+        """
         if len(self.layers) == 2:
+            # Each further product would need the positions of the hidden axis again.
             up, down = self.layers
             result = apply_in_ring(x, (up,), down, self.activation, self.activation)
             if result is not None:
@@ -120,6 +138,12 @@ class GatedMLP(Layer):
         up: the linear layer that is gated.
         down: the linear layer to the result.
         activation: the function of the gate.
+
+    Examples:
+        >>> Batch, Embed = axn.make_axes(batch=2, embed=4)
+        >>> swiglu = axn.nn.GatedMLP.init(Embed, Embed, 8, key=jax.random.key(0))
+        >>> swiglu(axn.ones((Batch, Embed))).shape
+        {'batch': 2, 'embed': 4}
 
     Reference:
         Shazeer (2020), GLU variants improve transformer.
@@ -157,11 +181,8 @@ class GatedMLP(Layer):
             init_scale: see `Linear.init`.
             initializer: see `Linear.init`.
 
-        Examples:
-            >>> Batch, Embed = axn.make_axes(batch=2, embed=4)
-            >>> swiglu = axn.nn.GatedMLP.init(Embed, Embed, 8, key=jax.random.key(0))
-            >>> swiglu(axn.ones((Batch, Embed))).shape
-            {'batch': 2, 'embed': 4}
+        Raises:
+            OperandError: if `activation` is not callable.
         """
         check_activation("GatedMLP.init", activation)
         hidden = as_axis("mlp", width)
@@ -189,7 +210,15 @@ class GatedMLP(Layer):
         return self.down.Out
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
-        """Apply the layers to `x`, axes {In, ...}; `key` is split between them."""
+        """Apply the layers.
+
+        Args:
+            x: axes {*In, ...}.
+            key: split between the layers; linear ones do not use it.
+
+        Returns:
+            Axes {*Out, ...}.
+        """
         first, between = (self.gate, self.up), lambda gate, up: self.activation(gate) * up
         result = apply_in_ring(x, first, self.down, self.activation, between)
         if result is not None:
@@ -201,6 +230,4 @@ class GatedMLP(Layer):
 
 
 def _keys(key: jax.Array | None, count: int) -> Sequence[jax.Array | None]:
-    if key is None:
-        return [None] * count
-    return list(jax.random.split(key, count))
+    return [None] * count if key is None else list(jax.random.split(key, count))

@@ -1,4 +1,8 @@
-"""Recurrent cells, and the loop that runs one along a named axis."""
+"""Recurrent cells, and the loop that runs one along a named axis.
+
+A cell is one step: from an input and a state to the next state. `Recurrent` runs it along an axis, and computes all
+products with inputs before the loop, since a single large product is faster than one in each step.
+"""
 
 import math
 from typing import Any, Self
@@ -21,49 +25,76 @@ from .inputs import named_axis
 from .layer import Layer
 from .linear import Linear
 from .settings import as_python
-from .weights import made_if
+from .weights import add_bias, made_if
 
 __all__ = ["GRUCell", "LSTMCell", "Recurrent", "RecurrentCell"]
 
 
 class RecurrentCell(Layer):
-    """One step of a recurrence, split so that all work that needs no state is done before the loop.
+    """One step of a recurrence, split so that the loop runs only the work that needs the state.
 
     A subclass defines `project`, `advance`, `initial_state` and, unless a state is one array, `output`.
+
+    Examples:
+        >>> class Average(axn.nn.RecurrentCell):
+        ...     def project(self, x):
+        ...         return 0.5 * x
+        ...     def advance(self, projected, state):
+        ...         return 0.5 * state + projected
+        ...     def initial_state(self, projected):
+        ...         return axn.zeros_like(projected)
+        >>> outputs, last = axn.nn.Recurrent(Average(), "time")(axn.ones({"time": 3}))
+        >>> outputs.tolist()
+        [0.5, 0.75, 0.875]
     """
 
     def project(self, x: NamedArray) -> NamedArray:
-        """Return what a step needs of its input; axes of `x` that are not the input's stay."""
+        """Compute what a step needs of its input, for all positions at once.
+
+        Args:
+            x: axes {*In, ...}.
+
+        Returns:
+            Axes {...} and further ones of the cell, such as gates.
+        """
         raise NotImplementedError
 
     def advance(self, projected: NamedArray, state: Any) -> Any:
-        """Return the next state for a projected input."""
+        """Compute the next state.
+
+        Args:
+            projected: the result of `project` for one position.
+            state: the previous state, an array or a tree of arrays.
+
+        Returns:
+            A tree like `state`.
+        """
         raise NotImplementedError
 
     def initial_state(self, projected: NamedArray) -> Any:
-        """Return the initial state, zeros, for a projected input.
+        """Make the initial state, zeros.
 
-        `Recurrent` passes the axes and the dtype of one position, as a NamedArray of a `jax.ShapeDtypeStruct`.
+        Args:
+            projected: the axes and the dtype of `project` for one position, as a NamedArray of a
+                `jax.ShapeDtypeStruct`.
         """
         raise NotImplementedError
 
     def output(self, state: Any) -> NamedArray:
-        """Return the output of a state; by default the state."""
-        output: NamedArray = state
-        return output
+        """Return the output of a state; by default the state itself."""
+        result: NamedArray = state
+        return result
 
     def __call__(self, x: NamedArray, state: Any = None, *, key: jax.Array | None = None) -> Any:
         """Return the next state.
 
         Args:
-            x: the input of one step, axes {In, ...}.
+            x: the input of one step, axes {*In, ...}.
             state: the previous state; by default zeros.
             key: not used; every layer takes one.
         """
         projected = self.project(x)
-        if state is None:
-            state = self.initial_state(projected)
-        return self.advance(projected, state)
+        return self.advance(projected, self.initial_state(projected) if state is None else state)
 
 
 class _Gated(RecurrentCell):
@@ -77,19 +108,26 @@ class _Gated(RecurrentCell):
     hidden: Linear
 
     def project(self, x: NamedArray) -> NamedArray:
-        """Return the products of `x`, axes {In, ...}, with the input weights: {..., gate, Hidden}."""
+        """Multiply `x`, axes {*In, ...}, by the input weights; the result has axes {..., gate, Hidden}."""
         return self.input(x)
 
 
 class LSTMCell(_Gated):
     """A step of a long short-term memory; the state is a pair of output h and memory c, axes {..., Hidden}.
 
-    With gates i, f, g, o, each a sum of a bias and products with the input and the previous output:
-    c' = sigmoid(f) * c + sigmoid(i) * tanh(g), and h' = sigmoid(o) * tanh(c').
+    The gates i, f, g, o are each the sum of a bias and of products with the input and the previous output. A step
+    computes c' = sigmoid(f) * c + sigmoid(i) * tanh(g), and h' = sigmoid(o) * tanh(c').
 
     Attributes:
         input: the input weights {In, gate, Hidden} and the bias {gate, Hidden}; gates are in the order i, f, g, o.
         hidden: the weights of the previous output, {Hidden, gate, Hidden as `<name>.out`}.
+
+    Examples:
+        >>> Embed, Hidden = axn.make_axes(embed=3, hidden=4)
+        >>> cell = axn.nn.LSTMCell.init(Embed, Hidden, key=jax.random.key(0))
+        >>> h, c = cell(axn.ones({"batch": 2, "embed": 3}))
+        >>> h.shape
+        {'batch': 2, 'hidden': 4}
 
     Reference:
         Hochreiter, Schmidhuber (1997), Long short-term memory; Gers et al. (2000), Learning to forget.
@@ -117,18 +155,25 @@ class LSTMCell(_Gated):
         return cls(*_weights(4, In, sized(Hidden, "LSTMCell.init"), key, use_bias, initializer))
 
     def initial_state(self, projected: NamedArray) -> tuple[NamedArray, NamedArray]:
-        """Return zeros for h and c."""
+        """Make zeros for h and c, axes {..., Hidden}."""
         h = _zeros(projected)
         return h, h
 
     def advance(
         self, projected: NamedArray, state: tuple[NamedArray, NamedArray]
     ) -> tuple[NamedArray, NamedArray]:
-        """Return the next h and c."""
-        if not isinstance(state, tuple | list) or len(state) != 2:
-            given = type(state).__name__
-            if isinstance(state, tuple | list):
-                given = f"{len(state)} parts"
+        """Compute the next h and c.
+
+        Args:
+            projected: axes {..., gate, Hidden}.
+            state: the previous h and c, axes {..., Hidden}.
+
+        Raises:
+            OperandError: if the state is not a pair.
+        """
+        is_sequence = isinstance(state, tuple | list)
+        if not is_sequence or len(state) != 2:
+            given = f"{len(state)} parts" if is_sequence else type(state).__name__
             hint = "leave it out to start from zeros, or give (h, c)"
             raise OperandError(
                 message("LSTMCell", f"the state must be a pair of h and c, not {given}", hint=hint)
@@ -147,13 +192,19 @@ class LSTMCell(_Gated):
 class GRUCell(_Gated):
     """A step of a gated recurrent unit; the state h is its output, axes {..., Hidden}.
 
-    With the gates r, z, n of the input and of the state: r = sigmoid(r_x + r_h), z = sigmoid(z_x + z_h),
+    The input and the state have gates r, z, n each. A step computes r = sigmoid(r_x + r_h), z = sigmoid(z_x + z_h),
     n = tanh(n_x + r * (n_h + b)), and h' = (1 - z) * n + z * h.
 
     Attributes:
         input: the input weights {In, gate, Hidden} and the bias {gate, Hidden}; gates are in the order r, z, n.
         hidden: the weights of the state, {Hidden, gate, Hidden as `<name>.out`}.
         bias: b, axes {Hidden}, or None.
+
+    Examples:
+        >>> Embed, Hidden = axn.make_axes(embed=3, hidden=4)
+        >>> cell = axn.nn.GRUCell.init(Embed, Hidden, key=jax.random.key(0))
+        >>> cell(axn.ones({"batch": 2, "embed": 3})).shape
+        {'batch': 2, 'hidden': 4}
 
     Reference:
         Cho et al. (2014), Learning phrase representations using RNN encoder-decoder; the reset gate acts on the
@@ -178,17 +229,21 @@ class GRUCell(_Gated):
         return cls(*weights, made_if(use_bias, zeros, Hidden))
 
     def initial_state(self, projected: NamedArray) -> NamedArray:
-        """Return zeros for h."""
+        """Make zeros for h, axes {..., Hidden}."""
         return _zeros(projected)
 
     def advance(self, projected: NamedArray, state: NamedArray) -> NamedArray:
-        """Return the next h."""
+        """Compute the next h.
+
+        Args:
+            projected: axes {..., gate, Hidden}.
+            state: the previous h, axes {..., Hidden}.
+        """
         products = self.hidden(state)
         r, z = (sigmoid(projected["gate", at] + products["gate", at]) for at in range(2))
-        new = products["gate", 2]
-        if self.bias is not None:
-            new = new + auto_sharded(self.bias)
+        new = add_bias(products["gate", 2], self.bias)
         n = tanh(projected["gate", 2] + r * new)
+        # This is (1 - z) * n + z * h with one product less.
         return n + z * (state - n)
 
 
@@ -229,26 +284,27 @@ class Recurrent(Layer):
     def __call__(
         self, x: NamedArray, state: Any = None, *, key: jax.Array | None = None
     ) -> tuple[NamedArray, Any]:
-        """Return the outputs of all steps, with `axis` first, and the last state.
-
-        With `reverse`, the last state is that of the first position. `cell.output` makes the last output of it, and the
-        next call continues from it. Without positions, it is the initial state.
+        """Run the cell along the axis.
 
         Args:
-            x: axes {axis, In, ...}.
+            x: axes {axis, *In, ...}.
             state: the state to start from; by default zeros.
             key: not used; every layer takes one.
+
+        Returns:
+            The outputs of all steps, with `axis` first, and the last state, from which the next call can continue. The
+            last state is that of the first position with `reverse`, and the initial one if there are no positions.
 
         Raises:
             AxisNotFoundError: if `x` lacks an axis.
             AxisSizeError: if an axis has another size.
         """
         name = named_axis("Recurrent", x, self.axis)
-        # Weights with another layout are gathered before the loop, not in each step.
+        # Weights that are stored in another layout are gathered here, before the loop, not in each step.
         cell = auto_sharded(self.cell)
         projected = cell.project(x)
         if state is None:
-            # Without positions, the sum has the axes of one position.
+            # A sum over no positions has the axes of one position, as an index would give.
             state = cell.initial_state(
                 jax.eval_shape(
                     lambda x: x[name, 0] if x.axis_size(name) else x.sum(name), projected
@@ -284,12 +340,12 @@ def _weights(
     use_bias: bool,
     initializer: Initializer | None,
 ) -> tuple[Linear, Linear]:
-    """Make the weights of input and state."""
+    """Make the weights of input and state; one bias for both is enough, since they are added."""
     limit = 1 / math.sqrt(Hidden.size or 1)
-    made = initializer or uniform(-limit, limit)
+    initializer = initializer or uniform(-limit, limit)
     Out = (Axis("gate", gates), Hidden)
     keys = tuple(jax.random.split(key))
     return (
-        Linear.init(In, Out, key=keys[0], use_bias=use_bias, initializer=made),
-        Linear.init(Hidden, Out, key=keys[1], use_bias=False, initializer=made),
+        Linear.init(In, Out, key=keys[0], use_bias=use_bias, initializer=initializer),
+        Linear.init(Hidden, Out, key=keys[1], use_bias=False, initializer=initializer),
     )

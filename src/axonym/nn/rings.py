@@ -1,9 +1,11 @@
-"""Products that go around a ring: what they need and make is sent in blocks, each while another one is multiplied.
+"""Internal. Perceptrons whose blocks go around a ring of devices, each sent while another one is multiplied.
 
-Where a mapping splits positions over the mesh axis of a hidden axis, a perceptron needs all positions before its first
-product, and adds up and splits what its last one makes. In a ring, a device multiplies the positions that it has while
-it sends them on. Blocks stay in the order in which they came, since what is between the products is computed for each
-position alone; the sums of a block move on to the device whose positions these are.
+`MLP` and `GatedMLP` call it. Suppose that a mapping shards positions over the mesh axis of the hidden axis. The first
+product then needs all positions, and the result of the last one is summed and sharded again. In a ring, each device
+multiplies the positions that it has while it sends them on, so the exchange overlaps with the products.
+
+Blocks stay in the order in which they arrive, which is allowed since the functions between the products compute each
+position alone. The sum of a block travels too, and ends on the device that has these positions.
 """
 
 import functools
@@ -30,7 +32,7 @@ from .weights import add_bias, find_mesh_to_share, stored_outputs
 Pointwise: TypeAlias = Callable[[NamedArray], NamedArray]
 Between: TypeAlias = Callable[..., NamedArray]
 
-# Functions of an element: another one might look at the positions of all devices.
+# A device has one block at a time, so another function, which may look at all positions, would give a wrong result.
 _POINTWISE = {getattr(activation, name) for name in activation.__all__ if name != "glu"}
 _POINTWISE.add(tanh)
 
@@ -68,45 +70,48 @@ def _find_ring(
     (hidden,) = last.In
     weights = [layer.weight for layer in (*first, last)]
     try:
-        lying = find_layout(x.names, x.array.shape, mapping, mesh).by_name(x.names)
+        of_input = find_layout(x.names, x.array.shape, mapping, mesh).by_name(x.names)
         entries = [
             find_layout(weight.names, weight.array.shape, mapping, mesh).by_name(weight.names)
             for weight in weights
         ]
-    except ShardingError:  # which the products raise, where they lay the arrays out
+    except ShardingError:
+        # The products themselves raise when they shard the arrays, and their message names the operation.
         return None
     over = entries[0][hidden.name]
     further = [entry for own in entries for name, entry in own.items() if name != hidden.name]
+    # The ring exchanges positions for parts of the hidden axis. It gathers no other axis of a weight.
     if count_shards(mesh, over) == 1 or any(further):
         return None
-    return next((name for name, entry in lying.items() if entry == over), None)
+    return next((name for name, entry in of_input.items() if entry == over), None)
 
 
 def _go_around(
     ring: str, x: NamedArray, first: Sequence[Linear], last: Linear, between: Between
 ) -> NamedArray:
     """Apply the layers to the blocks of an axis, each while the next one is sent."""
-    split, names = tuple(context.mapped(x.names)), x.names
-
-    hidden = last.In[0].name
+    split, names, hidden = tuple(context.mapped(x.names)), x.names, last.In[0].name
 
     def run(x: NamedArray, first: Sequence[Linear], weight: NamedArray) -> NamedArray:
-        # The gradient of a weight is then summed over the batch once, and not for each block.
+        # The type of a weight says that it varies over all mesh axes, so its gradient is summed over the batch once,
+        # after the loop. Otherwise, each block would sum it.
         every = mesh_axes_of("MLP", split, names, meaning="arrays")
         along = mesh_axes_of("MLP", ring, names, meaning="arrays")
         first, weight = pcast((first, weight), over=every)
         count = count_of(along)
-        read = [_products(x, first)]
+        products = [_multiply(x, first)]
         for _ in range(1, count):
             x = ppermute(x, over=along)
-            read.append(_products(x, first))
-        # Both products with the own block in one operation would wait for both of its neighbours.
-        read[0] = lax.optimization_barrier(read[0])
+            products.append(_multiply(x, first))
+        # The compiler would merge both products with the own block into one operation, which would wait for both
+        # neighbours.
+        products[0] = lax.optimization_barrier(products[0])
 
-        # The own block comes last. Until then, sums move on with those of the blocks behind it.
-        total = dot(between(*read[1]), weight, axis=hidden)
-        for turn in range(2, count + 1):
-            here = dot(between(*read[turn % count]), weight, axis=hidden)
+        # A device begins with the block of the neighbour behind it. The sum of this block passes all other devices and
+        # ends with its owner, so each device adds the products with its own block last.
+        total = dot(between(*products[1]), weight, axis=hidden)
+        for step in range(2, count + 1):
+            here = dot(between(*products[step % count]), weight, axis=hidden)
             total = ppermute(total, over=along) + here
         return total
 
@@ -114,16 +119,15 @@ def _go_around(
     return add_bias(shard_map(run, strict=False)(x, first, weight), last.bias)
 
 
-def _products(x: NamedArray, layers: Sequence[Linear]) -> list[NamedArray]:
+def _multiply(x: NamedArray, layers: Sequence[Linear]) -> list[NamedArray]:
+    """Apply the layers to a block, without the constraints of `Linear`: a shard_map surrounds it."""
     names = tuple(axis.name for axis in layers[0].In)
-    found: list[NamedArray] = []
-    for layer in layers:
-        found.append(add_bias(dot(x, layer.weight, axis=names), layer.bias))
-    return found
+    return [add_bias(dot(x, layer.weight, axis=names), layer.bias) for layer in layers]
 
 
 def _is_plain(layer: Linear) -> bool:
     """Return whether a layer multiplies by a matrix as it is, and adds a bias."""
+    # A subclass may do more in its call, and a `dot_general` of its own may need all of an operand for a scale.
     if type(layer) is not Linear or layer.dot_general is not None:
         return False
     is_square = stored_outputs(layer.In, layer.Out) != layer.Out
@@ -131,18 +135,21 @@ def _is_plain(layer: Linear) -> bool:
 
 
 def _fit(x: NamedArray, first: Sequence[Linear], last: Linear) -> bool:
-    """Return whether the axes of an input and of layers fit, and one of them is hidden; layers raise if not."""
+    """Return whether the axes of an input and of layers fit, and one of them is hidden.
+
+    Nothing raises here. Where axes do not fit, the layers raise with their own messages.
+    """
     if len(last.In) != 1 or any(layer.Out != last.In or layer.In != first[0].In for layer in first):
         return False
     if not isinstance(x, NamedArray) or x.array.ndim != len(x.names):
         return False
-    kept = dict(x.shape)
-    sizes = [kept.pop(axis.name, None) for axis in first[0].In]
-    made = {axis.name for axis in (*last.In, *last.Out)}
-    return sizes == [axis.size for axis in first[0].In] and not made & kept.keys()
+    others = dict(x.shape)
+    sizes = [others.pop(axis.name, None) for axis in first[0].In]
+    added = {axis.name for axis in (*last.In, *last.Out)}
+    return sizes == [axis.size for axis in first[0].In] and not added & others.keys()
 
 
 def _is_pointwise(fn: Pointwise) -> bool:
-    while isinstance(fn, functools.partial):
+    while isinstance(fn, functools.partial):  # such as `partial(gelu, approximate=False)`
         fn = fn.func
     return fn in _POINTWISE

@@ -28,7 +28,7 @@ __all__ = ["keep_min_p", "keep_top_k", "keep_top_p", "penalize_repetition", "sam
 
 Number: TypeAlias = float | jax.Array | NamedArray
 
-# Over smaller temperatures, logits are infinite, and tie.
+# A division by smaller temperatures makes logits infinite, which tie.
 _COLDEST = 1e-30
 
 
@@ -38,7 +38,10 @@ def keep_top_k(logits: NamedArray, Vocab: AxisSelector, k: int) -> NamedArray:
     Args:
         logits: axes {Vocab, ...}.
         Vocab: the axis of tokens.
-        k: static; more than there are tokens keeps all.
+        k: the number of tokens to keep, a static int; more than there are tokens keeps all.
+
+    Returns:
+        The logits, with minus infinity for tokens that are ruled out.
 
     Raises:
         ArgumentError: if `k` is not an int of at least one.
@@ -49,7 +52,7 @@ def keep_top_k(logits: NamedArray, Vocab: AxisSelector, k: int) -> NamedArray:
     """
     name = named_axis("keep_top_k", logits, Vocab)
     k = min(integer("keep_top_k", "k", k, least=1), logits.axis_size(name))
-    return _at_least(logits, top_k(logits, name, k)[0][name, -1])
+    return _rule_out_below(logits, top_k(logits, name, k)[0][name, -1])
 
 
 def keep_top_p(logits: NamedArray, Vocab: AxisSelector, p: Number) -> NamedArray:
@@ -62,20 +65,30 @@ def keep_top_p(logits: NamedArray, Vocab: AxisSelector, p: Number) -> NamedArray
         Vocab: the axis of tokens.
         p: above 0, up to 1, which keeps all; may be traced, and have axes of `logits` such as batch.
 
+    Returns:
+        The logits, with minus infinity for tokens that are ruled out.
+
     Raises:
         ArgumentError: if `p` is a number out of range.
+
+    Examples:
+        >>> logits = axn.log(axn.named([0.5, 0.2, 0.3], "vocab"))
+        >>> axn.isfinite(axn.nn.keep_top_p(logits, "vocab", 0.7)).tolist()
+        [True, False, True]
 
     Reference:
         Holtzman et al. (2019), The curious case of neural text degeneration, section 3.1 (nucleus sampling).
     """
     name = named_axis("keep_top_p", logits, Vocab)
-    _check("keep_top_p", "p", p, 0, 1, open_below=True)
+    _check_range("keep_top_p", "p", p, 0, 1, open_below=True)
+    # In narrow dtypes, sums of many small probabilities would stop growing.
     ordered = sort(widen(logits), name, descending=True)
     probabilities = softmax(ordered, name)
     before = cumsum(probabilities, name) - probabilities
     # Rounded sums may reach one before the last token.
-    kept = (before < p) | (p >= 1)
-    return _at_least(logits, where(kept, ordered, jnp.inf).min(name))
+    is_in = (before < p) | (p >= 1)
+    # By the least logit that stays, not by position: tokens with equal logits stay or go together.
+    return _rule_out_below(logits, where(is_in, ordered, jnp.inf).min(name))
 
 
 def keep_min_p(logits: NamedArray, Vocab: AxisSelector, min_p: Number) -> NamedArray:
@@ -86,15 +99,24 @@ def keep_min_p(logits: NamedArray, Vocab: AxisSelector, min_p: Number) -> NamedA
         Vocab: the axis of tokens.
         min_p: from 0, which keeps all, to 1; may be traced, and have axes of `logits` such as batch.
 
+    Returns:
+        The logits, with minus infinity for tokens that are ruled out.
+
     Raises:
         ArgumentError: if `min_p` is a number out of range.
+
+    Examples:
+        >>> logits = axn.log(axn.named([0.6, 0.1, 0.3], "vocab"))
+        >>> axn.isfinite(axn.nn.keep_min_p(logits, "vocab", 0.4)).tolist()
+        [True, False, True]
 
     Reference:
         Nguyen et al. (2024), Turning up the heat: min-p sampling for creative and coherent LLM outputs.
     """
     name = named_axis("keep_min_p", logits, Vocab)
-    _check("keep_min_p", "min_p", min_p, 0, 1)
+    _check_range("keep_min_p", "min_p", min_p, 0, 1)
     wide = widen(logits)
+    # Ratios to the largest probability need no sum over the tokens.
     shares = exp(wide - wide.max(name))
     return where(shares < min_p, -jnp.inf, logits)
 
@@ -106,6 +128,9 @@ def penalize_repetition(logits: NamedArray, seen: NamedArray, penalty: Number) -
         logits: axes {...}, that of tokens among them.
         seen: whether each token has occurred, or how often: booleans or integers, axes among those of `logits`.
         penalty: positive; 1 changes nothing; may be traced, and have axes of `logits` such as batch.
+
+    Returns:
+        The logits, of the same dtype.
 
     Raises:
         ArgumentError: if `penalty` is a number, and not positive.
@@ -128,11 +153,11 @@ def penalize_repetition(logits: NamedArray, seen: NamedArray, penalty: Number) -
         problem = f"seen must be booleans or counts, not {seen.dtype}"
         hint = 'axn.bincount(tokens, Vocab, "pos") counts tokens'
         raise OperandError(message(function, problem, f"seen has: {facts(seen)}", hint=hint))
-    _check(function, "penalty", penalty, 0, jnp.inf, open_below=True)
+    _check_range(function, "penalty", penalty, 0, jnp.inf, open_below=True)
+    # A product alone would make tokens with positive logits more probable.
     changed = where(logits > 0, logits / penalty, logits * penalty)
-    if seen.dtype != jnp.bool_:
-        seen = seen > 0
-    return where(seen, changed, logits).astype(logits.dtype)
+    has_occurred = seen if seen.dtype == jnp.bool_ else seen > 0
+    return where(has_occurred, changed, logits).astype(logits.dtype)
 
 
 def sample(
@@ -156,9 +181,16 @@ def sample(
     Raises:
         ArgumentError: if `temperature` is a number, and negative.
         OperandError: without a key.
+
+    Examples:
+        >>> logits = axn.named([[1.0, 3.0, 2.0], [5.0, 0.0, 0.0]], ("batch", "vocab"))
+        >>> axn.nn.sample(logits, "vocab", temperature=0).tolist()
+        [1, 0]
+        >>> axn.nn.sample(axn.nn.keep_top_k(logits, "vocab", 1), "vocab", key=jax.random.key(0)).tolist()
+        [1, 0]
     """
     name = named_axis("sample", logits, Vocab)
-    _check("sample", "temperature", temperature, 0, jnp.inf)
+    _check_range("sample", "temperature", temperature, 0, jnp.inf)
     best, temperature = argmax(logits, name), as_python(temperature)
     wide = widen(logits)
     is_number = isinstance(temperature, int | float)
@@ -171,27 +203,25 @@ def sample(
         return categorical(key, wide / temperature, name).astype(best.dtype)
     if not isinstance(temperature, NamedArray):  # a traced number
         temperature = named(temperature, ())
-    warm = temperature >= _COLDEST
-    drawn = categorical(key, wide / where(warm, temperature, 1.0), name)
-    return where(warm, drawn.astype(best.dtype), best)
+    is_warm = temperature >= _COLDEST
+    # Both are computed, since a traced temperature is unknown. Without the 1.0, cold rows would have NaN.
+    token = categorical(key, wide / where(is_warm, temperature, 1.0), name)
+    return where(is_warm, token.astype(best.dtype), best)
 
 
-def _at_least(logits: NamedArray, least: NamedArray) -> NamedArray:
-    """Rule out tokens with smaller logits; NaN stays, so that it is not taken for a choice."""
+def _rule_out_below(logits: NamedArray, least: NamedArray) -> NamedArray:
+    """Rule out tokens with smaller logits; NaN stays, so that nobody takes it for a choice."""
     return where(widen(logits) < widen(least), -jnp.inf, logits)
 
 
-def _check(
+def _check_range(
     function: str, what: str, value: object, least: float, most: float, *, open_below: bool = False
 ) -> None:
-    """Raise for a number out of range; arrays are not looked at."""
+    """Raise for a number out of range. Arrays pass: to read their values would wait for the device."""
     value = as_python(value)
     if not isinstance(value, int | float):
         return
     if not least <= value <= most or (open_below and value == least):
-        start, end = "at least", f" and at most {most}"
-        if open_below:
-            start = "above"
-        if most == jnp.inf:
-            end = ""
+        start = "above" if open_below else "at least"
+        end = "" if most == jnp.inf else f" and at most {most}"
         raise ArgumentError(message(function, f"{what} must be {start} {least}{end}, not {value}"))

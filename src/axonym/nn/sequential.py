@@ -1,4 +1,4 @@
-"""Layers one after another."""
+"""A list of layers and functions that are applied one after another (`Sequential`)."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -52,22 +52,18 @@ class Sequential(Layer):
 
         Args:
             x: the input of the first layer.
-            key: split between the modules.
+            key: split between the modules; functions get none.
+
+        Returns:
+            The result of the last layer; `x` itself if there are no layers.
         """
         modules = [isinstance(layer, eqx.Module) for layer in self.layers]
-        keys: Iterator[jax.Array] = iter(())
-        if key is not None:
-            keys = iter(jax.random.split(key, sum(modules)))
+        keys = iter(() if key is None else jax.random.split(key, sum(modules)))
         for layer, is_module in zip(self.layers, modules, strict=True):
-            if is_module and key is not None:
-                x = layer(x, key=next(keys))
-            else:
-                x = layer(x)
+            x = layer(x, key=next(keys)) if is_module and key is not None else layer(x)
         return x
 
 
 def _without_leaf(layer: Callable[..., NamedArray]) -> Callable[..., NamedArray]:
     """Make a function part of the structure of the tree; as a leaf, transformations would reject it."""
-    if jax.tree_util.all_leaves([layer]):
-        return jax.tree_util.Partial(layer)
-    return layer
+    return jax.tree_util.Partial(layer) if jax.tree_util.all_leaves([layer]) else layer

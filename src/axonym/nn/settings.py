@@ -1,4 +1,8 @@
-"""Check the settings of layers, which are static, and convert numbers to Python ones."""
+"""Internal. Settings of layers: checks, and conversion to Python numbers.
+
+Settings are static, so each call of a compiled function hashes and compares them. An array cannot be hashed, and a
+NumPy number would decide the dtype of results.
+"""
 
 import inspect
 import operator
@@ -22,15 +26,12 @@ def integer(function: str, what: str, value: Any, least: int | None = None) -> i
     Raises:
         ArgumentError: if it is not an integer, or smaller than `least`.
     """
-    kind = "an int"
-    if least is not None:
-        kind = f"an int of at least {least}"
+    kind = "an int" if least is None else f"an int of at least {least}"
     try:
         number = operator.index(value)
     except TypeError:
-        given = repr(value)
-        if hasattr(value, "dtype"):  # an array, whose values may be on a device
-            given = type(value).__name__
+        # The repr of an array would wait for its values, which may be on a device.
+        given = type(value).__name__ if hasattr(value, "dtype") else repr(value)
         raise ArgumentError(message(function, f"{what} must be {kind}, not {given}")) from None
     if least is not None and number < least:
         raise ArgumentError(message(function, f"{what} must be {kind}, not {number}"))
@@ -55,13 +56,11 @@ def fraction(function: str, what: str, value: float, kind: str = "a probability"
 
 def as_python(value: object) -> Any:
     """Return a NumPy number as a Python one, which changes no dtype; others, perhaps traced, stay as they are."""
-    if isinstance(value, np.generic):
-        return value.item()
-    return value
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def as_axis(name: str, given: Any) -> Axis:
-    """Return a hidden axis, which may be given by its size."""
+    """Return a hidden axis, which users may give by its size alone."""
     if isinstance(given, Integral):
         return Axis(name, int(given))
     axis: Axis = given
@@ -92,6 +91,7 @@ def activated(
     try:
         return activation(x)
     except TypeError as error:
+        # A TypeError of JAX about a NamedArray names its class. Any other comes from inside the activation.
         if isinstance(error, OperandError) or NamedArray.__name__ not in str(error):
             raise
         name = getattr(activation, "__name__", type(activation).__name__)
@@ -115,6 +115,7 @@ def drawn(
     if not callable(initializer):
         raise _no_initializer(layer, f"an initializer is a function, not {type_text(initializer)}")
 
+    # The signature is checked first: a TypeError of the call may come from inside the initializer.
     try:
         inspect.signature(initializer).bind(key, axes)
     except TypeError as error:
@@ -125,7 +126,7 @@ def drawn(
         pass
 
     try:
-        made = initializer(key, axes)
+        parameter = initializer(key, axes)
     except TypeError as error:
         home = getattr(initializer, "__module__", None) or ""
         if home.partition(".")[0] != "jax":
@@ -133,11 +134,11 @@ def drawn(
         problem = f"an initializer of JAX takes a key and a shape, not axes: {error}"
         raise _no_initializer(layer, problem) from error
 
-    if not isinstance(made, Core):
+    if not isinstance(parameter, Core):
         raise _no_initializer(
-            layer, f"the initializer returned {type_text(made)}, not a NamedArray"
+            layer, f"the initializer returned {type_text(parameter)}, not a NamedArray"
         )
-    return made
+    return parameter
 
 
 def _no_initializer(layer: str, problem: str) -> OperandError:
@@ -147,7 +148,8 @@ def _no_initializer(layer: str, problem: str) -> OperandError:
     )
 
 
-# A user context, because it is part of the key of every trace cache of JAX.
+# A user context is part of the key of every trace cache of JAX. With a plain global, a function that was traced under
+# another value would keep it.
 keeping: Any = jax.make_user_context(default_value=False)
 
 
@@ -158,6 +160,4 @@ def keeps_intermediates() -> bool:
 
 def given_tangent(tangent: Any) -> Any:
     """Return a tangent of a custom JVP with symbolic zeros, None for a zero."""
-    if isinstance(tangent, jax.custom_derivatives.SymbolicZero):
-        return None
-    return tangent
+    return None if isinstance(tangent, jax.custom_derivatives.SymbolicZero) else tangent

@@ -1,4 +1,8 @@
-"""Diagonal state-space layers: linear recurrences that run in parallel."""
+"""Diagonal state-space layers: linear recurrences whose positions are computed in parallel.
+
+Two steps of a linear recurrence compose to one step of the same form, so a scan in log2(positions) rounds replaces a
+loop over positions.
+"""
 
 import math
 from collections.abc import Sequence
@@ -53,6 +57,13 @@ class DiagonalSSM(Layer):
         In: the axis of the input, and of the result.
         State: the axis of the state.
 
+    Examples:
+        >>> Time, Embed, State = axn.make_axes(time=5, embed=3, state=4)
+        >>> layer = axn.nn.DiagonalSSM.init("time", Embed, State, key=jax.random.key(0))
+        >>> y, state = layer(axn.ones((Time, Embed)))
+        >>> y.shape, state.shape, state.dtype
+        ({'time': 5, 'embed': 3}, {'state': 4}, dtype('complex64'))
+
     Reference:
         Orvieto et al. (2023), Resurrecting recurrent neural networks for long sequences.
     """
@@ -98,18 +109,19 @@ class DiagonalSSM(Layer):
             raise ArgumentError(message("DiagonalSSM.init", problem))
         In, State = sized(In, "DiagonalSSM.init"), sized(State, "DiagonalSSM.init")
         keys = tuple(jax.random.split(key, 5))
-        # Away from the bounds, where logarithms are infinite.
+        # |a|^2 is uniform, so that a is uniform in the area of the ring. The bounds stay out, where logarithms are
+        # infinite.
         share = random.uniform(keys[0], State, minval=1e-6, maxval=1 - 1e-6)
         squared = share * (r_max**2 - r_min**2) + r_min**2
-        # 1 - squared, which near 1 would be rounded to a few numbers, zero among them.
-        lost = (1 - share) * (r_max**2 - r_min**2) + (1 - r_max**2)
+        # This is 1 - squared, which near 1 would be rounded to a few numbers, zero among them.
+        decrease = (1 - share) * (r_max**2 - r_min**2) + (1 - r_max**2)
         phase = random.uniform(keys[1], State, minval=1e-6, maxval=1.0) * max_phase
         into = normal(1 / math.sqrt(2 * max(In.size, 1)))
         out = normal(1 / math.sqrt(max(State.size, 1)))
         return cls(
-            log_rate=log(-0.5 * where(squared < 0.5, log(squared), log1p(-lost))),
+            log_rate=log(-0.5 * where(squared < 0.5, log(squared), log1p(-decrease))),
             log_phase=log(phase),
-            log_gain=0.5 * log(lost),
+            log_gain=0.5 * log(decrease),
             input=Linear.init(In, (PARTS, State), key=keys[2], use_bias=False, initializer=into),
             output=Linear.init((PARTS, State), In, key=keys[3], use_bias=False, initializer=out),
             skip=random.normal(keys[4], In),
@@ -121,12 +133,16 @@ class DiagonalSSM(Layer):
     def __call__(
         self, x: NamedArray, state: NamedArray | None = None, *, key: jax.Array | None = None
     ) -> tuple[NamedArray, NamedArray]:
-        """Return the results of all positions and the last state; without positions, the initial one.
+        """Compute all positions.
 
         Args:
             x: axes {axis, In, ...}.
             state: the state to start from, axes {State, ...}, complex; by default zeros.
             key: not used; every layer takes one.
+
+        Returns:
+            The results, axes {axis, In, ...}, and the last state, axes {State, ...}; that is the initial one if there
+            are no positions.
 
         Raises:
             AxisNotFoundError: if `x` lacks an axis.
@@ -142,50 +158,57 @@ class DiagonalSSM(Layer):
                 raise AxisClashError(
                     message("DiagonalSSM", problem, f"state has: {facts(state)}", hint=hint)
                 )
+            # The states have all axes of both, and the scan runs over an array of this shape.
             drive = drive.broadcast_axis(without_axes(state.axes, drive.names))
         at = drive.names.index(name) - len(drive.names)
-        operands = [drive, self._decay()]
-        if state is not None:
-            operands.append(state)
+        start = () if state is None else (state,)
         _, parts = prefixes.parts_along(drive.array, drive.array.ndim + at, name)
-        states = pointwise.nary(_scanned, *operands, at=at, parts=parts)
+        states = pointwise.nary(_run, drive, self._decay(), *start, at=at, parts=parts)
 
         if x.axis_size(self.axis):
             last = states[name, -1]
         else:
-            last = states.sum(name)  # zero
-            if state is not None:
-                last = last + state
-        return self._read(states, x), last
+            # The sum over no positions is zero, and has the axes of a state.
+            last = states.sum(name) if state is None else states.sum(name) + state
+        return self._compute_output(states, x), last
 
     @in_scope
     def step(self, x: NamedArray, state: NamedArray | None = None) -> tuple[NamedArray, NamedArray]:
-        """Return the result of one position and the next state.
+        """Compute one position, as a decoder does.
 
         Args:
             x: axes {In, ...}.
             state: the previous state, axes {State, ...}, complex; by default zeros.
+
+        Returns:
+            The result, axes {In, ...}, and the next state, axes {State, ...}.
+
+        Examples:
+            >>> Embed, State = axn.make_axes(embed=3, state=4)
+            >>> layer = axn.nn.DiagonalSSM.init("time", Embed, State, key=jax.random.key(0))
+            >>> y, state = layer.step(axn.ones(Embed))
+            >>> y, state = layer.step(axn.ones(Embed), state)
         """
         following = self._drive(x)
         if state is not None:
             following = following + self._decay() * state
-        return self._read(following, x), following
+        return self._compute_output(following, x), following
 
     def _decay(self) -> NamedArray:
-        rate, phase = (
-            exp(widen(auto_sharded(self.log_rate))),
-            exp(widen(auto_sharded(self.log_phase))),
-        )
+        """Return a, complex, axes {State}."""
+        rate = exp(widen(auto_sharded(self.log_rate)))
+        phase = exp(widen(auto_sharded(self.log_phase)))
         return pointwise.binary(_polar, exp(-rate), phase)
 
     def _drive(self, x: NamedArray) -> NamedArray:
+        """Return g B x, complex, axes {..., State}."""
         check_input("DiagonalSSM", x, (self.In,), (self.State, PARTS))
         parts = widen(self.input(x))
-        return pointwise.nary(
-            _scaled, *parts.unbind(PARTS), exp(widen(auto_sharded(self.log_gain)))
-        )
+        return pointwise.nary(_scale, *parts.unbind(PARTS), exp(widen(auto_sharded(self.log_gain))))
 
-    def _read(self, states: NamedArray, x: NamedArray) -> NamedArray:
+    def _compute_output(self, states: NamedArray, x: NamedArray) -> NamedArray:
+        """Return Re(C s) + d x, axes {..., In}."""
+        # The real part of a complex product is one real product over both parts: the weights hold the sign.
         parts = stack(PARTS, [real(states), imag(states)])
         skipped = widened_to(parts.dtype, x * auto_sharded(self.skip))
         y = widened_layer(self.output, parts.dtype)(parts) + skipped
@@ -193,7 +216,7 @@ class DiagonalSSM(Layer):
         return result
 
 
-def _scaled(real: jax.Array, imaginary: jax.Array, gain: jax.Array) -> jax.Array:
+def _scale(real: jax.Array, imaginary: jax.Array, gain: jax.Array) -> jax.Array:
     return lax.complex(real * gain, imaginary * gain)
 
 
@@ -201,25 +224,29 @@ def _polar(size: jax.Array, angle: jax.Array) -> jax.Array:
     return lax.complex(size * jnp.cos(angle), size * jnp.sin(angle))
 
 
-def _scanned(
-    drive: jax.Array, decay: jax.Array, *start: jax.Array, at: int, parts: int
-) -> jax.Array:
-    """Run the recurrence along a dimension, which is in parts, from zero or from a state.
+def _run(drive: jax.Array, decay: jax.Array, *start: jax.Array, at: int, parts: int) -> jax.Array:
+    """Run the recurrence along a dimension, from zero or from a state.
 
-    The powers of the decay keep size 1 where it lacks axes of the input, in each round of the scan.
+    Args:
+        drive: the input of each step.
+        decay: the factor of each step, of the shape of its last dimensions.
+        start: the state to start from, if there is one.
+        at: the dimension, counted from the end.
+        parts: how many devices share it.
     """
 
     def states(drive: jax.Array, decay: jax.Array, *start: jax.Array) -> jax.Array:
+        # Powers of the decay keep size 1 where it lacks axes of the input. In each round of the scan, they are computed
+        # once for all rows of a batch.
         shape = [1] * (drive.ndim - decay.ndim) + list(decay.shape)
         shape[at] = drive.shape[at]
         elements = (jnp.broadcast_to(decay, shape), drive)
         if parts == 1:
             powers, reached = _scan(elements, at)
         else:
-            powers, reached = prefixes.in_parts(_scan, _after, elements, at + drive.ndim, parts)
-        if start:
-            reached = reached + powers * start[0]
-        return reached
+            powers, reached = prefixes.in_parts(_scan, _compose, elements, at + drive.ndim, parts)
+        # The recurrence is linear, so a state to start from adds its decayed value to each position.
+        return reached + powers * start[0] if start else reached
 
     if parts == 1:
         drive = auto.whole(drive, (at,))
@@ -227,10 +254,10 @@ def _scanned(
 
 
 def _scan(elements: Sequence[jax.Array], at: int) -> Sequence[jax.Array]:
-    scanned: Sequence[jax.Array] = lax.associative_scan(_after, tuple(elements), axis=at)
+    scanned: Sequence[jax.Array] = lax.associative_scan(_compose, tuple(elements), axis=at)
     return scanned
 
 
-def _after(first: Sequence[jax.Array], second: Sequence[jax.Array]) -> Pair:
+def _compose(first: Sequence[jax.Array], second: Sequence[jax.Array]) -> Pair:
     """Compose two steps s -> a s + b."""
     return first[0] * second[0], second[0] * first[1] + second[1]

@@ -1,4 +1,9 @@
-"""A field `inference` that is a node of the tree, so that `eqx.nn.inference_mode` switches it in a whole model."""
+"""Internal. A field `inference` that is a node of the tree, so that `eqx.nn.inference_mode` finds it in a model.
+
+Layers with a training and an inference mode use it: dropout, batch norm, attention. A plain bool would be a leaf, which
+`jax.jit` traces and optimizers have state for. A static field would be part of the structure, where `tree_at` cannot
+replace it.
+"""
 
 from typing import TypeVar
 
@@ -45,9 +50,11 @@ class _Slot:
     """The slot of a layer's switch, in which every bool becomes one, also those set by `inference_mode`."""
 
     def __set__(self, layer: eqx.Module, inference: object) -> None:
-        if isinstance(inference, _BOOLS):
-            inference = Switch(bool(inference))
-        vars(layer)[_FIELD] = inference
+        # A module is frozen, so this writes where its `__init__` would. Another object, such as a placeholder of
+        # `tree_at`, stays as it is.
+        vars(layer)[_FIELD] = (
+            Switch(bool(inference)) if isinstance(inference, _BOOLS) else inference
+        )
 
 
 def switchable(layer: type[LayerT]) -> type[LayerT]:

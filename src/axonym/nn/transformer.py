@@ -1,4 +1,4 @@
-"""Blocks of a transformer."""
+"""The block of a transformer: attention and a perceptron, with norms and residual connections."""
 
 from collections.abc import Callable
 from typing import Self
@@ -145,14 +145,17 @@ class TransformerBlock(Layer):
             mask: which keys each query sees; see `Attention`.
             rotate: a function of queries and of keys, such as a `RotaryTable`.
             key: for dropout; without it, nothing is dropped.
+
+        Returns:
+            The axes of `x`.
         """
         k_attention, k_residual, k_mlp = _keys(key)
 
         def attend(x: NamedArray) -> NamedArray:
             return self.attention(x, mask, rotate=rotate, key=k_attention)
 
-        x = self._beside(x, self.attention_norm, attend, k_residual)
-        return self._beside(x, self.mlp_norm, self.mlp, k_mlp)
+        x = self._add_branch(x, self.attention_norm, attend, k_residual)
+        return self._add_branch(x, self.mlp_norm, self.mlp, k_mlp)
 
     @in_scope
     def extend(
@@ -174,38 +177,44 @@ class TransformerBlock(Layer):
             layer: see `Attention.extend`.
 
         Returns:
-            The result, and the next cache.
+            The result, with the axes of `x`, and the next cache.
+
+        Examples:
+            >>> Embed, Heads, HeadDim, Mlp = axn.make_axes(embed=8, heads=2, head_dim=4, mlp=16)
+            >>> block = axn.nn.TransformerBlock.init(Embed, Heads, HeadDim, Mlp, key=jax.random.key(0))
+            >>> KPos = axn.Axis("key_pos", 6)
+            >>> cache = axn.nn.KVCache.init(KPos, (KPos, Heads, HeadDim))
+            >>> y, cache = block.extend(axn.ones(Embed), cache)
+            >>> y.shape
+            {'embed': 8}
         """
 
         def attend(x: NamedArray) -> NamedArray:
+            # The residual branch takes and returns one array, so the cache takes a side door.
             nonlocal cache
             out, cache = self.attention.extend(x, cache, rotate=rotate, count=count, layer=layer)
             return out
 
-        x = self._beside(x, self.attention_norm, attend, None)
-        return self._beside(x, self.mlp_norm, self.mlp, None), cache
+        x = self._add_branch(x, self.attention_norm, attend, None)
+        return self._add_branch(x, self.mlp_norm, self.mlp, None), cache
 
-    def _beside(
+    def _add_branch(
         self,
         x: NamedArray,
         norm: LayerNorm | RmsNorm,
         branch: Callable[[NamedArray], NamedArray],
         key: jax.Array | None,
     ) -> NamedArray:
-        """Add a branch to the residual stream."""
-        if self.post_norm:
-            return norm(self._plus(x, branch(x), key))
-        return self._plus(x, branch(norm(x)), key)
-
-    def _plus(self, x: NamedArray, added: NamedArray, key: jax.Array | None) -> NamedArray:
+        """Add a branch, with its norm and dropout, to the residual stream."""
+        added = branch(x if self.post_norm else norm(x))
+        # A call without a key is one of inference, even if the block was not switched to it.
         inference = key is None or self.dropout.inference
-        return x + self.dropout(added, key=key, inference=inference)
+        x = x + self.dropout(added, key=key, inference=inference)
+        return norm(x) if self.post_norm else x
 
 
 def _keys(key: jax.Array | None) -> tuple[jax.Array | None, jax.Array | None, jax.Array | None]:
-    if key is None:
-        return None, None, None
-    first, second, third = jax.random.split(key, 3)
+    first, second, third = (None,) * 3 if key is None else jax.random.split(key, 3)
     return first, second, third
 
 

@@ -33,7 +33,7 @@ from ..ops.index import take
 from ..partitioning.options import PRODUCTS
 from ..partitioning.shard import auto_sharded, pspec_for
 from ..partitioning.trees import shard_tree
-from .manual import Division, divided, division
+from .manual import Division, apply_by_hand, find_division
 
 X = TypeVar("X")
 W = TypeVar("W")
@@ -47,12 +47,14 @@ def find_mesh_to_share(is_asked: bool) -> tuple[AxisMapping, MeshLike] | None:
     Args:
         is_asked: whether the surrounding `named_jit` asks for this kind of sharing.
     """
-    if not is_asked or AUDIT.get() is not None:  # A check is to see whole arrays.
+    # `axn.check` reports the layout of arrays, and inside a shard_map it would see blocks.
+    if not is_asked or AUDIT.get() is not None:
         return None
     mapping, mesh = current_mapping(), context_mesh()
     if mapping is None or mesh is None or mapping.uneven or taken_axes():
         return None
-    # A shard_map by hand stands for itself: another one around it, or axes in two modes, would change its types.
+    # Operations that run at once need no plan. Where a shard_map surrounds the product, or mesh axes are in two modes,
+    # some axes are Manual or typed already, which another shard_map cannot take again.
     return (mapping, mesh) if tracing.tracing() and is_one_mode(mesh) else None
 
 
@@ -64,8 +66,8 @@ def gathered(
 ) -> R:
     """Call a function of inputs and weights, after gathering weights that are stored in another layout.
 
-    Otherwise, the compiler may move the larger activations, or the weights several times. The backward pass gathers the
-    weights again: if kept, those of all layers of a loop would be on every device at once.
+    Without this, the compiler may move the larger activations, or the weights several times. The backward pass gathers
+    the weights again. If it kept them, every device would have those of all layers of a loop at once.
 
     Args:
         fn: the function.
@@ -78,13 +80,14 @@ def gathered(
         return fn(x, weights)
 
     if not tracing.tracing():
-        # No program is traced, though perhaps a gradient: arrays are moved at once. JAX would evaluate a checkpoint
-        # operation by operation, and raise for constraints on weights on one device.
+        # No program is traced, though perhaps a gradient, so arrays are moved at once. JAX would evaluate a checkpoint
+        # operation by operation, and raise for constraints on weights that one device has.
         return fn(x, auto_sharded(weights))
 
     def run(x: X, weights: W) -> R:
         return fn(x, auto_sharded(weights))
 
+    # Outside a loop, the compiler may merge both gathers. That sends less, and keeps the weights of few layers.
     result: R = jax.checkpoint(run, prevent_cse=False, policy=keep)(x, weights)
     return result
 
@@ -95,23 +98,32 @@ def multiply(
     axis: tuple[Axis, ...],
     dot_general: Callable[..., jax.Array] | None = None,
 ) -> NamedArray:
-    """Contract an input and a weight, `gathered`, or `divided` by hand."""
-    names = axis_name(axis)  # a block of the weight has other sizes
-    if dot_general is None:
-        dot_general = lax.dot_general
+    """Contract an input and a weight over axes; devices gather the weight by hand, if they are asked to.
+
+    Args:
+        x: axes {*axis, ...}.
+        weight: axes {*axis, ...}.
+        axis: the axes to sum over.
+        dot_general: multiplies, instead of `jax.lax.dot_general`.
+    """
+    # By their names alone: in a shard_map, a block of the weight has other sizes.
+    names = axis_name(axis)
+    dot_general = lax.dot_general if dot_general is None else dot_general
 
     def product(x: NamedArray, weight: NamedArray) -> NamedArray:
         return dot(x, weight, axis=names, dot_general=dot_general)
 
     # Another function may look at all of an operand, such as for a scale.
-    shares = _find_division(x, weight, names) if _is_plain(dot_general) else None
-    return gathered(product, x, weight) if shares is None else divided(product, shares, x, weight)
+    division = _find_division(x, weight, names) if _is_plain(dot_general) else None
+    if division is not None:
+        return apply_by_hand(product, division, x, weight)
+    return gathered(product, x, weight)
 
 
 def _find_division(x: NamedArray, weight: NamedArray, summed: Names) -> Division | None:
     """Return how devices share a product whose weight they gather by hand, or None where the compiler gathers it."""
     shared = find_mesh_to_share(PRODUCTS.get().manual)
-    return None if shared is None else division(x, weight, summed, *shared)
+    return None if shared is None else find_division(x, weight, summed, *shared)
 
 
 def _is_plain(dot_general: Callable[..., jax.Array]) -> bool:
@@ -124,42 +136,42 @@ def _is_plain(dot_general: Callable[..., jax.Array]) -> bool:
 def look_up(weight: NamedArray, rows: Axis, ids: NamedArray) -> NamedArray:
     """Look up rows of a table by ids.
 
-    Where rows are stored in parts and a device has fewer ids than the table has rows, parts of rows are looked up where
-    they are stored, and sent: less than the table. Otherwise, the table is gathered.
+    The table is gathered, unless its rows are stored in parts and a device has fewer ids than the table has rows. Then
+    each device looks up its parts of these rows and sends them, which is less than the table.
     """
-    stored, mesh = _stored_apart(weight, rows, ids), context_mesh()
-    shares = _find_division(ids, weight, (rows.name,)) if stored is None else None
-    if shares is not None:
-        return divided(lambda ids, table: take(table, rows.name, ids), shares, ids, weight)
+    stored, mesh = _find_storage_of_parts(weight, rows, ids), context_mesh()
+    division = _find_division(ids, weight, (rows.name,)) if stored is None else None
+    if division is not None:
+        return apply_by_hand(lambda ids, table: take(table, rows.name, ids), division, ids, weight)
     if find_lookup(weight.names, weight.array.shape, rows.name, ids.names, ids.array.shape) is None:
-        # Otherwise, `take` shards the table itself.
-        is_apart = stored is not None and mesh is not None
-        weight = shard_tree(weight, stored, mesh) if is_apart else auto_sharded(weight)
+        # In the other case, `take` shards the table itself.
+        weight = (
+            auto_sharded(weight)
+            if stored is None or mesh is None
+            else shard_tree(weight, stored, mesh)
+        )
     return take(weight, rows, ids)
 
 
-def _stored_apart(weight: NamedArray, rows: Axis, ids: NamedArray) -> AxisMapping | None:
-    """Return how a table is stored, if rows are to be looked up there."""
+def _find_storage_of_parts(weight: NamedArray, rows: Axis, ids: NamedArray) -> AxisMapping | None:
+    """Return the mapping by which a table is stored, if its rows should be looked up in parts there."""
     mapping, stored, mesh = current_mapping(), stored_mapping(weight.names), context_mesh()
     if mapping is None or stored is None or mesh is None or not tracing.tracing():
         return None
-    split = Layout.from_spec(pspec_for(weight, stored, strict=False))
-    gathered = Layout.from_spec(pspec_for(weight, mapping, strict=False))
+    stored_layout = Layout.from_spec(pspec_for(weight, stored, strict=False))
+    gathered_layout = Layout.from_spec(pspec_for(weight, mapping, strict=False))
     at = weight.names.index(rows.name)
-    if split == gathered or split[at] != gathered[at]:
+    # Where the rows themselves have to move, a device has only some of them, and cannot look up the others.
+    if stored_layout == gathered_layout or stored_layout[at] != gathered_layout[at]:
         return None
     by_ids = Layout.from_spec(pspec_for(ids, mapping, strict=False))
-    ways = count_shards(mesh, tuple(itertools.chain.from_iterable(by_ids)))
-    if ids.array.size >= rows.size * ways:
-        return None
-    return stored
+    shards = count_shards(mesh, tuple(itertools.chain.from_iterable(by_ids)))
+    return stored if ids.array.size < rows.size * shards else None
 
 
 def add_bias(y: NamedArray, bias: NamedArray | None) -> NamedArray:
     """Add a bias, if there is one, in the layout of the mapping: another one would change that of the result."""
-    if bias is None:
-        return y
-    return y + auto_sharded(bias)
+    return y if bias is None else y + auto_sharded(bias)
 
 
 def widened_layer(layer: LayerT, dtype: DTypeLike) -> LayerT:
@@ -173,28 +185,19 @@ def made_if(
     wanted: bool, make: Callable[[AxisSpec], NamedArray], axes: AxisSpec
 ) -> NamedArray | None:
     """Make a parameter that a layer may do without, such as a bias."""
-    if not wanted:
-        return None
-    return make(axes)
+    return make(axes) if wanted else None
 
 
 def in_order(inputs: Sequence[Axis], outputs: Sequence[Axis], out_first: bool) -> tuple[Axis, ...]:
     """Return the axes of a weight in the order in which it is stored."""
-    if out_first:
-        return (*outputs, *inputs)
-    return (*inputs, *outputs)
+    return (*outputs, *inputs) if out_first else (*inputs, *outputs)
 
 
 def stored_outputs(inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> tuple[Axis, ...]:
     """Return the axes of `outputs` in a weight: one that is also an input is called `<name>.out`."""
+    # An array cannot have a name twice, so a weight from `embed` to `embed` needs a second name.
     taken = axis_name(inputs)
-
-    def stored(axis: Axis) -> Axis:
-        if axis.name in taken:
-            return axis.derive("out")
-        return axis
-
-    return tuple(map(stored, outputs))
+    return tuple(axis.derive("out") if axis.name in taken else axis for axis in outputs)
 
 
 def derived_names(inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> dict[str, str]:
@@ -204,9 +207,9 @@ def derived_names(inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> dict[s
 
 
 def parameters_of(weight: NamedArray | None, bias: NamedArray | None) -> list[NamedArray]:
-    """Return those parameters that a layer has.
+    """Return those parameters that a layer has, sharded by the mapping.
 
-    Laid out before the kernel, one with another sharding is gathered once, not again in the backward pass.
+    A parameter that is gathered before the kernel is gathered once; inside of it, the backward pass would do so again.
     """
     return [auto_sharded(own) for own in (weight, bias) if own is not None]
 

@@ -1,4 +1,4 @@
-"""Shared parts of convolution and pooling: windows that slide along named axes."""
+"""Internal. Windows that slide along named axes: their sizes, strides and padding, for `conv` and `pool`."""
 
 from collections.abc import Iterable, Sequence
 from numbers import Integral
@@ -13,7 +13,6 @@ of them, or for the two sides of each."""
 
 Pads: TypeAlias = str | tuple[tuple[int, int], ...]
 
-
 _KINDS_OF_PADDING = '"SAME", "VALID", an int, one int for each axis, or a pair for each axis'
 
 
@@ -24,7 +23,14 @@ def each(
     count: int,
     least: int | None = 1,
 ) -> tuple[int, ...]:
-    """Return a setting for each axis.
+    """Return a setting for each axis, where users may give one number for all.
+
+    Args:
+        function: the name for errors.
+        what: the name of the setting for errors.
+        value: a number, or one for each axis.
+        count: the number of axes.
+        least: the smallest number that is allowed; None allows all.
 
     Raises:
         ArgumentError: if it has another length, or an entry that is smaller than `least` or not an int.
@@ -39,6 +45,11 @@ def each(
 def pads(function: str, padding: Padding, count: int) -> Pads:
     """Return a padding as "SAME", "VALID", or the two sides of each axis.
 
+    Args:
+        function: the name for errors.
+        padding: see `Padding`.
+        count: the number of axes.
+
     Raises:
         ArgumentError: if it is none of these.
     """
@@ -48,26 +59,20 @@ def pads(function: str, padding: Padding, count: int) -> Pads:
         problem = f"unknown padding {padding!r}"
         raise ArgumentError(message(function, problem, hint=_KINDS_OF_PADDING))
 
-    pairs: list[tuple[int, int]] = []
-    sides: tuple[int | tuple[int, int], ...] = _as_tuple(padding, count)
-    for side in sides:
-        ends = _as_tuple(side, 2)
-        if len(ends) == 2 and _is_count(ends[0]) and _is_count(ends[1]):
-            pairs.append((int(ends[0]), int(ends[1])))
-
-    if not len(pairs) == len(sides) == count:
+    sides = [_as_tuple(side, 2) for side in _as_tuple(padding, count)]
+    if len(sides) != count or not all(
+        len(ends) == 2 and all(map(_is_count, ends)) for ends in sides
+    ):
         problem = (
             f"padding must have one non-negative entry for each of {count} axes, not {padding!r}"
         )
         raise ArgumentError(message(function, problem, hint=_KINDS_OF_PADDING))
-    return tuple(pairs)
+    return tuple((int(low), int(high)) for low, high in sides)
 
 
 def _as_tuple(value: object, count: int) -> tuple[Any, ...]:
     """Return several values as a tuple, and one value as often as there are axes."""
-    if isinstance(value, Iterable):
-        return tuple(value)
-    return (value,) * count
+    return tuple(value) if isinstance(value, Iterable) else (value,) * count
 
 
 def _is_count(end: object) -> bool:
@@ -89,13 +94,10 @@ def check_fit(
     """
     if padding == "SAME":  # an axis of any size keeps it, divided by the stride
         return
-    sides: Sequence[tuple[int, int]] = ((0, 0),) * len(names)
-    if not isinstance(padding, str):
-        sides = padding
+    # The other string is "VALID", which pads nothing.
+    sides = ((0, 0),) * len(names) if isinstance(padding, str) else padding
     for name, size, window, (low, high) in zip(names, sizes, windows, sides, strict=True):
         if window > size + low + high:
-            padded = ""
-            if low + high:
-                padded = f" and {low + high} of padding"
+            padded = f" and {low + high} of padding" if low + high else ""
             problem = f"a window of {window} does not fit into axis {name!r} of size {size}{padded}"
             raise AxisSizeError(message(function, problem, f"input has: {described}"))
