@@ -61,7 +61,7 @@ def moved(
         return fn(*arrays)
     if entries is None:
         entries = explicit.read_layout(arrays[0])
-    (fitting,) = dividing(fn, arrays, [entries])
+    (fitting,) = keep_dividing(fn, arrays, [entries])
     if fitting != list(entries):
         explicit.report_gathered(arrays[0], fitting)
         fn = keep_apart(fn)
@@ -77,12 +77,12 @@ def all_moved(
         return fn(array)
     entries = [explicit.read_layout(array)] * count
     results: tuple[jax.Array, ...] = local(
-        keep_apart(fn), [array], tuple(dividing(fn, [array], entries))
+        keep_apart(fn), [array], tuple(keep_dividing(fn, [array], entries))
     )
     return results
 
 
-def dividing(
+def keep_dividing(
     fn: Callable[..., Any],
     arrays: Sequence[Any],
     wanted: Sequence[Sequence[assignment.Entry]],

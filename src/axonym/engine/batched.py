@@ -95,7 +95,7 @@ def batched(
         BroadcastError: if no operand contains the batch axes of all others, unless `outer`.
         OperandError: if no operand has names, or one has the wrong type.
     """
-    like, named, arrays = pointwise.parted(fn, operands)
+    like, named, arrays = pointwise.separate_operands(fn, operands)
     chosen: list[AxisSelection] = []
     for axes in core:
         if axes.__class__ in (str, tuple):
@@ -222,9 +222,9 @@ def _kernel(
             target = _in_place(operands[0], own, batch)
         targets.append(target)
     positional = partial(fn, **kernels.keywords_of(options))
-    map_over = _broadcasting
+    map_over = _broadcast
     if mode.each:
-        map_over = _mapped
+        map_over = _map_by_vmap
     known = [operand.names for operand in operands]
 
     def body(*arrays: Payload) -> Any:
@@ -239,7 +239,7 @@ def _kernel(
             lined, _ = kernels.stretched(function, known, lined)
         cores = [(own.aligned, x.shape, own.core) for own, x in zip(operands, lined, strict=True)]
         with explain_empty(function, cores):
-            results = _laid_out(call, lined, operands, batch, outs, mode)
+            results = _call_on_mesh(call, lined, operands, batch, outs, mode)
         if not mode.several:
             return kernels.lined_up(results, (*batch, *outs[0]), targets[0])
         moved: list[jax.Array] = []
@@ -271,7 +271,7 @@ def _in_place(operand: _Operand, out: Names, batch: Names) -> Names:
     return tuple(table.get(name, name) for name in operand.names)
 
 
-def _broadcasting(fn: Function, operands: Sequence[_Operand], batch: Names) -> Function:
+def _broadcast(fn: Function, operands: Sequence[_Operand], batch: Names) -> Function:
     """Call a function that broadcasts over leading dimensions itself."""
     has_cores = any(operand.core for operand in operands)
 
@@ -291,7 +291,7 @@ def _broadcasting(fn: Function, operands: Sequence[_Operand], batch: Names) -> F
     return call
 
 
-def _mapped(fn: Function, operands: Sequence[_Operand], batch: Names) -> Function:
+def _map_by_vmap(fn: Function, operands: Sequence[_Operand], batch: Names) -> Function:
     """Map a function over batch dimensions, of which anonymous ones are outermost."""
 
     def call(*arrays: jax.Array) -> Any:
@@ -312,7 +312,7 @@ def _map_where(fn: Function, has: Sequence[bool]) -> Function:
     return jax.vmap(fn, in_axes=tuple(0 if each else None for each in has))
 
 
-def _laid_out(
+def _call_on_mesh(
     call: Function,
     arrays: Sequence[jax.Array],
     operands: Sequence[_Operand],
@@ -337,7 +337,7 @@ def _laid_out(
     offered = _core_entries(operands, moved, set(itertools.chain(*lead)))
     results = [[*lead, *(offered.get(name, ()) for name in own)] for own in outs]
     if any(offered.get(name) for name in itertools.chain(*outs)):
-        results = auto.dividing(call, moved, results)
+        results = auto.keep_dividing(call, moved, results)
     if mode.several:
         return auto.local(call, moved, tuple(results))
     return auto.local(call, moved, results[0])

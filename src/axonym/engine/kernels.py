@@ -46,10 +46,10 @@ class Kernel:
 
         self.names = Order(names)
         self.body = fetchable
-        self.call = jitted(fetchable)
+        self.call = jit_body(fetchable)
 
 
-def jitted(body: Function) -> Function:
+def jit_body(body: Function) -> Function:
     """Compile an operation on arrays; while tracing, inline it."""
 
     @wraps(body)

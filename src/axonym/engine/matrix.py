@@ -111,7 +111,7 @@ def over(
         core.append((*selectors(first), *extra))
     core += [()] * (len(operands) - len(core))
     table = {"R": rows, "C": columns, "E": extra, "K": new_names}
-    names = tuple(_spread(pattern, table) for pattern in patterns)
+    names = tuple(_expand_pattern(pattern, table) for pattern in patterns)
     adapted = _of_axes(fn, rows, columns, extra, new, square, out)
     outs: Any = names
     if isinstance(out, str):
@@ -123,7 +123,7 @@ def over(
     )
 
 
-def _spread(pattern: str, table: Mapping[str, tuple[E, ...]]) -> tuple[E, ...]:
+def _expand_pattern(pattern: str, table: Mapping[str, tuple[E, ...]]) -> tuple[E, ...]:
     """Replace each letter of a pattern by what a table has for it."""
     return tuple(itertools.chain.from_iterable(plans.values_at(table, pattern)))
 
@@ -166,25 +166,25 @@ def _of_axes(
             hint = "pinv, lstsq, qr and svd take matrices of any shape"
             problem = "the matrix is not square"
             raise AxisSizeError(message(function, problem, f"it has: {held}", hint=hint))
-        matrix = _reshaped(array, (*lead, height, width))
+        matrix = _reshape(array, (*lead, height, width))
         if sided:
             sides = others[0]
             at = sides.ndim - len(rows) - len(extra)
             sizes["E"] = sides.shape[at + len(rows) :]
             # All operands get the same number of dimensions, by which JAX distinguishes vectors from matrices.
             ones = (1,) * (matrix.ndim - at - 2)
-            sides = _reshaped(sides, (*ones, *sides.shape[:at], height, math.prod(sizes["E"])))
+            sides = _reshape(sides, (*ones, *sides.shape[:at], height, math.prod(sizes["E"])))
             others = (sides, *others[1:])
         results = fn(matrix, *others, **options)
         if isinstance(out, str):
-            return _unflattened(function, results, out, sizes, new)
+            return _unflatten(function, results, out, sizes, new)
         pairs = zip(results, out, strict=True)
-        return tuple(_unflattened(function, each, own, sizes, new) for each, own in pairs)
+        return tuple(_unflatten(function, each, own, sizes, new) for each, own in pairs)
 
     return of_axes
 
 
-def _unflattened(
+def _unflatten(
     function: str,
     result: jax.Array,
     pattern: str,
@@ -198,10 +198,10 @@ def _unflattened(
         table["K"] = (result.shape[at + pattern.index("K")],)
         if new is not None:
             checks.check_given(function, (new,), new[:1], table["K"])
-    return _reshaped(result, (*result.shape[:at], *_spread(pattern, table)))
+    return _reshape(result, (*result.shape[:at], *_expand_pattern(pattern, table)))
 
 
-def _reshaped(array: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def _reshape(array: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     if array.shape == shape:
         return array
     return lax.reshape(array, shape)

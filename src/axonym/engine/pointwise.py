@@ -62,7 +62,7 @@ def _elementwise(fn: Function, operands: tuple[Names | None, ...], options: Opti
             else:
                 anonymous = max(anonymous, jnp.ndim(array) - len(names))
         if most > anonymous:
-            raise _unmatched(function, operands, arrays, anonymous, target)
+            raise _rank_error(function, operands, arrays, anonymous, target)
         if anonymous:
             anonymous_shape(function, known, list(map(jnp.shape, arrays)))
         arrays = tuple(align_layouts(known, arrays, target))
@@ -82,7 +82,7 @@ def _of_rank(array: Payload, rank: int) -> Payload:
     return lax.expand_dims(array, range(missing))
 
 
-def _unmatched(
+def _rank_error(
     function: str,
     operands: Sequence[Names | None],
     arrays: Sequence[Payload],
@@ -160,7 +160,7 @@ def binary(fn: Function, x: Payload, y: object) -> "NamedArray":
                 try:
                     kernel = _of_two[fn][left, right]
                 except KeyError:
-                    kernel = _paired(fn, x, y)
+                    kernel = _pair_kernel(fn, x, y)
                 paired: NamedArray = new(type(x))  # `wrap`, inlined to save a call
                 paired.node = ((kernel.call(a, b),), kernel.names)
                 return paired
@@ -185,7 +185,7 @@ def binary(fn: Function, x: Payload, y: object) -> "NamedArray":
     return wrap(y, run(_elementwise(fn, (None, right), ()).call, x, b), right)
 
 
-def _paired(fn: Function, x: Core, y: Core) -> Kernel:
+def _pair_kernel(fn: Function, x: Core, y: Core) -> Kernel:
     names = x.names, y.names
     kernel = planned(fn, (x, y), _elementwise, fn, names, ())
     return plans.keep(_of_two.setdefault(fn, {}), names, kernel)
@@ -207,7 +207,7 @@ def between(fn: Function, x: Core, low: object, high: object) -> "NamedArray":
     return made
 
 
-def parted(
+def separate_operands(
     fn: Function, operands: Sequence[Payload]
 ) -> tuple[Core, tuple[Names | None, ...], list[Payload]]:
     """Split operands into the first that has names, the names of each (None for a plain one), and the arrays."""
@@ -234,6 +234,6 @@ def parted(
 
 def nary(fn: Function, *operands: Payload, **options: object) -> "NamedArray":
     """Apply a function of any number of operands, at least one of them named, to elements by name."""
-    like, named, arrays = parted(fn, operands)
+    like, named, arrays = separate_operands(fn, operands)
     kernel = planned(fn, operands, _elementwise, fn, named, static(fn, options))
     return wrap(like, run(kernel.call, *arrays), kernel.names)

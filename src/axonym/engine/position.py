@@ -37,8 +37,8 @@ from .steps import (
     Traced,
     Window,
     axes_of_steps,
-    checked_indices,
     gathers_in,
+    normalize_indices,
     removes,
 )
 
@@ -120,7 +120,7 @@ def reaching(
     return Reach(mode, fill, bool(indices_are_sorted), bool(unique_indices))
 
 
-def selected_names(names: Names, steps: Sequence[Step]) -> Names:
+def name_selection(names: Names, steps: Sequence[Step]) -> Names:
     """Return the names of what an index selects.
 
     The axes of index arrays replace the indexed axes if those are adjacent, and otherwise come first.
@@ -160,7 +160,7 @@ def reading(names: Names, steps: tuple[Step, ...], function: str, reach: Reach) 
     if reach.mode:
         gathered = (Gather, Traced, Window)
     rest = tuple(step for step in steps if isinstance(step, gathered))
-    target = selected_names(names, steps)
+    target = name_selection(names, steps)
 
     def body(array: jax.Array, *arguments: object) -> jax.Array:
         shape_of(function, array, names)
@@ -169,7 +169,7 @@ def reading(names: Names, steps: tuple[Step, ...], function: str, reach: Reach) 
         pairs = list(zip(steps, arguments, strict=True))
         if explicit.has_explicit_axes(array):
             # What no device has to send comes first: there is less to send for the rest.
-            last = {*_split_names(array, names), *axes_of_steps(rest)}
+            last = {*_find_split_names(array, names), *axes_of_steps(rest)}
             pairs.sort(key=lambda pair: pair[0].name in last)
         for step, argument in pairs:
             at = array.ndim - len(current) + current.index(step.name)
@@ -195,7 +195,7 @@ def reading(names: Names, steps: tuple[Step, ...], function: str, reach: Reach) 
     return kernels.Kernel(target, body)
 
 
-def _split_names(array: jax.Array, names: Names) -> set[str]:
+def _find_split_names(array: jax.Array, names: Names) -> set[str]:
     entries = explicit.read_layout(array)[array.ndim - len(names) :]
     return {name for name, entry in zip(names, entries, strict=True) if entry}
 
@@ -269,7 +269,7 @@ class _Index:
             axes: Names = ()
             if isinstance(step, Gather):
                 axes = step.axes
-            positions = checked_indices(self.function, name, argument, axes, size, self.mode)
+            positions = normalize_indices(self.function, name, argument, axes, size, self.mode)
             self._put(name, positions)
             del self.sizes[name]
             if isinstance(step, Gather):
@@ -359,7 +359,7 @@ def _gather(
     if len(steps) == 1 and isinstance(only, Gather):
         shared = plans.shared(only.axes, plans.without(names, (only.name,)))
         if shared:
-            return _matched(function, array, names, only, arguments[0], target, reach)
+            return _gather_matched(function, array, names, only, arguments[0], target, reach)
     position = positional(function, array, names, steps, arguments, reach.mode)
 
     def read(array: jax.Array, *positions: Payload) -> jax.Array:
@@ -376,10 +376,10 @@ def _gather(
             indices.append((step.axes, argument))
     indexed = axes_of_steps(steps)
     result = read_locally(read, operands, names, indexed, indices, position.labels, position.sizes)
-    return _arranged(result, position.labels, array.ndim - len(names), target)
+    return _arrange(result, position.labels, array.ndim - len(names), target)
 
 
-def _arranged(
+def _arrange(
     array: jax.Array, labels: tuple[Label, ...], anonymous: int, target: Names
 ) -> jax.Array:
     """Permute dimensions to those of a result: anonymous ones first, then names in order."""
@@ -414,10 +414,10 @@ def _elements(
 
 def in_range(array: jax.Array, at: tuple[object, ...], count: int, wraps: bool) -> tuple[Any, ...]:
     """Move the positions of an index into range, if the compiler may forget to."""
-    return clamped(array, at, wraps) if may_merge(array, count) else at
+    return clamp_indices(array, at, wraps) if may_merge(array, count) else at
 
 
-def clamped(array: jax.Array, at: tuple[object, ...], wraps: bool) -> tuple[Any, ...]:
+def clamp_indices(array: jax.Array, at: tuple[object, ...], wraps: bool) -> tuple[Any, ...]:
     """Move the positions of an index into range."""
     moved: list[Payload] = []
     for part, size in zip(at, array.shape, strict=False):
@@ -428,7 +428,7 @@ def clamped(array: jax.Array, at: tuple[object, ...], wraps: bool) -> tuple[Any,
     return tuple(moved)
 
 
-def _matched(
+def _gather_matched(
     function: str,
     array: jax.Array,
     names: Names,
@@ -444,7 +444,7 @@ def _matched(
     name, axes = step.name, step.axes
     anonymous = array.ndim - len(names)
     sizes = sizes_of(names, array.shape)
-    positions = checked_indices(function, name, indices, axes, sizes.pop(name), reach.mode)
+    positions = normalize_indices(function, name, indices, axes, sizes.pop(name), reach.mode)
     operands = [tuple(sizes), axes]
     known = checks.one_size(function, operands, [tuple(sizes.values()), positions.shape])
     shared = plans.shared(axes, tuple(sizes))
@@ -465,7 +465,7 @@ def _matched(
     result = read_locally(
         mapped, [array, positions], names, {name}, [(axes, positions)], have, known
     )
-    return _arranged(result, have, anonymous, target)
+    return _arrange(result, have, anonymous, target)
 
 
 def _others(labels: Sequence[Label], removed: Names) -> tuple[Label, ...]:

@@ -61,7 +61,7 @@ def in_parts(
     Returns:
         The results, as `scan(arrays, at)` gives them, up to rounding.
     """
-    own = scan([_divided(array, at, parts) for array in arrays], at + 1)
+    own = scan([_divide(array, at, parts) for array in arrays], at + 1)
     edge = -1
     if reverse:
         edge = 0
@@ -75,7 +75,7 @@ def in_parts(
     for result, prefix in zip(own, before, strict=True):
         # The first part has nothing before it. It gets a result that is dropped, and from elements that are there:
         # of others, a gradient may not be finite.
-        shifted = constraints.keep_whole(_shifted(prefix, at, reverse), at)
+        shifted = constraints.keep_whole(_shift(prefix, at, reverse), at)
         # each device takes its own before it is repeated, so that a gradient is summed before it is sent
         shifted = explicit.laid_out_like(shifted, result)
         joined.append(jnp.broadcast_to(shifted, result.shape))
@@ -90,11 +90,11 @@ def in_parts(
         if reverse:
             first = parts - 1
         chosen = jnp.where(number == first, alone, whole)
-        results.append(_merged(chosen, at))
+        results.append(_merge(chosen, at))
     return results
 
 
-def _shifted(prefix: jax.Array, at: int, reverse: bool) -> jax.Array:
+def _shift(prefix: jax.Array, at: int, reverse: bool) -> jax.Array:
     """Give each part the result of those before it, and the first one its own."""
     size = prefix.shape[at]
     if reverse:
@@ -110,27 +110,27 @@ def _shifted(prefix: jax.Array, at: int, reverse: bool) -> jax.Array:
     return lax.concatenate(pieces, at)
 
 
-def _divided(array: jax.Array, at: int, parts: int) -> jax.Array:
+def _divide(array: jax.Array, at: int, parts: int) -> jax.Array:
     """Make two dimensions of one: parts, split as it was, and elements of a part."""
     shape = (*array.shape[:at], parts, array.shape[at] // parts, *array.shape[at + 1 :])
     if not explicit.has_explicit_axes(array):
         return lax.reshape(array, shape)
     entries = list(explicit.read_layout(array))
     entries.insert(at + 1, ())
-    return _reshaped(array, shape, entries)
+    return _reshape(array, shape, entries)
 
 
-def _merged(array: jax.Array, at: int) -> jax.Array:
+def _merge(array: jax.Array, at: int) -> jax.Array:
     """Undo `_divided`."""
     shape = (*array.shape[:at], array.shape[at] * array.shape[at + 1], *array.shape[at + 2 :])
     if not explicit.has_explicit_axes(array):
         return lax.reshape(array, shape)
     entries = list(explicit.read_layout(array))
     del entries[at + 1]
-    return _reshaped(array, shape, entries)
+    return _reshape(array, shape, entries)
 
 
-def _reshaped(array: jax.Array, shape: tuple[int, ...], entries: Sequence[Any]) -> jax.Array:
+def _reshape(array: jax.Array, shape: tuple[int, ...], entries: Sequence[Any]) -> jax.Array:
     reshaped: jax.Array = lax.reshape(
         array, shape, out_sharding=explicit.sharding_from(array, entries)
     )

@@ -25,7 +25,7 @@ Binary = Callable[[Array | Number, Array | Number], Array]
 _REAL = (bool, int, float)
 
 
-def _promoted(primitive: Callable[..., Array], general: Callable[..., Array]) -> Binary:
+def _make_binary(primitive: Callable[..., Array], general: Callable[..., Array]) -> Binary:
     """Make a function of two operands call a primitive if they are floats of one dtype, or Python numbers.
 
     A scalar beside an array is left to `jax.numpy`, which promotes it whatever JAX may promote.
@@ -49,10 +49,10 @@ def _promoted(primitive: Callable[..., Array], general: Callable[..., Array]) ->
     return call
 
 
-add = _promoted(lax.add, jnp.add)
-subtract = _promoted(lax.sub, jnp.subtract)
-multiply = _promoted(lax.mul, jnp.multiply)
-divide = _promoted(lax.div, jnp.true_divide)
+add = _make_binary(lax.add, jnp.add)
+subtract = _make_binary(lax.sub, jnp.subtract)
+multiply = _make_binary(lax.mul, jnp.multiply)
+divide = _make_binary(lax.div, jnp.true_divide)
 
 # What stands in for a function of `jax.numpy`.
 BY_FUNCTION: dict[Any, Binary] = {
@@ -90,12 +90,12 @@ def _lies_as(x: Any, y: Any) -> bool:
 
 def total(x: Array, at: Sequence[int]) -> Array:
     """Add up floats over dimensions, and keep these with size 1; narrow ones in float32, as `jnp.sum` does."""
-    return _wide_total(x, _counted(x, at)).astype(x.dtype)
+    return _wide_total(x, _normalize_dims(x, at)).astype(x.dtype)
 
 
 def mean(x: Array, at: Sequence[int]) -> Array:
     """Take the mean of floats over dimensions, and keep these with size 1; of narrow ones, in float32."""
-    dims = _counted(x, at)
+    dims = _normalize_dims(x, at)
     count = math.prod([x.shape[dim] for dim in dims])
     if not isinstance(count, int):  # a symbolic size
         return x.mean(dims, keepdims=True)
@@ -104,12 +104,12 @@ def mean(x: Array, at: Sequence[int]) -> Array:
 
 def largest(x: Array, at: Sequence[int]) -> Array:
     """Take the largest of floats over dimensions, and keep these with size 1; of none, it is minus infinity."""
-    dims = _counted(x, at)
+    dims = _normalize_dims(x, at)
     found = lax.reduce_max(x, dims)
     return lax.expand_dims(lax.max(np.array(-np.inf, x.dtype), found), dims)
 
 
-def _counted(x: Array, at: Sequence[int]) -> list[int]:
+def _normalize_dims(x: Array, at: Sequence[int]) -> list[int]:
     """Count dimensions from the first, as primitives do."""
     return [dim % x.ndim for dim in at]
 

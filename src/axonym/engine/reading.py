@@ -24,13 +24,13 @@ def sliced(array: jax.Array, at: int, start: object, length: int) -> jax.Array:
     """Take a slice, on a mesh with Explicit axes too."""
     known = length == array.shape[at] or isinstance(start, int)
     if known and _stays_split(array, at, length):
-        return _cut(array, at, start, length)
+        return _slice_dimension(array, at, start, length)
     mesh = explicit.mesh_of_type(array)
     # Beside Manual axes JAX has no gradient of a gather within `auto.local`.
     typed = modes.has_explicit(mesh) and not modes.has_manual(mesh)
     if length == 1 and typed and explicit.read_layout(array)[at]:
-        return _one_of_split(array, at, start)
-    return at_start(_cut, array, at, start, length)
+        return _take_one(array, at, start)
+    return at_start(_slice_dimension, array, at, start, length)
 
 
 def at_start(
@@ -51,7 +51,7 @@ def at_start(
     return read_locally(piece, [array, start], (), (at,), (), range(array.ndim), {})
 
 
-def _one_of_split(array: jax.Array, at: int, start: object) -> jax.Array:
+def _take_one(array: jax.Array, at: int, start: object) -> jax.Array:
     """Take one position along a split dimension, so that only this position is communicated.
 
     The compiler does that for a gather at a list of positions; for a slice it gathers the array, or moves parts of it.
@@ -72,7 +72,7 @@ def _one_of_split(array: jax.Array, at: int, start: object) -> jax.Array:
     return part
 
 
-def strided(array: jax.Array, at: int, own: builtins.slice) -> jax.Array:
+def take_strided(array: jax.Array, at: int, own: builtins.slice) -> jax.Array:
     """Read a static slice along a dimension, in shards where each device has a part of the result."""
     size = array.shape[at]
     length = 0
@@ -91,7 +91,7 @@ def _stays_split(array: jax.Array, at: int, length: int) -> bool:
     return not length % math.prod(shape[axis] for axis in explicit.read_layout(array)[at])
 
 
-def _cut(array: jax.Array, at: int, start: object, length: int) -> jax.Array:
+def _slice_dimension(array: jax.Array, at: int, start: object, length: int) -> jax.Array:
     """Take a slice; where arrays are concrete the start is an argument, so that a loop over starts compiles once."""
     if length == array.shape[at]:
         return array

@@ -177,7 +177,7 @@ def _layouts(
             fresh.append(explicit.claim(mapping.get(name, by_default), size, free))
             by_default = ()
         mesh = explicit.mesh_of_type(array)
-        source += _kept(own, _leading(before, own, mesh), _leading(group.sizes, fresh, mesh))
+        source += _keep_common(own, _leading(before, own, mesh), _leading(group.sizes, fresh, mesh))
         target += fresh
     return source, target
 
@@ -197,7 +197,7 @@ def _leading(
     return leading
 
 
-def _kept(
+def _keep_common(
     entries: Sequence[assignment.Entry], before: assignment.Entry, after: assignment.Entry
 ) -> list[assignment.Entry]:
     """Return the mesh axes that dimensions keep in a reshape: those that split the same leading part after it."""
@@ -255,9 +255,9 @@ def _sizes(
     """Return the sizes of the pieces of each axis, and of the axes of the result."""
     split: list[tuple[int, ...]] = []
     for (name, size), source in zip(sizes_of(names, shape).items(), plan.sources, strict=True):
-        sizes = _split_sizes(size, source.pieces)
+        sizes = _size_pieces(size, source.pieces)
         if sizes is None:
-            spelled = " and ".join(map(_spelled, source.pieces))
+            spelled = " and ".join(map(_spell, source.pieces))
             problem = f"axis {name!r} of size {size} does not split into {spelled}"
             raise _wrong_size(problem, text, source.span, describe(names, shape))
         split.append(sizes)
@@ -273,7 +273,7 @@ def _sizes(
     return split, merged
 
 
-def _split_sizes(size: int, pieces: Sequence[Piece]) -> tuple[int, ...] | None:
+def _size_pieces(size: int, pieces: Sequence[Piece]) -> tuple[int, ...] | None:
     """Return the sizes of the pieces of an axis, one of which may be unknown; None if they do not fit."""
     sizes: list[int] = []
     unknown: int | None = None
@@ -292,7 +292,7 @@ def _split_sizes(size: int, pieces: Sequence[Piece]) -> tuple[int, ...] | None:
     return None
 
 
-def _spelled(piece: Piece) -> str:
+def _spell(piece: Piece) -> str:
     if piece.size is None:
         return piece.name
     return f"{piece.name}={piece.size}"
@@ -316,7 +316,7 @@ def regrouping(text: str, names: Names, bindings: Bindings) -> Regrouping:
         hint = f'name the axes on the left, or write "{{}} {text.strip()}" to find them by name'
         raise flaw(PatternError, "the left side is empty", text, (0, text.index("->")), hint)
     table = dict(bindings)
-    left = _left(expression, names, table)
+    left = _bind_left(expression, names, table)
 
     # A keyword of the left side gives a size there; on the right it gives only a name.
     on_the_left = {term.name for term in expression.operands[0].terms} | set(left.where)
@@ -360,13 +360,13 @@ class Left(NamedTuple):
         return tuple(itertools.chain.from_iterable(source.names for source in self.sources))
 
 
-def _left(expression: Expression, names: Names, table: Mapping[str, Bound]) -> Left:
+def _bind_left(expression: Expression, names: Names, table: Mapping[str, Bound]) -> Left:
     (side,), text = expression.operands, expression.text
     parts = itertools.chain.from_iterable(term.parts or () for term in side.terms)
     fresh = {part.name for part in parts}
     # A keyword for a piece does not apply to an axis of the same name that is split.
     whole = {key: value for key, value in table.items() if key not in fresh}
-    held = dict(_held(expression, names, whole))
+    held = dict(_match_axes(expression, names, whole))
 
     sources: list[Source] = []
     where: dict[str, int] = {}
@@ -389,7 +389,7 @@ def _left(expression: Expression, names: Names, table: Mapping[str, Bound]) -> L
     return Left(names, tuple(sources), where, tuple(rest), tuple(sized))
 
 
-def _held(
+def _match_axes(
     expression: Expression, names: Names, table: Mapping[str, Bound]
 ) -> Iterator[tuple[str, Term]]:
     """Return each axis that the left side names, with its term."""

@@ -16,7 +16,7 @@ from ..kinds import Payload
 from ..names import plans
 from ..names.plans import Names
 from .checks import Function
-from .kernels import Kernel, jitted
+from .kernels import Kernel, jit_body
 
 P = ParamSpec("P")
 
@@ -35,7 +35,7 @@ def up_to_renaming(*named: str) -> Callable[[Callable[P, Kernel]], Callable[P, K
         @lru_cache(plans.CACHE)
         def for_any_names(*numbered: Hashable) -> tuple[Names, Function]:
             kernel = made(*numbered)
-            return kernel.names, jitted(_nameless(kernel.body))
+            return kernel.names, jit_body(_nameless(kernel.body))
 
         @lru_cache(plans.CACHE)
         @wraps(make)
@@ -44,10 +44,10 @@ def up_to_renaming(*named: str) -> Callable[[Callable[P, Kernel]], Callable[P, K
             numbers: dict[str, str] = {}
             numbered = list(args)
             for place in places:
-                numbered[place] = _numbered(args[place], numbers)
+                numbered[place] = _number_names(args[place], numbers)
             names, shared = for_any_names(*numbered)
             # Otherwise, their order depends on more than where they stand in the arguments.
-            if names == _numbered(kernel.names, numbers):
+            if names == _number_names(kernel.names, numbers):
                 kernel.call = _first_of(shared, kernel.call)
             return kernel
 
@@ -56,7 +56,7 @@ def up_to_renaming(*named: str) -> Callable[[Callable[P, Kernel]], Callable[P, K
     return memoised
 
 
-def _numbered(value: Any, numbers: dict[str, str]) -> Any:
+def _number_names(value: Any, numbers: dict[str, str]) -> Any:
     """Replace each name in a structure of tuples by a number, in the order of their first occurrence.
 
     A NamedTuple lists the fields that hold names in its attribute `AXIS_FIELDS`; strings in other fields are no names.
@@ -64,13 +64,13 @@ def _numbered(value: Any, numbers: dict[str, str]) -> Any:
     if isinstance(value, str):
         return numbers.setdefault(value, str(len(numbers)))
     if isinstance(value, Axis):
-        return Axis(_numbered(value.name, numbers), value.size)
+        return Axis(_number_names(value.name, numbers), value.size)
     if not isinstance(value, tuple):
         return value
     if not hasattr(value, "_fields"):
-        return tuple(_numbered(part, numbers) for part in value)
+        return tuple(_number_names(part, numbers) for part in value)
     fields: tuple[str, ...] = getattr(value, "AXIS_FIELDS", ())
-    changed = {field: _numbered(getattr(value, field), numbers) for field in fields}
+    changed = {field: _number_names(getattr(value, field), numbers) for field in fields}
     return value._replace(**changed)  # type: ignore[attr-defined]  # of a NamedTuple
 
 

@@ -6,20 +6,20 @@ import jax.numpy as jnp
 
 def root(squares: jax.Array) -> jax.Array:
     """Take the root of sums of squares; at zero, where its slope is infinite, the gradient is zero."""
-    rooted: jax.Array = _rooted(squares)
+    rooted: jax.Array = _take_root(squares)
     return rooted
 
 
 @jax.custom_jvp
-def _rooted(squares: jax.Array) -> jax.Array:
+def _take_root(squares: jax.Array) -> jax.Array:
     return jnp.sqrt(squares)
 
 
-@_rooted.defjvp
-def _rooted_jvp(
+@_take_root.defjvp
+def _differentiate_root(
     primals: tuple[jax.Array], tangents: tuple[jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    root = _rooted(*primals)
+    root = _take_root(*primals)
     # Zero is replaced twice: 0 / 0 would spoil second derivatives, though nothing selects it.
     slope = jnp.where(root == 0, 0, 0.5 / jnp.where(root == 0, 1, root))
     return root, tangents[0] * slope

@@ -24,7 +24,15 @@ from ..names import plans
 from ..names.plans import Names, hold_axes
 from . import auto, checks, kernels
 from .operands import payload
-from .position import Position, Reach, clamped, in_range, positional, run_with_ints, selected_names
+from .position import (
+    Position,
+    Reach,
+    clamp_indices,
+    in_range,
+    name_selection,
+    positional,
+    run_with_ints,
+)
 from .renaming import up_to_renaming
 from .steps import Int, Slice, Step, Strided, axes_of_steps, gathers_in, removes
 
@@ -41,12 +49,12 @@ def on_mesh(array: jax.Array) -> jax.Array:
     return placed
 
 
-def _put(block: jax.Array, update: jax.Array) -> jax.Array:
+def _replace_block(block: jax.Array, update: jax.Array) -> jax.Array:
     return mark_varying_like(jnp.broadcast_to(update, block.shape), block)
 
 
 BLOCKWISE: Mapping[str, Callable[..., Any]] = {
-    "set": _put,
+    "set": _replace_block,
     "add": jnp.add,
     "subtract": jnp.subtract,
     "multiply": jnp.multiply,
@@ -108,7 +116,7 @@ class Write(NamedTuple):
     @property
     def target(self) -> Names:
         """The names of the indexed part."""
-        return selected_names(self.names, self.steps)
+        return name_selection(self.names, self.steps)
 
 
 def write(
@@ -126,7 +134,7 @@ def write(
     own: Names | None = None
     if isinstance(update, Core):
         own = update.node[1]
-    steps, arguments = sliced_statically(steps, arguments)
+    steps, arguments = make_slices_static(steps, arguments)
     kernel = checks.planned(
         function, (x,), writing, Write(function, names, steps, operation, own, reach)
     )
@@ -137,7 +145,7 @@ def _nans(array: Payload) -> jax.Array:
     return jnp.isnan(array).astype(jnp.int8)
 
 
-def sliced_statically(
+def make_slices_static(
     steps: tuple[Step, ...], arguments: Sequence[Payload]
 ) -> tuple[tuple[Step, ...], Sequence[Payload]]:
     """Unless an index is a box, make the starts of its slices static, as a positional index requires."""
@@ -158,7 +166,7 @@ def sliced_statically(
 @up_to_renaming("plan")
 def writing(plan: Write) -> kernels.Kernel:
     """Make the kernel that writes to what an index selects."""
-    into = _scattered
+    into = _into_elements
     if plan.boxed:
         into = _into_box
     plan.target  # noqa: B018  # here, for what is wrong about names is to come out before any array is looked at
@@ -204,7 +212,7 @@ def _into_box(
         if removes(step):
             dropped.append(at)
     sizes = sizes_of(plan.names, lengths)
-    update = _fitted(plan, update, array, (*range(anonymous), *target), sizes)
+    update = _fit_update(plan, update, array, (*range(anonymous), *target), sizes)
     if 0 in lengths:
         return array
     if dropped and jnp.ndim(update):
@@ -228,14 +236,14 @@ def _into_box(
     return lax.dynamic_update_slice(array, block, starts, allow_negative_indices=False)
 
 
-def _scattered(
+def _into_elements(
     plan: Write, array: jax.Array, update: Payload, arguments: Sequence[Payload]
 ) -> jax.Array:
     """Write to single elements."""
     position = positional(
         plan.function, array, plan.names, plan.steps, arguments, plan.reach.mode, plan.batch
     )
-    update = _fitted(plan, update, array, position.labels, position.sizes)
+    update = _fit_update(plan, update, array, position.labels, position.sizes)
     if not array.size:
         return array
     if plan.reach.mode == "clip":
@@ -243,11 +251,11 @@ def _scattered(
             dims=in_range(array, position.dims, position.places, plan.reach.wraps)
         )
     return separate_gradient(
-        _written(plan, separate(array, position.places), update, position), position.places
+        _scatter(plan, separate(array, position.places), update, position), position.places
     )
 
 
-def _written(plan: Write, array: jax.Array, update: Payload, position: Position) -> jax.Array:
+def _scatter(plan: Write, array: jax.Array, update: Payload, position: Position) -> jax.Array:
     if plan.batch:
         return _in_batches(plan, plan.operation, array, update, position)
     once = plan.reach.mode != "clip" and not gathers_in(plan.steps)
@@ -255,9 +263,9 @@ def _written(plan: Write, array: jax.Array, update: Payload, position: Position)
     more = uneven_scatters.count_missing(array, uneven_scatters.broadcast_shape(at))
     if any(more):
         if mode == "clip":
-            at = clamped(array, at, plan.reach.wraps)
+            at = clamp_indices(array, at, plan.reach.wraps)
         at, mode = uneven_scatters.write_more(at, array.shape, more), "drop"
-        update = _lengthened(update, position, dict(zip(position.union, more, strict=True)))
+        update = _lengthen(update, position, dict(zip(position.union, more, strict=True)))
     method = getattr(array.at[at], plan.operation)
     written: jax.Array = method(
         update,
@@ -269,7 +277,7 @@ def _written(plan: Write, array: jax.Array, update: Payload, position: Position)
     return written
 
 
-def _lengthened(update: Payload, position: Position, more: Mapping[str, int]) -> Payload:
+def _lengthen(update: Payload, position: Position, more: Mapping[str, int]) -> Payload:
     """Give an update as many positions as its index has, where it is not broadcast."""
     array = jnp.asarray(update)
     dims: list[int] = []
@@ -326,7 +334,7 @@ def _in_batches(
     )
 
 
-def _fitted(
+def _fit_update(
     plan: Write,
     update: Payload,
     array: jax.Array,

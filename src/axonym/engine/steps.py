@@ -28,7 +28,7 @@ from ..names.plans import Names, hold_axes
 from . import checks
 from .audits import current_report, expect
 from .operands import integers, listed
-from .reading import at_start, sliced, strided, window
+from .reading import at_start, sliced, take_strided, window
 
 Item: TypeAlias = Mapping[Any, Any] | tuple[Any, ...] | EllipsisType
 """What stands in the brackets of `x[...]`: axes to selectors, or pairs of an axis and a selector."""
@@ -96,7 +96,7 @@ class Strided(NamedTuple):
 
     def read(self, array: jax.Array, at: int, argument: object) -> jax.Array:
         """Read a slice."""
-        return strided(array, at, self.slice)
+        return take_strided(array, at, self.slice)
 
 
 @hold_axes("name")
@@ -231,8 +231,8 @@ def _int_in_range(function: str, x: Core, name: str, size: int, at: int, mode: s
 def _slice_step(function: str, name: str, size: int, selector: builtins.slice) -> tuple[Step, int]:
     try:
         if is_symbolic_dim(size):
-            start, stop = _bound(selector.start), _bound(selector.stop)
-            return Strided(name, start, stop, _bound(selector.step)), 0
+            start, stop = _convert_bound(selector.start), _convert_bound(selector.stop)
+            return Strided(name, start, stop, _convert_bound(selector.step)), 0
         start, stop, step = selector.indices(size)
     except (TypeError, ValueError):
         problem = f"the bounds of a slice over {name!r} must be ints, and its step not zero"
@@ -241,7 +241,7 @@ def _slice_step(function: str, name: str, size: int, selector: builtins.slice) -
     return step_of_range(name, range(start, stop, step))
 
 
-def _bound(bound: Any) -> int | None:
+def _convert_bound(bound: Any) -> int | None:
     if bound is None:
         return None
     return operator.index(bound)
@@ -297,7 +297,7 @@ def _index_array(function: str, name: str, selector: Any) -> tuple[Any, Names]:
     if isinstance(selector, Core):
         return selector.array, selector.names
     if isinstance(selector, list | tuple):
-        indices = _listed(function, name, selector)
+        indices = _convert_list(function, name, selector)
     elif isinstance(selector, np.ndarray | jax.Array):
         indices = selector
     else:
@@ -313,7 +313,7 @@ def _index_array(function: str, name: str, selector: Any) -> tuple[Any, Names]:
     return indices, (name,)
 
 
-def _listed(function: str, name: str, selector: Sequence[Payload]) -> Any:
+def _convert_list(function: str, name: str, selector: Sequence[Payload]) -> Any:
     """Convert a list of integers, some of which may be traced, to an array."""
     try:
         return listed(selector)
@@ -335,7 +335,7 @@ def _check_indices(function: str, name: str, indices: Payload, axes: Names) -> N
         raise OperandError(message(function, problem, held, hint="name them: index.tag(...)"))
 
 
-def checked_indices(
+def normalize_indices(
     function: str, name: str, indices: Payload, axes: Names, size: int, mode: str | None
 ) -> Any:
     """Check an index array again, as a transformation may have removed a named dimension."""

@@ -1,4 +1,8 @@
-"""Lay out trees of named arrays on a mesh, and compile functions of them."""
+"""Shard trees of named arrays over a mesh, compile functions of them, and look at the result.
+
+The functions that most programs need (`named_jit`, `shard`, `fsdp`, `shard_map`) are names of `axonym` itself. This
+package has the others: reports of layouts, costs of mappings, and blocks that limit what operations move.
+"""
 
 import typing as _typing
 

@@ -1,4 +1,8 @@
-"""What names stand for inside a shard_map: mesh axes to communicate over, and what each device is known to hold."""
+"""Internal. The meaning of names inside a shard_map: mesh axes to communicate over, and the blocks of each device.
+
+`collectives` calls it before anything is sent. A name may be an axis of arrays or of the mesh, and an array may be a
+parameter or data, which are split over different mesh axes. Names, sizes and types decide; otherwise, an error asks.
+"""
 
 import itertools
 import json
@@ -20,7 +24,7 @@ from ..phrases import given_with_size, missing_axis
 
 REDUCTIONS = ("psum", "pmean", "pmax", "pmin")
 
-# What a name stands for: an axis of arrays or of the mesh where only one has it, or else the one that is meant.
+# Whether a name stands for an axis of arrays or of the mesh; "either" raises if both have it.
 Meaning = Literal["either", "arrays", "mesh"]
 
 
@@ -37,25 +41,23 @@ def targets(
     if size is None and over is None:
         require_one_meaning(function, name, names, array, present)
     if name in names:
-        cut = None
-        if function == "psum_scatter":
-            cut = name
+        cut = name if function == "psum_scatter" else None
         if over is None:
             return {name: mesh_axes_of(function, {name: size}, names, array, cut)}
         return {name: mesh_axes_of(function, over, names, array, cut, meaning="mesh")}
-    if name in present:
+    if name in present:  # another array of the tree has it, so this one is not meant
         return {}
     if name not in manual_axes() or size is not None:
         facts = f"axes of the arrays: {', '.join(sorted(present)) or 'none'}"
         hint = suggestion(name, {*present, *manual_axes()})
         raise AxisNotFoundError(message(function, f"no array has axis {name!r}", facts, hint=hint))
-    return split_over(function, name, names, array)
+    return find_split_axes(function, name, names, array)
 
 
-def split_over(
+def find_split_axes(
     function: str, name: str, names: Names, array: jax.Array | None = None
 ) -> dict[str, Entry]:
-    """Return the axes of an array whose blocks are to be gathered or scattered over a mesh axis."""
+    """Return the axes of an array that a gather or a scatter over a mesh axis works on."""
     found: dict[str, Entry] = {}
     for own in names:
         entry = _entry(own, names)
@@ -70,9 +72,7 @@ def split_over(
 
 def _next_of(function: str, entry: Entry) -> str:
     """Return the mesh axis to take first: blocks of the last one are gathered first, and scattered last."""
-    if function == "all_gather":
-        return entry[-1]
-    return entry[0]
+    return entry[-1] if function == "all_gather" else entry[0]
 
 
 def _out_of_order(
@@ -80,10 +80,8 @@ def _out_of_order(
 ) -> ShardingError:
     later = ", ".join(map(repr, axes))
     problem = f"axis {own!r} is split over {', '.join(entry)}: {first!r} comes before {later}"
-    given = f'x, "{own}"'
-    if function == "all_to_all":
-        given = "..."
-    alone = f"axn.{function}({given}, over={spelled(axes)})"
+    given = "..." if function == "all_to_all" else f'x, "{own}"'
+    alone = f"axn.{function}({given}, over={spell(axes)})"
     hint = f"take all {together}; or {first} first, and then {alone}"
     return ShardingError(message(function, problem, hint=hint))
 
@@ -97,11 +95,8 @@ def _comes_next(
     if array is None:
         return False
     # If the present size of the axis shows it, this was done for the mesh axes before.
-    at = entry.index(name)
-    if function == "all_gather":
-        now, at_first = entry[: at + 1], entry
-    else:
-        now, at_first = entry[:at], ()
+    at, gathers = entry.index(name), function == "all_gather"
+    now, at_first = (entry[: at + 1], entry) if gathers else (entry[:at], ())
     is_now = _is_block(array, names, own, now)
     return is_now and not _is_block(array, names, own, at_first)
 
@@ -140,9 +135,8 @@ def mesh_axes_of(
             require_one_meaning(function, name, names, array)
         is_of_mesh = size is None and meaning == "mesh" and name in _mesh_axes()
         if not is_of_mesh and (name in names or _is_mapped(name, names)):
-            if array is None:
-                entry: Entry | None = _entry(name, names)
-            else:
+            entry: Entry | None = _entry(name, names)
+            if array is not None:
                 entry = _entry_of(function, name, names, array, cut)
             if entry is None:
                 unclear.append(name)
@@ -168,9 +162,7 @@ def _is_mapped(name: str, names: Names) -> bool:
 
 def _mesh_axes() -> tuple[str, ...]:
     mesh = context.context_mesh()
-    if mesh is None:
-        return ()
-    return mesh.axis_names
+    return () if mesh is None else mesh.axis_names
 
 
 def require_one_meaning(
@@ -192,7 +184,7 @@ def require_one_meaning(
     mesh, scope = context.context_mesh(), current_scope()
     if mesh is None or scope is None or name not in mesh.axis_names:
         return
-    mappings = (*scope.mappings.all(), *_computed_by())
+    mappings = (*scope.mappings.all(), *_compute_mappings())
     entries = {assignment.looked_up(mapping, name) for mapping in mappings} - {None}
     known = {*names, *present, *scope.names, *scope.hidden, *scope.looped}
     is_same = entries == {(name,)}
@@ -201,9 +193,7 @@ def require_one_meaning(
         is_same = not any(name in entry for _, entry in _all_readings(names))
     if is_same or not (entries or name in known):
         return
-    facts: list[str] = []
-    if array is not None:
-        facts.append(has(names, array))
+    facts = [] if array is None else [has(names, array)]
     facts += (*_mapping_facts(), f"mesh: {partition.describe_mesh(mesh)}")
     sizes = sorted(size for own, size in scope.sizes if own == name)
     given = f'axn.Axis("{name}", {sizes[0] if sizes else "..."})'
@@ -245,7 +235,7 @@ def _require_no_misspelling(function: str, axis: tuple[str, int | None], names: 
     """
     name, size = axis
     ledger = LEDGER.get()
-    known = {*names, *itertools.chain(*_computed_by()), *_mesh_axes()}
+    known = {*names, *itertools.chain(*_compute_mappings()), *_mesh_axes()}
     if ledger is not None:
         known |= ledger.known
     hint = suggestion(name, known)
@@ -265,17 +255,15 @@ def manual_axes() -> Entry:
     return partition.only(mesh.axis_names, free)
 
 
-def _computed_by() -> tuple[AxisMapping, ...]:
+def _compute_mappings() -> tuple[AxisMapping, ...]:
     """List the current mapping, if there is one."""
     current = context.current_mapping()
-    if current is None:
-        return ()
-    return (current,)
+    return () if current is None else (current,)
 
 
 def _mappings(names: Names) -> tuple[AxisMapping, ...]:
     """List the mappings to look a name up in: for data, only the current one; otherwise that of parameters as well."""
-    computed, scope = _computed_by(), current_scope()
+    computed, scope = _compute_mappings(), current_scope()
     if scope is None or scope.is_data(names):
         return computed
     stored = scope.mappings.of(names)
@@ -298,12 +286,13 @@ def _entry_of(
         # If values differ between the devices of only one of the two, it is that one.
         possible = [entry for entry in possible if _may_vary(array, entry)] or [computed]
     elif name != cut:
-        # Whole data can be sent on, but not gathered.
+        # Data that is not split can be sent on, but not gathered.
         if not computed and function != "ppermute":
             possible = [stored]
         possible = [entry for entry in possible if _is_block(array, names, name, entry)]
     if len(possible) == 1:
         return possible[0]
+    # Inside a map or loop over the batch, an array without the batch axis is a row of data.
     if scope.is_in_data:
         return computed
     current: Mapping[str, Entry] = context.current_mapping() or {}
@@ -315,18 +304,13 @@ def _entry_of(
 def _unclear(
     function: str, name: str, names: Names, array: jax.Array | None, stored: Entry, computed: Entry
 ) -> ShardingError:
-    over = "over="
-    if function in (*REDUCTIONS, "ppermute"):
-        over = ""
-    told: list[str] = []
-    for entry in (computed, stored):
-        if entry:
-            told.append(f"{over}{spelled(entry)}")
-        else:
-            told.append(f"no axn.{function}")
+    over = "" if function in (*REDUCTIONS, "ppermute") else "over="
+    data, parameter = (
+        f"{over}{spell(entry)}" if entry else f"no axn.{function}" for entry in (computed, stored)
+    )
     problem = "cannot tell whether the array is a parameter, "
     problem += f"whose axis {name!r} is split over other mesh axes"
-    hint = f"name the mesh axes: {told[0]} for what is computed, {told[1]} for a parameter"
+    hint = f"name the mesh axes: {data} for what is computed, {parameter} for a parameter"
     return ShardingError(
         message(function, problem, has(names, array), *_mapping_facts(), hint=hint)
     )
@@ -348,35 +332,34 @@ def readings(name: str, names: Names) -> tuple[Entry, Entry]:
     if scope is None or scope.is_data(names) or not scope.is_data(scope.names):
         known = _entry(name, names)
         return known, known
-    computed = _computed_by()
+    computed = _compute_mappings()
     stored = (scope.mappings.of(names), *computed)
     return _entry(name, names, stored), _entry(name, names, computed)
 
 
 def _all_readings(names: Names) -> Iterator[tuple[str, Entry]]:
-    for name in names:
-        for entry in readings(name, names):
-            yield name, entry
+    yield from ((name, entry) for name in names for entry in readings(name, names))
 
 
 def _may_vary(array: jax.Array, axes: Entry) -> bool:
-    return not _fixed_axes(array, axes) or not is_checked(axes)
+    return not _constant_axes(array, axes) or not is_checked(axes)
 
 
-def _fixed_axes(array: jax.Array, axes: Entry) -> Entry:
+def _constant_axes(array: jax.Array, axes: Entry) -> Entry:
     """Return the mesh axes along which an array is the same on all devices, by its type."""
     return partition.without(axes, jax.typeof(array).mat.varying)
 
 
 def _is_block(array: jax.Array, names: Names, name: str, axes: Entry) -> bool:
     """Return whether an axis has the size of a block over mesh axes; without mesh axes, the global size."""
+    # Arguments have shown the global sizes. An axis that was made inside is in no table, and nothing is known of it.
     scope = current_scope()
     size = array.shape[dimension(array, names, name)]
     return scope is not None and (name, size * count_of(axes)) in scope.sizes
 
 
 def require_computed(function: str, name: str, names: Names, array: object) -> None:
-    """Raise for a reduction over an axis that splits only parameters: no sum of anything else is partial over it."""
+    """Raise for a reduction over an axis that splits only parameters: no activation is a partial sum over it."""
     current, scope = context.current_mapping(), current_scope()
     if scope is None or assignment.looked_up(current or {}, name) is not None:
         return
@@ -399,10 +382,9 @@ def _entry(name: str, names: Names, mappings: Sequence[AxisMapping] | None = Non
         entry = assignment.looked_up(mapping, name)
         if entry is None:
             continue
-        used: set[str] = set()
+        used = set[str]()
         if name not in mapping:
-            for other in names:
-                used.update(mapping.get(other, ()))
+            used.update(*(mapping.get(other, ()) for other in names))
         return partition.without(partition.only(entry, manual_axes()), used)
     return ()
 
@@ -414,7 +396,7 @@ def is_checked(axes: Entry) -> bool:
 
 def require_partial(function: str, array: jax.Array, names: Names, axes: Entry) -> None:
     """Raise for a sum of values that are the same on all devices."""
-    same = _fixed_axes(array, axes)
+    same = _constant_axes(array, axes)
     if same and is_checked(axes):
         problem = f"the array is the same on all devices of mesh axis {same[0]!r}"
         hint = (
@@ -425,14 +407,14 @@ def require_partial(function: str, array: jax.Array, names: Names, axes: Entry) 
 
 
 def require_blocks(
-    function: str, array: jax.Array, names: Names, name: str, axes: Entry, told: bool
+    function: str, array: jax.Array, names: Names, name: str, axes: Entry, has_over: bool
 ) -> None:
-    """Raise for a gather of what each device has whole; by its size only if `over` is not given."""
-    same = _fixed_axes(array, axes)
+    """Raise if the axis to gather is complete on each device; its size decides only without `over`."""
+    same = _constant_axes(array, axes)
     if same and is_checked(axes):
         problem = f"axis {name!r} is already whole: the array is the same on all devices of mesh axis {same[0]!r}"
         raise ShardingError(message(function, problem, has(names, array)))
-    if told:
+    if has_over:
         _require_last(function, array, names, name, axes)
         return
     entry = _entry(name, names) or axes  # of several mesh axes, some may be gathered before others
@@ -452,21 +434,18 @@ def require_blocks(
 def _require_last(function: str, array: jax.Array, names: Names, name: str, axes: Entry) -> None:
     """Raise for a gather over mesh axes before the ones after them, if the size shows that these remain."""
     entries = readings(name, names)
-    left: list[Entry] = []
-    for entry in entries:
-        for count in range(1, len(entry) + 1):
-            start = entry[:count]
-            if {*axes} <= {*start} and _is_block(array, names, name, start):
-                left.append(start)
+    # Mesh axes are gathered from the last one on: a block may still be split over the first ones of its entry.
+    starts = (entry[:count] for entry in entries for count in range(1, len(entry) + 1))
+    left = [
+        start for start in starts if {*axes} <= {*start} and _is_block(array, names, name, start)
+    ]
     is_last = any(start[-len(axes) :] == axes for start in left)
     if not left or is_last or _is_block(array, names, name, axes):
         return
     whole = left[0]
     first = partition.without(whole, axes)[-1]
     early = partition.only(axes, whole[: whole.index(first)])
-    together = f"with over={spelled(whole)}"
-    if whole in entries:
-        together = f'by "{name}"'
+    together = f'by "{name}"' if whole in entries else f"with over={spell(whole)}"
     raise _out_of_order(function, name, whole, first, early, together)
 
 
@@ -504,12 +483,10 @@ def require_even(
 ) -> None:
     """Raise for an uneven scatter of an axis, counting the Explicit mesh axes that split it already."""
     beside = explicit.read_layout(array)[dim]
-    ways = count_of(axes) * partition.count_shards(explicit.mesh_of_type(array), beside)
-    if array.shape[dim] % ways:
-        over = ", ".join((*axes, *beside))
-        problem = (
-            f"{name}={array.shape[dim]} cannot be split evenly in {ways} over mesh axis {over}"
-        )
+    parts = count_of(axes) * partition.count_shards(explicit.mesh_of_type(array), beside)
+    if array.shape[dim] % parts:
+        asked, over = f"{name}={array.shape[dim]}", ", ".join((*axes, *beside))
+        problem = f"{asked} cannot be split evenly in {parts} over mesh axis {over}"
         raise AxisSizeError(message(function, problem, has(names, array)))
 
 
@@ -526,28 +503,24 @@ def require_size(
     name, size = axis
     if size is None:
         return
-    scope, ways = current_scope(), count_of(axes)
-    outside: set[int] = set()
-    if scope is not None:
-        outside = {whole for own, whole in scope.sizes if own == name}
-    here = {whole // ways for whole in outside}
+    scope, parts = current_scope(), count_of(axes)
+    known = () if scope is None else scope.sizes
+    outside = {whole for own, whole in known if own == name}
+    here = {whole // parts for whole in outside}
     accepted = here | outside
-    facts: list[str] = []
-    if array is not None:
-        facts.append(has(names, array))
+    facts = [] if array is None else [has(names, array)]
     if array is not None and name in names:
         block = array.shape[dimension(array, names, name)]
-        here, accepted = {block}, accepted | {block, block * ways}
+        here, accepted = {block}, accepted | {block, block * parts}
+        # Outside any shard_map, the array itself has the global size.
         if not outside and not axes:
             outside = {block}
     if not outside or size in accepted:
         return
 
     inner, outer = _alternatives(here), _alternatives(outside)
-    known = inner
-    if inner != outer:
-        known = f"{inner} here and {outer} outside"
-    problem = given_with_size(name, size, f"has size {known}")
+    sizes = inner if inner == outer else f"{inner} here and {outer} outside"
+    problem = given_with_size(name, size, f"has size {sizes}")
     raise AxisSizeError(message(function, problem, *facts))
 
 
@@ -570,8 +543,7 @@ def count_of(axes: Entry) -> int:
     return math.prod(map(lax.axis_size, axes))
 
 
-def spelled(axes: Entry) -> str:
+def spell(axes: Entry) -> str:
     """Write mesh axes as in a call."""
-    if len(axes) == 1:
-        return json.dumps(axes[0])
-    return f"({', '.join(map(json.dumps, axes))})"
+    names = list(map(json.dumps, axes))
+    return names[0] if len(names) == 1 else f"({', '.join(names)})"

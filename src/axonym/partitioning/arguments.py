@@ -1,4 +1,7 @@
-"""Match arguments with the parameters of a function, for donation and for names in programs and errors."""
+"""Internal. Match arguments with the parameters of a function, for donation and for names in programs and errors.
+
+`named_jit`, `fsdp`, `shard_map` and the reports call this. It looks at signatures and trees; it compiles nothing.
+"""
 
 import bisect
 import functools
@@ -18,7 +21,6 @@ from ..array import NamedArray, is_named_array
 from ..errors import ArgumentError, OperandError, message, suggestion
 from ..layout import constraints
 from ..layout.assignment import MeshLike
-from ..names.plans import Names
 
 _DECIDED = (
     dict.fromkeys(
@@ -77,6 +79,7 @@ def is_deleted(leaf: object) -> bool:
     if isinstance(leaf, Tracer):
         return False
     ask = getattr(leaf, "is_deleted", None)
+    # Some arrays, such as those of NumPy, cannot be deleted.
     return ask is not None and bool(ask())
 
 
@@ -95,11 +98,11 @@ def labels(
 ) -> list[tuple[str, Any]]:
     """Name the leaves of arguments after the parameters, such as `model.layers[0].weight.array`."""
     given = [*zip(_places(fn, len(args)), args, strict=True), *sorted(kwargs.items())]
-    labelled: list[tuple[str, Any]] = []
-    for name, part in given:
-        for path, leaf in jax.tree.leaves_with_path(part, is_leaf=is_leaf):
-            labelled.append((name + jax.tree_util.keystr(path), leaf))
-    return labelled
+    return [
+        (name + jax.tree_util.keystr(path), leaf)
+        for name, part in given
+        for path, leaf in jax.tree.leaves_with_path(part, is_leaf=is_leaf)
+    ]
 
 
 def _places(fn: Callable[..., Any], count: int) -> list[str]:
@@ -116,6 +119,7 @@ def _places(fn: Callable[..., Any], count: int) -> list[str]:
 
 def by_parameter(fn: Callable[..., Any], path: str) -> str:
     """Let the path of a positional argument begin with the name of its parameter, not its position."""
+    # A tuple of arguments has no names of its own: its paths begin with a position.
     first, dot, rest = path.partition(".")
     place, known = int(first), f"args[{first}]"
     named = _positional(fn)
@@ -129,23 +133,20 @@ def by_parameter(fn: Callable[..., Any], path: str) -> str:
 def check_mesh(
     function: str, fn: Callable[..., Any], mesh: MeshLike | None, args: object, kwargs: object
 ) -> None:
-    """Check, while a function is traced, that its arguments lie on a mesh.
+    """Check, while a function is traced, that its arguments are on a mesh.
 
     Raises:
-        ShardingError: if one lies on another.
+        ShardingError: if one is on another mesh.
     """
     if mesh is None:
         return
     for path, leaf in labels(fn, args, kwargs, is_named_array):
-        array = leaf
-        names: Names = ()
-        if isinstance(leaf, NamedArray):
-            array, names = leaf.array, leaf.names
+        array, names = (leaf.array, leaf.names) if isinstance(leaf, NamedArray) else (leaf, ())
         if isinstance(array, Tracer) and constraints.is_elsewhere(array, mesh):
             raise constraints.elsewhere(function, f"argument {path}", array, names, mesh)
 
 
-def defined_in(fn: Callable[..., Any]) -> Callable[..., Any]:
+def find_definition(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function of the user's file: a module is defined where its `__call__` is."""
     if isinstance(fn, functools.partial):
         fn = fn.func
@@ -158,17 +159,15 @@ def defined_in(fn: Callable[..., Any]) -> Callable[..., Any]:
 def as_module(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Return the module whose `__call__` a function is, and other functions as they are.
 
-    Equinox makes a tree of any other method of a module; of this one, nobody sees the arrays.
+    Equinox makes bound methods of a module trees, except for `__call__`, whose arrays would stay hidden.
     """
     owner: Any = getattr(fn, "__self__", None)
     kind: Any = type(owner)
-    called: Callable[..., Any] = fn
-    if issubclass(kind, eqx.Module) and getattr(fn, "__func__", None) is kind.__call__:
-        called = owner
-    return called
+    is_call = issubclass(kind, eqx.Module) and getattr(fn, "__func__", None) is kind.__call__
+    return owner if is_call else fn
 
 
-def enclosed(fn: Callable[..., Any]) -> list[Any]:
+def list_closure(fn: Callable[..., Any]) -> list[Any]:
     """Return the values of the variables that a function closes over."""
     cells = getattr(inspect.unwrap(fn), "__closure__", None) or ()
     values = []
@@ -178,24 +177,19 @@ def enclosed(fn: Callable[..., Any]) -> list[Any]:
     return values
 
 
-def first_few(texts: Sequence[str], most: int) -> str:
-    """Write the first ones of some texts; dots tell that there are more."""
-    shown = list(texts[:most])
-    if len(texts) > most:
-        shown.append("...")
-    return ", ".join(shown)
+def join_first(texts: Sequence[str], most: int) -> str:
+    """Join the first ones of some texts, with dots if there are more."""
+    return ", ".join([*texts[:most], *(["..."] if len(texts) > most else [])])
 
 
-def donated_before(
+def donation_error(
     function: str, fn: Callable[..., Any], args: object, kwargs: object
 ) -> ArgumentError:
     """Build the error for arguments whose memory is gone; some releases of JAX crash instead of raising one."""
     gone = [name for name, leaf in labels(fn, args, kwargs, is_named_array) if is_deleted(leaf)]
     first, *others = gone or ["fn"]
     problem = f"argument {first} was donated to an earlier call, which reused its memory"
-    rest: list[str] = []
-    if others:
-        rest = [f"so were: {first_few(others, 3)}"]
+    rest = [f"so were: {join_first(others, 3)}"] if others else []
     hint = "go on with what that call returned, or keep its arguments: donate_args=False"
     return ArgumentError(message(function, problem, *rest, hint=hint))
 
@@ -257,17 +251,14 @@ def first_arrays(trees: Iterable[Any], dynamic: Sequence[int]) -> list[int]:
     return firsts
 
 
-def described(fn: Callable[..., Any], args: object, kwargs: object) -> dict[str, str]:
+def describe_arguments(fn: Callable[..., Any], args: object, kwargs: object) -> dict[str, str]:
     """Describe, for each argument or leaf of one, what other calls must pass."""
 
     def one(leaf: object) -> str:
         if not isinstance(leaf, NamedArray):
-            if is_traced(type(leaf)):
-                return "an array"
-            return repr(leaf)
-        if not leaf.names:
-            return "an array without axes"
-        return f"an array with the axes {', '.join(leaf.names)}"
+            return "an array" if is_traced(type(leaf)) else repr(leaf)
+        axes = f"with the axes {', '.join(leaf.names)}" if leaf.names else "without axes"
+        return f"an array {axes}"
 
     return {name: one(leaf) for name, leaf in labels(fn, args, kwargs, is_named_array)}
 
@@ -277,7 +268,7 @@ def identifiers(paths: Iterable[str]) -> list[str]:
     names: dict[str, None] = {}
     for path in paths:
         name = base = "_".join(re.findall(r"\w+", path.removesuffix(".array")))
-        # `x.a_b` and `x.a.b` are spelled alike
+        # `x.a_b` and `x.a.b` become the same identifier
         counter = itertools.count(1)
         while name in names:
             name = f"{base}_{next(counter)}"
@@ -300,7 +291,7 @@ def donations(
 ) -> list[bool]:
     """Return for each leaf of the arguments whether it is donated.
 
-    What is said of a parameter by position also holds when it is passed by name, and the other way round.
+    The setting of a parameter by position also holds when it is passed by name, and the other way round.
     """
     if donate_args is None and donate_kwargs is None:
         return [False] * len(jax.tree.leaves((args, kwargs)))
@@ -326,22 +317,16 @@ def donations(
             gift = keyed.get(names[place], False)
         leaves += _on_leaves(gift, argument, "donate_args", places[place])
     for name, argument in sorted(kwargs.items()):
-        gift = donate_kwargs
-        if not isinstance(donate_kwargs, bool):
-            gift = by_name.get(name, False)
+        is_one = isinstance(donate_kwargs, bool)
+        gift = donate_kwargs if is_one else by_name.get(name, False)
         leaves += _on_leaves(gift, argument, "donate_kwargs", name)
     return leaves
 
 
 def _names_by_place(fn: Callable[..., Any]) -> list[str | None]:
     """List the parameters that are filled by position; None for those that cannot be passed by name."""
-    names: list[str | None] = []
-    for parameter in _positional(fn):
-        if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
-            names.append(parameter.name)
-        else:
-            names.append(None)
-    return names
+    both = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return [each.name if each.kind is both else None for each in _positional(fn)]
 
 
 def _on_leaves(prefix: object, tree: object, option: str, name: str) -> list[bool]:

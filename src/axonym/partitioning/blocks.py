@@ -35,6 +35,10 @@ def axis_mapping(
         merge: keep the entries of the current mapping; where both have a name, the new one wins.
         more: further entries, by keyword.
 
+    Returns:
+        A context manager. `current_mapping` returns the mapping inside, and layers, random values and contractions
+        follow it. Without a block the mapping is never current, which raises when a mapping is read next.
+
     Examples:
         >>> with axn.axis_mapping({"batch": "data"}, mlp="model"):
         ...     print(axn.current_mapping())
@@ -69,6 +73,7 @@ class _MappingBlock(Block):
         super().__enter__()
 
     def __del__(self) -> None:
+        # An error here would only be printed, so that the next reader of a mapping raises it.
         if self._unused is not None:
             mapping, place = self._unused
             facts = f"mapping: {mapping}", f"made in: {place}"
@@ -87,9 +92,9 @@ def _line_above(frame: FrameType | None) -> str:
 
 
 def pipelined(axis: AxisSelector, microbatches: int) -> AbstractContextManager[Any]:
-    """Say how pipelines cut their work, inside a `with` block.
+    """Set into how many microbatches pipelines cut their work, inside a `with` block.
 
-    Where the current mapping has the layer axis of a `nn.Stacked` or an `nn.Interleaved`, each device applies its own
+    If the current mapping has the layer axis of a `nn.Stacked` or an `nn.Interleaved`, each device applies its own
     layers, and microbatches go from one device to the next. A device starts with its next microbatch while the others
     work on theirs.
 
@@ -97,11 +102,22 @@ def pipelined(axis: AxisSelector, microbatches: int) -> AbstractContextManager[A
         axis: the axis of the activations that is cut, such as the batch.
         microbatches: their number: a multiple of the number of stages. The more there are, the shorter devices wait.
 
+    Returns:
+        A context manager. The results of a stack inside are those of a plain loop over its layers, up to rounding.
+
     Raises:
         ArgumentError: if there is not at least one microbatch.
 
     Reference:
         Huang et al. (2019), GPipe: efficient training of giant neural networks using pipeline parallelism.
+
+    Examples:
+        >>> Layers, Embed = axn.make_axes(layers=2, embed=2)
+        >>> stack = axn.nn.Stacked.init(Layers, axn.nn.LayerNorm.init)(Embed)
+        >>> run = axn.named_jit(lambda stack, x: stack.fold(x), {"layers": "stage"})
+        >>> with axn.set_mesh(jax.make_mesh((2,), ("stage",))), axn.pipelined("batch", microbatches=4):
+        ...     jax.eval_shape(run, stack, axn.ones({"batch": 4, "embed": 2})).shape
+        {'batch': 4, 'embed': 2}
     """
     name, _ = selector(axis, "pipelined")
     if not isinstance(microbatches, int) or isinstance(microbatches, bool) or microbatches < 1:
@@ -117,18 +133,25 @@ def limit_reshards(
     """Report each large array that an operation moves between devices by itself, inside a `with` block.
 
     On Explicit mesh axes, JAX refuses operations whose operands do not fit together; here, an operand is moved. That is
-    convenient, and expensive for a large array. Not reported is what was asked for: the layouts of `shard`, of the
-    arguments and results of `named_jit`, and those that the current mapping gives, such as weights that are gathered
-    where they are used. Nor are moves in which each device keeps a part of what it has, arrays of one device that are
-    put on the mesh, and elements that an index or an update fetches from other devices. On Auto axes the compiler
-    moves arrays, and nothing is reported.
+    convenient, and expensive for a large array. On Auto axes the compiler moves arrays, and nothing is reported.
+
+    These moves are not reported either:
+
+    - layouts that you asked for: those of `shard`, of the arguments and results of `named_jit`, and of the current
+      mapping, such as weights that are gathered where they are used;
+    - moves in which each device keeps a part of what it has;
+    - arrays of one device that are put on the mesh;
+    - elements that an index or an update fetches from other devices.
 
     Compiled functions are traced again inside, and report while they are traced.
 
     Args:
-        limit_bytes: the bytes of a whole array from which on, exclusively, it is reported.
+        limit_bytes: the number of bytes that a whole array may have without a report.
         action: raise a ShardingError, always; or warn, once for each operation, sizes and layouts of its operands,
             since JAX traces it once.
+
+    Returns:
+        A context manager.
 
     Raises:
         ArgumentError: for a negative limit, or another action.

@@ -1,4 +1,4 @@
-"""Memory of the host for arrays on their way to devices."""
+"""Internal. Memory of the host for arrays on their way to devices; `placement` and the reader of checkpoints use it."""
 
 import itertools
 import math
@@ -16,6 +16,7 @@ def make_buffer(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[np.generic]
     """Return memory without values, which JAX takes over on a CPU: so write it before that, and never after."""
     kind: np.dtype[np.generic] = np.dtype(dtype)
     size = math.prod(shape) * kind.itemsize
+    # NumPy aligns to 16 bytes only: take more, and begin at the first place that is aligned.
     raw = np.empty(size + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + size].view(kind).reshape(shape)
@@ -36,6 +37,7 @@ def fill(target: NDArray[np.generic], source: NDArray[np.generic]) -> None:
     if source.size and dims:
         along = min(dims, key=lambda dim: abs(source.strides[dim]))
         others = [dim for dim in dims if dim != along]
+        # Tiles pay if their copies are large beside the calls from Python that make them.
         count = math.prod(source.shape[dim] for dim in others[:-1])
         if along != dims[-1] and count * TILE**2 <= source.size:
             _fill_tiles(target, source, others)
@@ -44,7 +46,7 @@ def fill(target: NDArray[np.generic], source: NDArray[np.generic]) -> None:
 
 
 def _fill_tiles(target: NDArray[np.generic], source: NDArray[np.generic], dims: list[int]) -> None:
-    """Copy some of the given dimensions at a time, of the last one a tile, and all others whole."""
+    """Copy position by position along the given dimensions, and tile by tile along the last of them."""
     *outer, last = dims
     ranges = [range(source.shape[dim]) for dim in outer]
     where: list[int | slice] = [slice(None)] * source.ndim

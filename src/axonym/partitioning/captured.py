@@ -1,6 +1,6 @@
-"""Arrays that a function closes over, for transformations that JAX lets take them as arguments only.
+"""Internal. Arrays that a function closes over; `shard_map` passes them as arguments.
 
-On a mesh with Auto axes, a function inside of `jax.shard_map` may close over arrays, and has them whole on each device.
+On a mesh with Auto axes, a function inside of `jax.shard_map` may close over arrays, and each device has all of them.
 On Explicit axes, JAX refuses them (https://github.com/jax-ml/jax/issues/29162). So they are found in the variables of
 the function, and a copy of it gets them as arguments.
 """
@@ -21,6 +21,7 @@ def typed_variables(fn: object) -> dict[str, Any]:
     """Return the outer variables of a function that hold arrays whose types have Explicit mesh axes."""
     if not isinstance(fn, FunctionType):
         return {}
+    # Only variables that its own code names: a copy of the function cannot replace those of functions that it calls.
     cells = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
     enclosed = {name: cell.cell_contents for name, cell in cells if _is_filled(cell)}
     used = (name for name in fn.__code__.co_names if name in fn.__globals__)
@@ -28,7 +29,7 @@ def typed_variables(fn: object) -> dict[str, Any]:
     return {name: value for name, value in variables.items() if arrays_in(value)}
 
 
-def all_typed_variables(fn: object) -> dict[str, Any]:
+def find_all_typed_variables(fn: object) -> dict[str, Any]:
     """Return all that a function reaches and that holds arrays with Explicit mesh axes, to explain an error.
 
     Besides its own variables, these are those of functions and objects that it uses, default values, and what
@@ -39,13 +40,14 @@ def all_typed_variables(fn: object) -> dict[str, Any]:
     left: list[tuple[str, Any]] = [("self", fn)]
     while left:
         name, value = left.pop()
+        # Objects may refer to each other in circles, and modules would lead to the whole program.
         if id(value) in seen or isinstance(value, ModuleType | type):
             continue
         seen.add(id(value))
         if arrays_in(value):
             found[name] = value
         elif isinstance(value, FunctionType):
-            left += _reached(value)
+            left += _list_references(value)
         elif isinstance(value, MethodType):
             left += [(name, value.__func__), ("self", value.__self__)]
         elif isinstance(value, functools.partial):
@@ -58,7 +60,7 @@ def all_typed_variables(fn: object) -> dict[str, Any]:
     return dict(sorted(found.items()))
 
 
-def _reached(fn: FunctionType) -> list[tuple[str, Any]]:
+def _list_references(fn: FunctionType) -> list[tuple[str, Any]]:
     """List the outer variables of a function and of the functions inside of it, and its default values."""
     codes, names = [fn.__code__], set[str]()
     for code in codes:  # it grows
@@ -97,9 +99,7 @@ def with_variables(fn: Any, values: Mapping[str, Any]) -> Any:
         cells[name] = CellType(values[name])
     # What it assigns to a global variable must not be lost in a copy.
     writes = any(step.opname == "STORE_GLOBAL" for step in dis.get_instructions(code))
-    outer = fn.__globals__
-    if not writes:
-        outer = {**outer, **values}
+    outer = fn.__globals__ if writes else {**fn.__globals__, **values}
     copy = FunctionType(code, outer, fn.__name__, fn.__defaults__, tuple(cells.values()))
     copy.__kwdefaults__ = fn.__kwdefaults__
     return copy

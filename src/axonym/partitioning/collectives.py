@@ -1,12 +1,12 @@
 """Communication between the devices of a `shard_map`, by name.
 
 Each function takes a tree of arrays and an *axis*: a named axis, which stands for the mesh axes of its mapping, or a
-mesh axis. An axis that is not mapped to Manual mesh axes needs no communication: there, and outside any shard_map,
-sums are complete and blocks are whole already, and arrays are returned unchanged, except for the dtype of sums of bools
-and of means of integers.
+mesh axis. An axis that is not mapped to Manual mesh axes needs no communication: sums are complete and axes are not
+split, as outside any shard_map. Arrays are then returned unchanged, except for the dtype of sums of bools and of means
+of integers.
 
 Names show what each device holds. So it is an error, not a wrong number, to sum the blocks of an axis, to sum values
-that JAX knows to be equal on all devices, or to gather blocks that are whole. Under two mappings, an array without a
+that JAX knows to be equal on all devices, or to gather an axis that is complete. Under two mappings, an array without a
 data-only axis may be a parameter, or data without its batch axis. If the mappings give an axis different mesh axes, the
 size of its block decides. Otherwise, the array is data inside a map or loop over a data-only axis, and elsewhere a
 parameter if only parameters have the axis. If that does not decide either, an error asks for the mesh axes.
@@ -49,8 +49,8 @@ from .addresses import (
     require_size,
     require_whole,
 )
-from .leaves import along, asked_axes, each
-from .permutations import pairs_of, renumbered
+from .leaves import along, each, read_axes
+from .permutations import pairs_of, renumber
 
 __all__ = [
     "all_gather",
@@ -78,7 +78,7 @@ def psum(x: T, axis: AxisSelection | None = None, *, over: AxisSelection | None 
         x: arrays without the axis, such as sums over the local block of it.
         axis: the axis, or several, over which the sum is partial, or mesh axes. Numbers are multiplied by its number
             of blocks.
-        over: mesh axes to add up over, in place of the axis. The name of a mesh axis that arrays have too means the
+        over: mesh axes to add up over, instead of the axis. The name of a mesh axis that arrays have too means the
             mesh axis here only; an `Axis` is always one of arrays.
 
     Raises:
@@ -94,7 +94,7 @@ def psum(x: T, axis: AxisSelection | None = None, *, over: AxisSelection | None 
         >>> axn.shard_map(norm, {"embed": "model"}, mesh)(axn.ones(axn.Axis("embed", 16))).item()
         4.0
     """
-    return _reduced("psum", lax.psum, x, axis, over, idle=False)
+    return _reduce_over_devices("psum", lax.psum, x, axis, over, idle=False)
 
 
 def pmean(x: T, axis: AxisSelection | None = None, *, over: AxisSelection | None = None) -> T:
@@ -106,7 +106,7 @@ def pmean(x: T, axis: AxisSelection | None = None, *, over: AxisSelection | None
         >>> axn.shard_map(lambda x: axn.pmean(x.mean(), "batch"), {"batch": "data"}, mesh)(x).item()
         3.5
     """
-    return _reduced("pmean", lax.pmean, x, axis, over, idle=False)
+    return _reduce_over_devices("pmean", lax.pmean, x, axis, over, idle=False)
 
 
 def pmax(x: T, axis: AxisSelection | None = None, *, over: AxisSelection | None = None) -> T:
@@ -120,7 +120,7 @@ def pmax(x: T, axis: AxisSelection | None = None, *, over: AxisSelection | None 
         >>> axn.shard_map(lambda x: axn.pmax(x.max(), "batch"), {"batch": "data"}, mesh)(x).item()
         7
     """
-    return _reduced("pmax", restore_nan_of_devices(lax.pmax), x, axis, over, idle=True)
+    return _reduce_over_devices("pmax", restore_nan_of_devices(lax.pmax), x, axis, over, idle=True)
 
 
 def pmin(x: T, axis: AxisSelection | None = None, *, over: AxisSelection | None = None) -> T:
@@ -134,7 +134,7 @@ def pmin(x: T, axis: AxisSelection | None = None, *, over: AxisSelection | None 
         >>> axn.shard_map(lambda x: axn.pmin(x.min(), "batch"), {"batch": "data"}, mesh)(x).item()
         0
     """
-    return _reduced("pmin", restore_nan_of_devices(lax.pmin), x, axis, over, idle=True)
+    return _reduce_over_devices("pmin", restore_nan_of_devices(lax.pmin), x, axis, over, idle=True)
 
 
 def all_gather(
@@ -157,8 +157,8 @@ def all_gather(
         AxisNotFoundError: if no array has the axis.
         AxisSizeError: if an `Axis` is given whose size is neither the local nor the global one.
         OperandError: if there are only plain arrays, or neither `axis` nor `over` is given.
-        ShardingError: if a block is whole already, the order of mesh axes would be lost, or a name may be that of an
-            axis of arrays or of the mesh.
+        ShardingError: if the axis is complete already, the order of mesh axes would be lost, or a name may be that of
+            an axis of arrays or of the mesh.
 
     Examples:
         >>> mesh = jax.make_mesh((4,), ("data",))
@@ -170,7 +170,7 @@ def all_gather(
     """
 
     def one(array: jax.Array, names: Names, name: str, dim: int, axes: Entry) -> Any:
-        require_blocks("all_gather", array, names, name, axes, told=over is not None)
+        require_blocks("all_gather", array, names, name, axes, has_over=over is not None)
 
         gather = functools.partial(lax.all_gather, axis_name=assignment.one_or_all(axes), to=to)
         if is_refused_by_collectives(array, dim):
@@ -278,7 +278,7 @@ def all_to_all(
             require_size("all_to_all", one_axis, names, array, axes)
         if not axes:
             return array
-        require_blocks("all_to_all", array, names, grown, axes, told=over is not None)
+        require_blocks("all_to_all", array, names, grown, axes, has_over=over is not None)
         at, to = dimension(array, names, cut), dimension(array, names, grown)
         require_even("all_to_all", array, names, cut, at, axes)
         return lax.all_to_all(
@@ -302,7 +302,7 @@ def ppermute(
         axis: the axis whose blocks the devices hold, or a mesh axis.
         shift: how far along the ring of devices; or pairs of source and destination, where devices that are no
             destination get zeros.
-        over: mesh axes, in place of the axis, as in `psum`.
+        over: mesh axes, instead of the axis, as in `psum`.
 
     Raises:
         ArgumentError: if the shift is not an integer, or a device is a source or a destination twice, or does not
@@ -316,7 +316,7 @@ def ppermute(
         >>> axn.shard_map(lambda x: axn.ppermute(x, "batch"), {"batch": "data"}, mesh)(x).array
         Array([6, 7, 0, 1, 2, 3, 4, 5], dtype=int32)
     """
-    asked, meaning = asked_axes("ppermute", axis, over)
+    asked, meaning = read_axes("ppermute", axis, over)
 
     def one(array: jax.Array, names: Names) -> Any:
         axes = mesh_axes_of("ppermute", asked, names, array, meaning=meaning)
@@ -325,7 +325,7 @@ def ppermute(
         pairs = pairs_of(shift, count_of(axes), axes)
         # JAX numbers the devices in the order of the mesh, whatever the order of the axes.
         ordered = tuple(mesh_axis for mesh_axis in manual_axes() if mesh_axis in axes)
-        numbers = renumbered(axes, ordered)
+        numbers = renumber(axes, ordered)
         return lax.ppermute(
             array, assignment.one_or_all(ordered), [(numbers[i], numbers[j]) for i, j in pairs]
         )
@@ -361,6 +361,16 @@ def ragged_all_to_all(
         AxisNotFoundError: if an operand lacks the axis.
         BroadcastError: if the two arrays have different axes.
         ShardingError: if no Manual mesh axis takes part.
+
+    Examples:
+        >>> def exchange(rows, room, sizes):  # on each device; `sizes` has a number for each device
+        ...     starts = jnp.cumsum(sizes) - sizes
+        ...     return axn.collectives.ragged_all_to_all(rows, room, "token", starts, sizes, starts, sizes)
+        >>> mesh = jax.make_mesh((4,), ("expert",))
+        >>> run = axn.shard_map(exchange, {"token": "expert"}, mesh)
+        >>> rows = axn.ones({"token": 16, "embed": 2})
+        >>> jax.eval_shape(run, rows, rows, jnp.ones(4, int)).shape
+        {'token': 16, 'embed': 2}
     """
     name, _ = selector(axis, "ragged_all_to_all")
     for side in (operand, output):
@@ -420,9 +430,7 @@ def axis_index(
         Array([0, 0, 1, 1, 2, 2, 3, 3], dtype=int32)
     """
     axes = _axes_of("axis_index", axis, over)
-    if not axes:
-        return jnp.zeros((), jnp.int32)
-    return lax.axis_index(axes)
+    return lax.axis_index(axes) if axes else jnp.zeros((), jnp.int32)
 
 
 def axis_size(axis: AxisSelection | None = None, *, over: AxisSelection | None = None) -> int:
@@ -454,9 +462,7 @@ def fold_key(
         4
     """
     axes = _axes_of("fold_key", axis, over)
-    if not axes:
-        return key
-    return jax.random.fold_in(key, lax.axis_index(axes))
+    return jax.random.fold_in(key, lax.axis_index(axes)) if axes else key
 
 
 def pcast(
@@ -484,7 +490,7 @@ def pcast(
         >>> axn.shard_map(grow, {"batch": "data"}, mesh)(x).array
         Array([3., 3., 3., 3., 3., 3., 3., 3.], dtype=float32)
     """
-    asked, meaning = asked_axes("pcast", axis, over)
+    asked, meaning = read_axes("pcast", axis, over)
     if to != "varying":
         raise ArgumentError(message("pcast", f"to must be 'varying', not {to!r}"))
 
@@ -499,11 +505,11 @@ def pcast(
 
 
 def _axes_of(function: str, axis: AxisSelection | None, over: AxisSelection | None) -> Entry:
-    asked, meaning = asked_axes(function, axis, over)
+    asked, meaning = read_axes(function, axis, over)
     return mesh_axes_of(function, asked, (), meaning=meaning)
 
 
-def _reduced(
+def _reduce_over_devices(
     function: str,
     collective: Callable[..., Any],
     x: T,
@@ -513,12 +519,10 @@ def _reduced(
     idle: bool,
 ) -> T:
     """Reduce each leaf over the devices; `idle` allows values that are equal on all devices."""
-    asked, meaning = asked_axes(function, axis, over)
-    named = asked
-    if over is not None:
-        named = {}  # mesh axes may add up blocks of any axis
+    asked, meaning = read_axes(function, axis, over)
+    named = asked if over is None else {}  # mesh axes may add up blocks of any axis
 
-    def reduced(array: jax.Array, axes: Entry) -> Any:
+    def combine(array: jax.Array, axes: Entry) -> Any:
         return narrow_sums.reduce_in_float32(lambda array: collective(array, axes), array)
 
     def one(array: Any, names: Names) -> Any:
@@ -540,9 +544,9 @@ def _reduced(
             axes = partition.only(axes, tracing.varying_over(array))
             if not axes:
                 return array
-            return reduced(array, axes)
-        require_partial(function, array, names, axes)
-        return reduced(array, axes)
+        else:
+            require_partial(function, array, names, axes)
+        return combine(array, axes)
 
     return each(function, one, x, numbers=True)
 

@@ -1,4 +1,4 @@
-"""Remember how modules were flattened.
+"""Internal. Remember how modules were flattened, for `named_jit`.
 
 A jitted training step takes the state that it returned the step before. Flattening its modules again takes up to a
 fifth of the call; but a module is immutable, so its leaves can be kept as long as it lives. A list or a dict in one may
@@ -38,7 +38,7 @@ class Structure:
 
 
 class _Known(NamedTuple):
-    """What is remembered of a module: its leaves, its structure, and its lists and dicts as they were."""
+    """The record of a module: its leaves, its structure, and copies of its lists and dicts."""
 
     module: weakref.ref[Any]
     leaves: list[Any]
@@ -65,10 +65,9 @@ class Flattened:
         known = self._known.get(id(module))
         if known is None or known.module() is not module:
             return None
-        for container, before in known.held:
-            if not _is_as_before(container, before):
-                return None
-        return known.leaves, known.structure
+        # The reference above matters: an id may be that of a new object, after the old one is gone.
+        is_same = all(_is_as_before(container, before) for container, before in known.held)
+        return (known.leaves, known.structure) if is_same else None
 
     def remember(self, module: object, leaves: list[object], structure: Structure) -> None:
         """Keep leaves and structure of a module until it is gone, if it can only change in ways that `get` sees."""
@@ -92,6 +91,7 @@ def _is_as_before(container: Any, before: Any) -> bool:
     if len(container) != len(before):
         return False
     if type(container) is dict:
+        # The same keys in the same order, so that values can be compared one by one.
         if list(container) != list(before):
             return False
         container, before = container.values(), before.values()
@@ -126,6 +126,7 @@ def _paths(part: object, above: Path) -> Iterator[Path]:
         yield above
     if isinstance(part, NamedArray):
         return
+    # One level at a time: everything but the part itself is a leaf.
     below, _ = jax.tree_util.tree_flatten_with_path(part, is_leaf=lambda x: x is not part)
     for keys, child in below:
         if keys:  # a leaf is its own only part
@@ -149,6 +150,7 @@ def modules_in(result: Any, tree: Any) -> tuple[tuple[int | None, int, int, Any]
     """Find the modules that a result is, or has as entries: where, their ranges among the leaves, their structures."""
     if isinstance(result, eqx.Module):
         return ((None, 0, tree.num_leaves, tree),)
+    # Usual results of a training step; a module deeper inside is flattened again, which is slower and no error.
     if type(result) is not tuple:
         return ()
     found = []

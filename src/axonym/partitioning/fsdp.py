@@ -1,4 +1,9 @@
-"""Fully sharded data parallelism: compile a function under two mappings, and choose a mapping by size."""
+"""Fully sharded data parallelism: compile a function under two mappings, and choose a mapping by size.
+
+Parameters and the state of the optimizer are sharded over all devices, and each layer gathers its weights when it
+computes. The mapping of parameters says how they are stored, and the mapping of the computation how activations are
+sharded.
+"""
 
 import dataclasses
 import math
@@ -44,26 +49,35 @@ def fsdp(*args: Any, manual: bool = False, **options: Any) -> Any:
     """Compile a training step that stores parameters by one mapping and computes by another.
 
     `fsdp(step, parameters, compute)` is `named_jit(step, Mappings(parameters, compute))`; without the function, a
-    decorator. Arguments and results with an axis that only `compute_mapping` maps, such as the batch, are data and laid
-    out by it; all others are stored by `parameter_mapping`.
+    decorator. Arguments and results with an axis that only `compute_mapping` maps, such as the batch, are data and
+    sharded by it; all others are stored by `parameter_mapping`.
 
     Args:
         args: the function, the mapping of parameters, the mapping of activations. The mappings may also be keywords.
         manual: gather weights for products in a `shard_map`, whose gradient is a reduce-scatter. Results are the same,
-            up to rounding. The compiler for CPUs, which makes no reduce-scatter by itself, then sends less. A product
-            stays with the compiler where its input is not split over all mesh axes over which the weight is gathered,
-            inside of a `shard_map` or `vmap` over these, for a `dot_general` of its own, on meshes with Auto and
-            Explicit axes, and on Explicit ones where its operands are split over further mesh axes.
+            up to rounding. The compiler for CPUs, which makes no reduce-scatter by itself, then sends less. The
+            compiler keeps a product whose input is not split over all mesh axes over which the weight is gathered, one
+            inside of a `shard_map` or `vmap` over these, and one with a `dot_general` of its own. It also keeps
+            products on meshes with both Auto and Explicit axes, and on Explicit ones if operands are split over
+            further mesh axes.
         options: those of `named_jit`, such as `donate_args` and `rings`.
+
+    Returns:
+        A `NamedJit`, or a decorator that makes one.
 
     Raises:
         ArgumentError: if a mapping is missing.
-        OperandError: for an option that there is not.
+        OperandError: for an unknown option.
 
     Examples:
         >>> @axn.fsdp({"embed": "data"}, {"batch": "data"})
         ... def forward(layer, x):
         ...     return layer(x)
+        >>> Batch, Embed = axn.make_axes(batch=8, embed=4)
+        >>> with axn.set_mesh(jax.make_mesh((4,), ("data",))):
+        ...     layer = axn.nn.Linear.init(Embed, axn.Axis("mlp", 2), key=jax.random.key(0))
+        ...     forward(layer, axn.ones((Batch, Embed))).sharding.spec
+        P('data', None)
     """
     mappings = list(args)
     fn = None
@@ -79,15 +93,13 @@ def fsdp(*args: Any, manual: bool = False, **options: Any) -> Any:
     if not isinstance(manual, bool):
         raise OperandError(message("fsdp", f"manual must be True or False, not {manual!r}"))
 
-    def compiled(function: Callable[..., Any]) -> NamedJit[..., Any]:
+    def compile_step(function: Callable[..., Any]) -> NamedJit[..., Any]:
         jitted = named_jit(function, Mappings(parameters, compute), **options)
-        # Errors are to name the function that the user called.
+        # Errors name the function that the user called.
         roles = dataclasses.replace(jitted.roles, function="fsdp", manual=manual)
         return jitted.with_roles(roles)
 
-    if fn is None:
-        return compiled
-    return compiled(fn)
+    return compile_step if fn is None else compile_step(fn)
 
 
 def fsdp_mapping(
@@ -131,14 +143,10 @@ def fsdp_mapping(
         raise ShardingError(message("fsdp_mapping", "there is no mesh", hint=hint))
     for axis in wanted:
         if axis not in mesh.axis_names:
-            problem, facts = (
-                f"{axis!r} is not an axis of the mesh",
-                f"mesh: {partition.describe_mesh(mesh)}",
-            )
-            raise ShardingError(
-                message("fsdp_mapping", problem, facts, hint=suggestion(axis, mesh.axis_names))
-            )
-    ways = partition.count_shards(mesh, wanted)
+            problem = f"{axis!r} is not an axis of the mesh"
+            line, hint = f"mesh: {partition.describe_mesh(mesh)}", suggestion(axis, mesh.axis_names)
+            raise ShardingError(message("fsdp_mapping", problem, line, hint=hint))
+    shards = partition.count_shards(mesh, wanted)
     kept = assignment.Mappings(mapping or {}).parameters
     used = {name for name, entry in kept.entries if set(entry) & set(wanted)}
     leaves = jax.tree.leaves_with_path(tree, is_leaf=is_named_array)
@@ -146,6 +154,7 @@ def fsdp_mapping(
     for path, x in leaves:
         if not isinstance(x, NamedArray) or is_hole(x):
             continue
+        # A reduced state of an optimizer has names and not their dimensions: it is replicated.
         if find_layout_names("fsdp_mapping", path, x) == x.names:
             sizes.append({axis.name: axis.size for axis in axes_of("fsdp_mapping", x)})
     large = [own for own in sizes if math.prod(own.values()) >= min_size]
@@ -155,12 +164,14 @@ def fsdp_mapping(
         gains: dict[str, int] = {}
         for own in open_ones:
             for name, size in own.items():
+                # An array cannot be split over one mesh axis along two names.
                 clashes = any(name in other and used & other.keys() for other in sizes)
-                if name not in kept and size and not size % ways and not clashes:
+                if name not in kept and size and not size % shards and not clashes:
                     gains[name] = gains.get(name, 0) + math.prod(own.values())
         if not gains:
             return chosen
         longest = {name: max(own.get(name, 0) for own in open_ones) for name in gains}
+        # By name in the end, so that equal axes give the same mapping on every process.
         best = min(gains, key=lambda name: (-gains[name], -longest[name], name))
         chosen[best] = mesh_axis
         used.add(best)

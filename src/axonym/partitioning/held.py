@@ -1,4 +1,7 @@
-"""Leaves of trees that are arrays, or hold one under names."""
+"""Internal. Leaves of trees that are arrays, or hold one under names.
+
+`shard_map` takes their arrays out, and puts blocks and results in.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -19,16 +22,14 @@ def holds_array(leaf: object) -> bool:
 
 
 def spec_of(leaf: object) -> PartitionSpec | None:
-    """Return the layout that the type of an array has, if it is one."""
-    if not isinstance(leaf, jax.Array):
-        return None
-    return Layout(explicit.read_layout(leaf)).spec
+    """Return the layout that the type of an array has; None for other leaves."""
+    return Layout(explicit.read_layout(leaf)).spec if isinstance(leaf, jax.Array) else None
 
 
 def fill(leaves: Sequence[object], arrays: Iterable[object]) -> list[Any]:
-    """Put arrays in the place of those that leaves hold."""
+    """Replace the arrays that leaves hold, in order."""
     rest = iter(arrays)
-    return [refilled(leaf, next(rest)) if holds_array(leaf) else leaf for leaf in leaves]
+    return [replace_array(leaf, next(rest)) if holds_array(leaf) else leaf for leaf in leaves]
 
 
 def array_of(leaf: object) -> Any:
@@ -37,12 +38,12 @@ def array_of(leaf: object) -> Any:
 
 
 def names_held_by(leaf: object) -> Names:
-    """Return the names of an array; none of one without."""
+    """Return the names of an array; a plain one has the empty tuple."""
     return leaf.names if isinstance(leaf, NamedArray) else ()
 
 
-def refilled(leaf: object, array: object) -> Any:
-    """Put an array in the place of the one that a leaf is or holds."""
+def replace_array(leaf: object, array: object) -> Any:
+    """Replace the array that a leaf is or holds."""
     return NamedArray(array, leaf.names) if isinstance(leaf, NamedArray) else array
 
 
@@ -51,4 +52,4 @@ def without_data(leaf: object) -> Any:
     if not holds_array(leaf):
         return leaf
     array = array_of(leaf)
-    return refilled(leaf, jax.ShapeDtypeStruct(array.shape, array.dtype))
+    return replace_array(leaf, jax.ShapeDtypeStruct(array.shape, array.dtype))

@@ -1,4 +1,8 @@
-"""`named_jit`: compile a function of trees, laid out by a mapping."""
+"""`named_jit`: compile a function of trees, and shard them by a mapping.
+
+It is `jax.jit` for named arrays and modules: arrays are traced and everything else is static, arguments and results are
+sharded by mappings, and errors name arguments by their paths. One compiled function is kept for each structure.
+"""
 
 import dataclasses
 import functools
@@ -21,16 +25,16 @@ from .arguments import (
     check_given_once,
     check_mesh,
     check_options,
-    defined_in,
-    described,
-    donated_before,
+    describe_arguments,
+    donation_error,
     donations,
-    enclosed,
+    find_definition,
     first_arrays,
     identifiers,
     is_deleted,
     is_traced,
     labels,
+    list_closure,
     signature_of,
 )
 from .flattened import Flattened, Structure, modules_in
@@ -86,7 +90,7 @@ def named_jit(
     rings: bool = False,
     **jit_options: Any,
 ) -> Any:
-    """Compile a function of trees of named arrays, and lay them out by mappings; also a decorator.
+    """Compile a function of trees of named arrays, and shard them by mappings; also a decorator.
 
     Arrays are traced. Everything else, Python numbers included, is static: another value compiles again. A
     `jax.ShapeDtypeStruct`, such as a part of a checkpoint that is not loaded yet, is static in a call too. Mappings are
@@ -95,28 +99,31 @@ def named_jit(
     Args:
         fn: the function. If it is an Equinox module, or a method of one, its arrays are traced too.
         axis_resources: the current mapping inside the function, and the default of `out_axis_resources`. `Mappings`
-            lays out arguments and results, with separate layouts for parameters, data and parameters at some paths; its
+            shards arguments and results, with separate layouts for parameters, data and parameters at some paths; its
             `compute` is current inside.
-        in_axis_resources: the mapping by which arguments are laid out first. By default they stay as they are.
-        out_axis_resources: the mapping by which results are laid out; by default `axis_resources`, otherwise the
+        in_axis_resources: the mapping by which arguments are sharded first. By default they stay as they are.
+        out_axis_resources: the mapping by which results are sharded; by default `axis_resources`, otherwise the
             mapping that is current at the call.
         donate_args: which positional arguments to donate: a bool each, or a tree of bools; those left out are kept. A
             single bool stands for all that are passed by position.
         donate_kwargs: the same for arguments that are passed by keyword, as a dict, or a single bool. If only one of
             the two mentions a parameter, it also applies when the parameter is passed the other way.
-        strict: raise for keys of a mapping that no array has: none of the arguments, the results, or the arrays that
-            are laid out inside or closed over.
-        rings: where a mapping splits positions over the mesh axis of the hidden axis of a perceptron, `nn.MLP` with
+        strict: raise for keys of a mapping that no array has: no argument, no result, and no array that the function
+            shards or closes over.
+        rings: if a mapping splits positions over the mesh axis of the hidden axis of a perceptron, `nn.MLP` with
             one hidden layer or `nn.GatedMLP`, send blocks of them around a ring while others are multiplied. Results
             are the same, up to rounding. The compiler sends them for an activation that is neither in `axonym.nn` nor
             `tanh`, for a `dot_general` of its own, if weights are split along further axes, and inside of a `shard_map`
             or a `vmap`.
         jit_options: further options of `jax.jit`, such as `compiler_options` or `keep_unused`.
 
+    Returns:
+        A `NamedJit`, which is called like `fn`; without `fn`, a decorator that makes one.
+
     Raises:
         ShardingError: if there is a mapping and no mesh, or they do not fit the arrays.
         OperandError: at the call, if a static value is not hashable; at once, for options of `jax.jit` that
-            `named_jit` sets or that there are not, and for anything but bools in `donate_args`, `donate_kwargs` and
+            `named_jit` sets, for unknown options, and for anything but bools in `donate_args`, `donate_kwargs` and
             `rings`.
         ArgumentError: if `donate_kwargs` has a key that is not a keyword of the function.
 
@@ -145,16 +152,17 @@ def named_jit(
     _check_keywords(fn, donate_kwargs)
     if not isinstance(rings, bool):
         raise OperandError(message("named_jit", f"rings must be True or False, not {rings!r}"))
-    given = _resolved(axis_resources)
-    arguments, results = _resolved(in_axis_resources), _resolved(out_axis_resources)
+    given = _resolve(axis_resources)
+    arguments, results = _resolve(in_axis_resources), _resolve(out_axis_resources)
     if isinstance(given, Mappings):
+        # Two mappings say how arguments are stored; one may be that of the computation only, and moves no argument.
         roles = Roles(given.compute, arguments or given, results or given, strict, rings=rings)
     else:
         roles = Roles(given, arguments, results, strict, rings=rings)
     return NamedJit(fn, roles, donate_args, donate_kwargs, jit_options)
 
 
-def _resolved(mapping: ResourceMapping | Mappings | None) -> AxisMapping | Mappings | None:
+def _resolve(mapping: ResourceMapping | Mappings | None) -> AxisMapping | Mappings | None:
     if mapping is None or isinstance(mapping, Mappings):
         return mapping
     return context.resolve_mapping(mapping)
@@ -166,9 +174,8 @@ def _check_bools(**donated: object) -> None:
         for leaf in jax.tree.leaves(given):
             if not isinstance(leaf, bool):
                 problem = f"{option} must have a bool for each argument, not {leaf!r}"
-                hint = "write (True,) for the first one"
-                if option == "donate_kwargs":
-                    hint = 'write {"state": True}'
+                by_name = option == "donate_kwargs"
+                hint = 'write {"state": True}' if by_name else "write (True,) for the first one"
                 raise OperandError(message("named_jit", problem, hint=hint))
 
 
@@ -192,16 +199,21 @@ def _check_keywords(fn: Callable[..., Any], donate_kwargs: object) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Roles:
-    """The mappings of a compiled function, by what they lay out.
+    """The mappings of a compiled function, by what they shard.
 
     Attributes:
-        inside: the current one inside.
-        arguments: lays out the arguments.
-        results: lays out the results.
+        inside: the current mapping inside.
+        arguments: the mapping of the arguments; None leaves them as they are.
+        results: the mapping of the results; None takes `inside`.
         strict: whether each key must be an axis of some array.
         function: what the user called, for errors.
         manual: whether products gather their weights in a shard_map.
         rings: whether perceptrons send positions in rings.
+
+    Examples:
+        >>> step = axn.named_jit(lambda x: x + 1, {"batch": "data"})
+        >>> print(step.roles.inside, step.roles.arguments)
+        {'batch': 'data'} None
     """
 
     inside: AxisMapping | None = None
@@ -231,7 +243,10 @@ class _Result:
 
 
 def _kind(leaf: Any) -> Any:
-    """Return what tells a static value from equal ones: its type, and where it has zeros their signs."""
+    """Return what distinguishes a static value from equal ones: its type, and the signs of its zeros.
+
+    To Python, 1, 1.0 and True are equal, and so are 0.0 and -0.0, but their programs differ.
+    """
     kind = type(leaf)
     if (kind is float and leaf == 0) or (kind is complex and 0 in (leaf.real, leaf.imag)):
         return kind, repr(leaf)
@@ -244,8 +259,8 @@ class _Signature:
     Attributes:
         compiled: a function of arrays.
         dynamic: which leaves are arrays.
-        probed: the leaves that tell whether the memory of an argument is gone.
-        gifts: which leaves of the arguments are donated, until a first call has looked at them; None if none are.
+        probed: the leaves that show whether the memory of an argument is gone.
+        gifts: which leaves of the arguments are donated, until a first call has looked at them; None if no leaf is.
     """
 
     __slots__ = ("compiled", "dynamic", "gifts", "probed")
@@ -261,13 +276,25 @@ class _Signature:
 
     def arrays(self, leaves: list[object]) -> list[Any]:
         """Return the leaves that are arrays."""
+        # As usual, all leaves are arrays, and no list is made.
         if len(self.dynamic) == len(leaves):
             return leaves
         return [leaves[i] for i in self.dynamic]
 
 
 class NamedJit(Generic[P, R]):
-    """A function compiled by `named_jit`."""
+    """A function compiled by `named_jit`.
+
+    Call it like the function itself. `lower` and `trace` are those of `jax.jit`.
+
+    Attributes:
+        roles: its mappings.
+
+    Examples:
+        >>> double = axn.named_jit(lambda x: 2 * x)
+        >>> isinstance(double, axn.partitioning.jit.NamedJit), double(axn.ones({"batch": 2})).tolist()
+        (True, [2.0, 2.0])
+    """
 
     __wrapped__: Callable[..., Any]  # errors name arguments after its parameters
 
@@ -282,9 +309,8 @@ class NamedJit(Generic[P, R]):
         fn = as_module(fn)
         functools.update_wrapper(self, fn, updated=())
         self._fn = fn
-        self._bound: tuple[Any, ...] = ()
-        if any(map(eqx.is_array, jax.tree.leaves(fn))):
-            self._bound = (fn,)
+        # A module with arrays is an argument of its own, so that a program holds no copies of weights.
+        self._bound: tuple[Any, ...] = (fn,) if any(map(eqx.is_array, jax.tree.leaves(fn))) else ()
         self.roles = roles
         self._donate_args = donate_args
         self._donate_kwargs = donate_kwargs
@@ -296,25 +322,41 @@ class NamedJit(Generic[P, R]):
         self._numbers = ChangingNumbers()
 
     def with_roles(self, roles: Roles) -> "NamedJit[P, R]":
-        """Return the same function, compiled by other mappings or under the name of another function of ours."""
+        """Return the same function, compiled by other mappings or under the name of another function of ours.
+
+        Args:
+            roles: the mappings and options in place of its own; what it donates stays.
+
+        Examples:
+            >>> step = axn.named_jit(lambda x: x + 1)
+            >>> step.with_roles(axn.partitioning.jit.Roles(strict=False)).roles.strict
+            False
+        """
         donated = self._donate_args, self._donate_kwargs
         return NamedJit(self._fn, roles, *donated, self._jit_options)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the compiled function."""
+        """Call the compiled function; a new structure, shape or static value compiles first.
+
+        Raises:
+            ArgumentError: if an argument was donated to an earlier call, or is donated twice.
+            OperandError: if a static value is not hashable.
+
+        Examples:
+            >>> axn.named_jit(lambda x, power: x**power)(axn.full({"x": 2}, 3.0), 2).tolist()
+            [9.0, 9.0]
+        """
         signature, leaves = self._prepare(args, kwargs)
         for place in signature.probed:
             if is_deleted(leaves[place]):
-                raise donated_before(self.roles.function, self.__wrapped__, args, kwargs)
+                raise donation_error(self.roles.function, self.__wrapped__, args, kwargs)
         if signature.gifts is not None:
             check_given_once(self.roles.function, self.__wrapped__, args, kwargs, signature.gifts)
             signature.gifts = None
         arrays, made = signature.compiled(*signature.arrays(leaves))
         result: Any = jax.tree.unflatten(made.tree, arrays)
         for at, start, stop, structure in made.modules:
-            module = result
-            if at is not None:
-                module = result[at]
+            module = result if at is None else result[at]
             self._flattened.remember(module, arrays[start:stop], structure)
         if made.rest is not None:
             result = eqx.combine(result, made.rest)
@@ -336,11 +378,28 @@ class NamedJit(Generic[P, R]):
         return functools.partial(self, instance)
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> jax.stages.Lowered:
-        """Trace and lower for these arguments; arrays may be `jax.ShapeDtypeStruct`s."""
+        """Trace and lower for these arguments; arrays may be `jax.ShapeDtypeStruct`s.
+
+        Returns:
+            A stage of JAX. What its `compile()` returns is called with the arguments of the function.
+
+        Examples:
+            >>> lowered = axn.named_jit(lambda x: 2 * x).lower(axn.ones({"batch": 2}))
+            >>> lowered.compile()(axn.ones({"batch": 2})).tolist()
+            [2.0, 2.0]
+        """
         return Lowered(*self._ahead("lower", args, kwargs))
 
     def trace(self, *args: P.args, **kwargs: P.kwargs) -> jax.stages.Traced:
-        """Trace for these arguments; arrays may be `jax.ShapeDtypeStruct`s."""
+        """Trace for these arguments; arrays may be `jax.ShapeDtypeStruct`s.
+
+        Returns:
+            A stage of JAX, which has the program as `jaxpr`, and can be lowered.
+
+        Examples:
+            >>> len(axn.named_jit(lambda x: 2 * x).trace(axn.ones({"batch": 2})).jaxpr.in_avals)
+            1
+        """
         return Traced(*self._ahead("trace", args, kwargs))
 
     def _ahead(
@@ -349,7 +408,7 @@ class NamedJit(Generic[P, R]):
         """Run a stage ahead of time; return it, and a function that makes it callable."""
         signature, leaves = self._prepare(args, kwargs, ahead=True)
         stage = getattr(signature.compiled, step)(*signature.arrays(leaves))
-        known = described(self.__wrapped__, args, kwargs)
+        known = describe_arguments(self.__wrapped__, args, kwargs)
         return stage, lambda compiled: _AheadOfTime(self, signature, known, compiled)
 
     def _prepare(
@@ -359,6 +418,7 @@ class NamedJit(Generic[P, R]):
         leaves: list[Any] = []
         structures: list[Structure] = []
         statics: tuple[Any, ...] = ()
+        # Argument by argument, so that a module that was flattened before costs one look-up.
         parts = (*self._bound, *args)
         if kwargs:
             parts = (*parts, kwargs)
@@ -416,12 +476,10 @@ class NamedJit(Generic[P, R]):
                 known.add(kind)
             else:
                 others.add(kind)
-        statics: list[tuple[int, object, object]] = []
-        for place, leaf in enumerate(leaves, start=offset):
-            if type(leaf) in known or (ahead and type(leaf) is jax.ShapeDtypeStruct):
-                continue
-            statics.append((place, _kind(leaf), leaf))
-        return tuple(statics)
+        if ahead:
+            known = {*known, jax.ShapeDtypeStruct}
+        places = enumerate(leaves, start=offset)
+        return tuple((at, _kind(leaf), leaf) for at, leaf in places if type(leaf) not in known)
 
     def _compile(
         self,
@@ -444,18 +502,15 @@ class NamedJit(Generic[P, R]):
             for structure in structures:
                 own = itertools.islice(rest, structure.tree.num_leaves)
                 parts.append(jax.tree.unflatten(structure.tree, own))
-            fn, kwargs = self._fn, {}
-            if self._bound:
-                fn = parts.pop(0)
-            if has_kwargs:
-                kwargs = parts.pop()
-            return self._traced(fn, parts, kwargs)
+            fn = parts.pop(0) if self._bound else self._fn
+            kwargs = parts.pop() if has_kwargs else {}
+            return self._trace(fn, parts, kwargs)
 
         names = identifiers(self._paths(args, kwargs))
         run.__name__ = run.__qualname__ = self._name
         vars(run)["__signature__"] = signature_of(names[i] for i in dynamic)
         # Errors of JAX then point at the user's line.
-        vars(run)["__wrapped__"] = defined_in(self._fn)
+        vars(run)["__wrapped__"] = find_definition(self._fn)
 
         gifts = donations(self._fn, args, kwargs, self._donate_args, self._donate_kwargs)
         own = count - len(gifts)  # arrays of the function itself are not donated
@@ -467,30 +522,27 @@ class NamedJit(Generic[P, R]):
         probed += [dynamic[place] for place in donated[:1]]
         return _Signature(compiled, dynamic, probed, gifts if donated else None)
 
-    def _traced(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _trace(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run the function on tracers, under its mappings, and check the mappings at the end."""
         roles = self.roles
         mesh = context.context_mesh()
-        inside = roles.inside
-        if inside is None:
-            inside = context.current_mapping()
-        results = roles.results
-        if results is None:
-            results = inside
-        told = (roles.inside, roles.arguments, roles.results)
-        given = [mapping for mapping in told if mapping is not None]
+        inside = context.current_mapping() if roles.inside is None else roles.inside
+        results = inside if roles.results is None else roles.results
+        own = (roles.inside, roles.arguments, roles.results)
+        given = [mapping for mapping in own if mapping is not None]
         if given and mesh is None:
             raise no_mesh(roles.function, given[0])
         for mapping in given:
-            for own in assignment.each_mapping(mapping):
-                check_mesh_axes(roles.function, own, mesh)
+            for each in assignment.each_mapping(mapping):
+                check_mesh_axes(roles.function, each, mesh)
 
         parts = (fn, args, kwargs)
         if roles.function != "shard_map":  # which looks at its own arguments
             check_mesh(roles.function, self.__wrapped__, mesh, args, kwargs)
         names, paths = collect_names(parts), set[str]().union(*map(collect_paths, parts))
         if roles.arguments is not None and mesh is not None:
-            lay_out = functools.partial(
+            # A name has one size in the whole call, so that all parts share what is known of sizes.
+            shard_part = functools.partial(
                 shard_tree,
                 mapping=roles.arguments,
                 mesh=mesh,
@@ -498,13 +550,12 @@ class NamedJit(Generic[P, R]):
                 function=roles.function,
             )
             shown = functools.partial(by_parameter, self.__wrapped__)
-            fn, args, kwargs = lay_out(fn), lay_out(args, shown=shown), lay_out(kwargs)
+            fn, args = shard_part(fn), shard_part(args, shown=shown)
+            kwargs = shard_part(kwargs)
 
         checked: list[AxisMapping | Mappings] = []
         if roles.strict:
-            checked += given
-            if inside is not None:
-                checked.append(inside)
+            checked += given if inside is None else [*given, inside]
         ledger = Ledger(LEDGER.get(), names, checked)
         outer = PRODUCTS.get()
         products = Products(roles.manual or outer.manual, roles.rings or outer.rings)
@@ -514,7 +565,8 @@ class NamedJit(Generic[P, R]):
             changes[context.STORED] = results
         with using(changes):
             result = fn(*args, **kwargs)
-        names |= collect_names((result, enclosed(self._fn)))
+        # Only now is it known which axes the arrays inside had, and so which keys are misspelled.
+        names |= collect_names((result, list_closure(self._fn)))
         paths |= collect_paths(result)
         if roles.strict:
             for mapping in (*checked, *ledger.entered):
@@ -523,27 +575,26 @@ class NamedJit(Generic[P, R]):
             result = shard_tree(
                 result, results, mesh, None, roles.function, _path_of_result, is_result=True
             )
-        return self._taken_apart(result)
+        return self._take_apart(result)
 
-    def _taken_apart(self, result: object) -> tuple[list[Any], _Result]:
+    def _take_apart(self, result: object) -> tuple[list[Any], _Result]:
         """Return the arrays of a result, and how to rebuild it."""
-        # a reference too, for which JAX raises
+        # References count as arrays, so that JAX raises for them.
         arrays, rest = eqx.partition(
             result, lambda leaf: eqx.is_array(leaf) or isinstance(leaf, jax.Ref)
         )
         flat, tree = jax.tree.flatten(arrays)
         if jax.tree.leaves(rest):
             return flat, _Result(tree, (), rest)
-        modules: list[tuple[int | None, int, int, Structure]] = []
-        for at, start, stop, below in modules_in(result, tree):
-            modules.append((at, start, stop, self._flattened.structure(below)))
+        modules = [
+            (at, start, stop, self._flattened.structure(below))
+            for at, start, stop, below in modules_in(result, tree)
+        ]
         return flat, _Result(tree, tuple(modules), None)
 
 
 def _path_of_result(path: str) -> str:
-    if not path:
-        return "result"
-    return f"result.{path}"
+    return f"result.{path}" if path else "result"
 
 
 def _has_hash(leaf: object) -> bool:
@@ -553,13 +604,22 @@ def _has_hash(leaf: object) -> bool:
 def remapped(
     fn: Callable[P, R] | NamedJit[P, R], mappings: Mappings, function: str, *, strict: bool
 ) -> NamedJit[P, R]:
-    """Compile a function by other mappings than its own; what a named_jit donates stays.
+    """Compile a function by other mappings than its own; a `NamedJit` keeps what it donates.
 
     Args:
         fn: the function.
-        mappings: lay out results, and their `compute` is the current one inside. Arguments stay as they are.
+        mappings: the mappings of results, whose `compute` is the current one inside. Arguments stay as they are.
         function: what the user called, for errors.
         strict: whether each key must be an axis of some array.
+
+    Returns:
+        A `NamedJit` with the options of `fn`, if that is one.
+
+    Examples:
+        >>> mappings = axn.Mappings({"embed": "data"}, {"batch": "data"})
+        >>> step = axn.partitioning.jit.remapped(lambda x: x + 1, mappings, "cost", strict=False)
+        >>> print(step.roles.function, step.roles.inside)
+        cost {'batch': 'data'}
     """
     roles = Roles(mappings.compute, None, mappings, strict=strict, function=function)
     if not isinstance(fn, NamedJit):
@@ -573,6 +633,7 @@ class _AheadOfTime(NamedJit[P, R]):
     def __init__(
         self, whole: NamedJit[P, R], signature: _Signature, known: dict[str, str], compiled: object
     ) -> None:
+        # It shares what the whole function remembers of modules, and keeps one program.
         self.__dict__.update(vars(whole))
         key = next(key for key, own in self._signatures.items() if own is signature)
         self._signatures = {
@@ -584,7 +645,7 @@ class _AheadOfTime(NamedJit[P, R]):
         self, structures: object, statics: object, args: object, kwargs: object, count: int
     ) -> _Signature:
         """Raise for arguments of another structure, or with other static values."""
-        given = described(self.__wrapped__, args, kwargs)
+        given = describe_arguments(self.__wrapped__, args, kwargs)
         problem = "the structure of the arguments is not the one that the function was compiled for"
         for name in {**self._known, **given}:
             now, then = given.get(name, "not there"), self._known.get(name, "not there")

@@ -1,4 +1,8 @@
-"""Keys of a mapping that no array has: most often misspelled names."""
+"""Internal. Keys of a mapping that no array has: most often misspelled names.
+
+A misspelled key would replicate an array without a word, so that a program needs more memory and sends more. All
+functions that take a mapping call this.
+"""
 
 from collections.abc import Set
 
@@ -6,9 +10,9 @@ from ..errors import ShardingError, message, suggestion
 from ..layout.assignment import AxisMapping, Mappings, MeshLike, matches, with_bases
 from ..layout.partition import no_mesh_axis
 from ..layout.records import Ledger
-from .arguments import first_few
+from .arguments import join_first
 
-# What to do about a key that no array has; not all functions have an option for it.
+# The hint for a key that no array has; not all functions have an option for it.
 _LENIENT = {
     "": "pass strict=False where one mapping serves several models",
     "cost": "leave it out: the cost is that of these arrays",
@@ -32,22 +36,20 @@ def check_keys(
         names: the names of the known arrays.
         mesh: the mesh, if there is one.
         paths: the paths of the arrays, for patterns that override a mapping.
-        ledger: notes of what was laid out inside of a function. Without it, these are all arrays that the mapping is
+        ledger: notes of the layouts inside of a function. Without it, these are all arrays that the mapping is
             for. Keys of `Mappings.compute` are then not checked, since activations are not known.
     """
     if isinstance(mapping, Mappings):
         for own in (mapping.parameters, *(extra for _, extra in mapping.overrides)):
             check_keys(function, own, names, mesh, ledger=ledger)
-        computed = names
-        if ledger is None:
-            computed = names | mapping.compute.keys()
+        computed = names if ledger is not None else names | mapping.compute.keys()
         check_keys(function, mapping.compute, computed, mesh, ledger=ledger)
         for pattern, _ in mapping.overrides:
             if not any(matches(pattern, path) for path in paths):
                 problem = f"no array has a path that matches {pattern!r}"
                 shown = sorted(paths - {""})  # an array that is a whole tree has no path
                 parts = {part for path in shown for part in path.split(".")}
-                facts = f"paths: {first_few(shown, 8) or 'none'}"
+                facts = f"paths: {join_first(shown, 8) or 'none'}"
                 raise ShardingError(
                     message(function, problem, facts, hint=suggestion(pattern, parts))
                 )
@@ -55,13 +57,14 @@ def check_keys(
     check_mesh_axes(function, mapping, mesh)
     if ledger is not None:
         names = names | ledger.seen.get(mapping, set())
+    # A derived axis, such as `embed.out`, takes the entry of its base.
     known = with_bases(names)
     for key in mapping:
         if key not in known:
             hint = suggestion(key, known) or _LENIENT.get(function, _LENIENT[""])
             if not known:
                 hint = f"plain arrays are not laid out: name them, axn.named(array, ({key!r}, ...))"
-            raise _unknown(function, key, mapping, known, hint)
+            raise _key_error(function, key, mapping, known, hint)
 
 
 def check_keys_of_data(
@@ -69,8 +72,8 @@ def check_keys_of_data(
 ) -> None:
     """Do `check_keys` for a mapping that may also be for a model, which computes with these arrays.
 
-    Its keys may be axes of the model, but one must be an axis of the data, and a key that resembles an axis of the data
-    without an entry of its own is misspelled: the data would be the same on all processes. With `whole`, none need be
+    Its keys may be axes of the model, but one must be an axis of the data. A key that resembles an axis of the data
+    without an entry of its own is misspelled: the data would be the same on all processes. With `whole`, no key need be
     an axis: the array may be a parameter that is on all devices.
     """
     check_mesh_axes(function, mapping, mesh)
@@ -80,7 +83,7 @@ def check_keys_of_data(
         hint = suggestion(key, known - mapping.keys())
         if key not in known and (is_for_others or hint is not None):
             hint = hint or "pass strict=False if all of it is the same on all processes"
-            raise _unknown(function, key, mapping, known, hint)
+            raise _key_error(function, key, mapping, known, hint)
 
 
 def check_mesh_axes(function: str, mapping: AxisMapping, mesh: MeshLike | None) -> None:
@@ -91,7 +94,7 @@ def check_mesh_axes(function: str, mapping: AxisMapping, mesh: MeshLike | None) 
                 raise no_mesh_axis(function, key, axis, mesh, f"mapping: {mapping}")
 
 
-def _unknown(
+def _key_error(
     function: str, key: str, mapping: AxisMapping, known: Set[str], hint: str
 ) -> ShardingError:
     problem = f"the mapping has axis {key!r}, which no array here has"

@@ -1,4 +1,7 @@
-"""Apply collectives to the arrays of a tree, and pass on what is none: numbers, texts, and holes of filters."""
+"""Internal. Apply collectives to the arrays of a tree, and pass on all else: numbers, texts, and holes of filters.
+
+`collectives` calls this; `addresses` knows what a name stands for.
+"""
 
 import itertools
 from collections.abc import Callable
@@ -13,12 +16,12 @@ from ..core import shape_of
 from ..errors import OperandError, message
 from ..names.plans import Names
 from ..transform.leaves import is_hole
-from .addresses import Meaning, dimension, mesh_axes_of, require_size, split_over, targets
+from .addresses import Meaning, dimension, find_split_axes, mesh_axes_of, require_size, targets
 
 T = TypeVar("T")
 
 
-def asked_axes(
+def read_axes(
     function: str, axis: AxisSelection | None, over: AxisSelection | None
 ) -> tuple[dict[str, int | None], Meaning]:
     """Return the axes to communicate over, and what their names stand for."""
@@ -34,6 +37,7 @@ def each(function: str, one: Callable[..., Any], x: T, numbers: bool = False) ->
     """Apply `one(array, names)` to each named or plain array of a tree."""
 
     def leaf(value: object) -> Any:
+        # The gradient of an integer array has the dtype float0: no device holds anything to send.
         if is_hole(value) or getattr(value, "dtype", None) == jax.dtypes.float0:
             return value
         if isinstance(value, NamedArray):
@@ -58,12 +62,13 @@ def along(
     rest: Callable[..., Any] | None = None,
 ) -> T:
     """Apply `one` to each array along each of the given axes that it has, and `rest` to arrays without them."""
-    devices, meaning = asked_axes(function, axis, over)
+    devices, meaning = read_axes(function, axis, over)
     asked = devices
     if axis is not None and over is not None:
         asked = dict(selection(axis, function))
     leaves = [leaf for leaf in jax.tree.leaves(x, is_leaf=is_named_array) if not is_hole(leaf)]
     named = [leaf for leaf in leaves if isinstance(leaf, NamedArray)]
+    # An axis need not be in each array of a tree, but one must have it, or its name is wrong.
     present = set(itertools.chain.from_iterable(leaf.names for leaf in named))
     if rest is None and not present and any(getattr(leaf, "shape", ()) for leaf in leaves):
         problem = "there is no NamedArray, and plain arrays do not name the dimension to gather"
@@ -71,22 +76,22 @@ def along(
         raise OperandError(message(function, problem, hint=hint))
 
     def apply(array: jax.Array, names: Names) -> jax.Array:
-        touched = False
+        has_axis = False
         steps = asked
         if axis is None:
             steps = dict.fromkeys(mesh_axes_of(function, devices, names, array, meaning=meaning))
         for name, size in steps.items():
             if axis is None:
-                found = split_over(function, name, names, array)
+                found = find_split_axes(function, name, names, array)
             else:
                 given = None if over is None else devices
                 found = targets(function, (name, size), given, names, present, array)
             for own, axes in found.items():
-                touched = True
+                has_axis = True
                 require_size(function, (own, size), names, array, axes)
                 if axes:
                     array = one(array, names, own, dimension(array, names, own), axes)
-        if touched or rest is None:
+        if has_axis or rest is None:
             return array
         axes = mesh_axes_of(function, devices, names, array, meaning=meaning)
         if not axes:

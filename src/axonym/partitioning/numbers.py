@@ -1,4 +1,7 @@
-"""Python numbers that change from call to call, where each value is a program of its own."""
+"""Internal. Python numbers that change from call to call, where each value is a program of its own.
+
+`named_jit` calls this for each new program, to warn of a step counter that compiles in each step.
+"""
 
 import warnings
 from collections.abc import Hashable, Sequence
@@ -10,7 +13,7 @@ _MOST = 4  # Programs that differ in one number alone: a loop over a few setting
 
 
 class ChangingNumbers:
-    """The values that static numbers of one function had; only looked at when another program is made."""
+    """The values that static numbers of one function had; it costs nothing in calls that compile nothing."""
 
     def __init__(self) -> None:
         self._values: dict[Hashable, list[int | float]] = {}
@@ -31,6 +34,7 @@ class ChangingNumbers:
             at, _, value = place
             if type(value) not in (int, float) or self._warned:
                 continue
+            # Programs that also differ in something else would be compiled anyway.
             key = (rest, at, *(other for other in statics if other is not place))
             known = self._values.setdefault(key, [])
             known.append(value)
@@ -39,7 +43,7 @@ class ChangingNumbers:
                 shown = ", ".join(map(repr, known))
                 problem = f"{name} is compiled for each value of {names[at]}, and was so {len(known)} times"
                 hint = f"a Python number is static; an array is not: pass jnp.asarray({names[at]})"
-                # of the caller of `NamedJit.__call__`
+                # The level shows the line that called `NamedJit.__call__`.
                 warnings.warn(
                     message("named_jit", problem, f"its values: {shown}", hint=hint), stacklevel=4
                 )

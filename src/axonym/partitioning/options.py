@@ -1,4 +1,4 @@
-"""Internal. What users ask of layers by `pipelined` and by options of `named_jit`; `nn` reads it."""
+"""Internal. Settings for layers that users make by `pipelined` and by options of `named_jit`; `nn` reads them."""
 
 import dataclasses
 from typing import NamedTuple
@@ -24,7 +24,7 @@ MICROBATCHES: Feature[Microbatches | None] = Feature(None, depends_on_names=True
 
 
 class Products(NamedTuple):
-    """How layers compute products of weights, as `named_jit` and `fsdp` are asked to.
+    """How layers compute products of weights, by the options of `named_jit` and `fsdp`.
 
     Attributes:
         manual: whether products gather their weights in a shard_map.

@@ -1,4 +1,7 @@
-"""Which device sends to which other one, in a `ppermute`."""
+"""Internal. Which device sends to which other one, in a `ppermute`.
+
+`lax.ppermute` numbers devices in the order of the mesh, and users number them in the order of the axis.
+"""
 
 import itertools
 import operator
@@ -16,6 +19,7 @@ from ..layout.assignment import Entry
 def pairs_of(shift: Any, count: int, axes: Entry) -> list[tuple[int, int]]:
     """List pairs of source and destination; raise unless they permute some devices."""
     try:
+        # Shifts of one ring and tables of NumPy are usual, and a traced one cannot be: it is part of the program.
         if isinstance(shift, Sequence):
             listed = list(shift)
         elif np.ndim(shift):
@@ -30,9 +34,7 @@ def pairs_of(shift: Any, count: int, axes: Entry) -> list[tuple[int, int]]:
             raise ArgumentError(message("ppermute", problem, hint=hint))
         pairs = [(operator.index(i), operator.index(j)) for i, j in listed]
     except TypeError:
-        got = repr(shift)
-        if isinstance(shift, Tracer):
-            got = "a traced value"
+        got = "a traced value" if isinstance(shift, Tracer) else repr(shift)
         problem = f"shift must be an int or pairs of ints; got {got}"
         raise ArgumentError(message("ppermute", problem)) from None
     for numbers in zip(*pairs, strict=True):
@@ -48,12 +50,13 @@ def _is_pair(value: object) -> bool:
     return isinstance(value, tuple | list) and len(value) == 2
 
 
-def renumbered(axes: Entry, ordered: Entry) -> list[int]:
+def renumber(axes: Entry, ordered: Entry) -> list[int]:
     """Renumber devices along mesh axes for another order of these axes."""
     sizes = {axis: lax.axis_size(axis) for axis in axes}
     numbers: list[int] = []
     for place in itertools.product(*(range(size) for size in sizes.values())):
         at = dict(zip(axes, place, strict=True))
+        # The last axis runs fastest, as in a number of several digits.
         number = 0
         for axis in ordered:
             number = number * sizes[axis] + at[axis]

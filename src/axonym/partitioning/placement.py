@@ -1,4 +1,4 @@
-"""Make global arrays from host data, laid out by a mapping; each of many processes loads only its part.
+"""Make global arrays from host data, sharded by a mapping; each of many processes loads only its part.
 
 No data passes through one device to the others, and no process needs data that its devices do not hold.
 """
@@ -38,10 +38,11 @@ def from_local(
     *,
     strict: bool = True,
 ) -> T:
-    """Make global arrays of the parts that each process has, laid out by a mapping.
+    """Make global arrays of the parts that each process has, sharded by a mapping.
 
-    Each named array of the tree holds the part of this process: along an axis that the mapping splits over several
-    processes, the positions of `local_slices`; other axes whole. In a single process, the part is the whole array.
+    Each named array of the tree holds the part of this process. Along an axis that the mapping splits over several
+    processes, it has the positions of `local_slices`, and all positions of other axes. In a single process, the part is
+    the whole array.
     Parts must have the same sizes on all processes, which is not checked. Data is copied, so a loader may reuse its
     buffers. Keys of `jax.random` are loaded like numbers.
 
@@ -49,11 +50,14 @@ def from_local(
         tree: named arrays that hold numpy arrays, as in `axn.NamedArray(rows, ("batch", "embed"))`, or JAX arrays of
             this process. Other leaves stay as they are.
         mapping: axis names to mesh axes; by default the current mapping. Axes that it lacks are replicated: every
-            process has them whole, with the same values. It may be the mapping of the computation, with axes of the
-            model.
+            process has all their positions, with the same values. It may be the mapping of the computation, with axes
+            of the model.
         mesh: by default the mesh of `set_mesh`.
-        strict: raise if no array of the tree has an axis of a given mapping, and for keys that resemble an axis that
-            has none.
+        strict: raise if no array of the tree has an axis of a given mapping, and for keys that resemble an axis
+            without an entry.
+
+    Returns:
+        The tree with global arrays: an axis that is split over n processes has n times its size here.
 
     Raises:
         ShardingError: if there is no mapping or no mesh with devices, or they do not fit the arrays.
@@ -66,7 +70,7 @@ def from_local(
         >>> x.shape, x.sharding.spec
         ({'batch': 16, 'embed': 4}, P('data', None))
     """
-    resolved, concrete = _resolved("from_local", mapping, mesh)
+    resolved, concrete = _resolve("from_local", mapping, mesh)
     if strict and not any(map(is_named_array, jax.tree.leaves(tree, is_leaf=is_named_array))):
         hint = 'name their dimensions: axn.NamedArray(rows, ("batch", "embed"))'
         raise OperandError(
@@ -77,12 +81,10 @@ def from_local(
     if mapping is not None and strict:
         check_keys_of_data("from_local", resolved, collect_names(tree), concrete)
 
-    def loaded(leaf: object) -> Any:
-        if not isinstance(leaf, NamedArray):
-            return leaf
-        return _from_local(leaf, resolved, concrete)
+    def load_leaf(leaf: object) -> Any:
+        return _from_local(leaf, resolved, concrete) if isinstance(leaf, NamedArray) else leaf
 
-    made: T = jax.tree.map(loaded, tree, is_leaf=is_named_array)
+    made: T = jax.tree.map(load_leaf, tree, is_leaf=is_named_array)
     return made
 
 
@@ -92,9 +94,7 @@ def _from_local(x: NamedArray, mapping: AxisMapping, mesh: Mesh) -> NamedArray:
         return x
     shape, names = shape_of("from_local", array, x.names), x.names
     if not _on_this_host(array):
-        held = type_text(array)
-        if isinstance(array, Tracer):
-            held = "a traced array"
+        held = "a traced array" if isinstance(array, Tracer) else type_text(array)
         problem = f"a NamedArray holds {held}, which is not data of this process"
         hint = "give it a numpy array, outside of jit"
         raise OperandError(message("from_local", problem, f"its axes: {facts(x)}", hint=hint))
@@ -103,20 +103,18 @@ def _from_local(x: NamedArray, mapping: AxisMapping, mesh: Mesh) -> NamedArray:
         if size % len(own):
             problem = f"{name}={size} cannot be split evenly in {len(own)}, "
             problem += f"the parts that this process holds of {ways}"
-            array_fact, mesh_fact = (
-                f"array has: {facts(x)}",
-                f"mesh: {partition.describe_mesh(mesh)}",
-            )
-            lines = (array_fact, f"mapping: {mapping}", mesh_fact)
+            mesh_fact = f"mesh: {partition.describe_mesh(mesh)}"
+            lines = (f"array has: {facts(x)}", f"mapping: {mapping}", mesh_fact)
             hint = f"use a multiple of {len(own)}"
             raise ShardingError(message("from_local", problem, *lines, hint=hint))
     sizes = tuple(size // len(own) * ways for size, (own, ways) in zip(shape, parts, strict=True))
     sharding = _sharding("from_local", names, sizes, mapping, mesh)
+    # NumPy has no random keys: their numbers are loaded, in a further dimension that no axis splits.
     is_keys = jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
     data = np.asarray(jax.random.key_data(array) if is_keys else array)
 
     def load(index: tuple[slice, ...]) -> Any:
-        # a copy, because devices may read the memory later, and a CPU keeps it as the array
+        # A copy, because devices may read the memory later, and a CPU keeps it as the array.
         return copied(data[_local(index, parts)])
 
     if is_keys:
@@ -147,6 +145,10 @@ def local_slices(
         mesh: by default the mesh of `set_mesh`.
         strict: as in `from_local`.
 
+    Returns:
+        A slice for each axis, in the order of `axes`: of a file with all positions, `file[tuple(slices.values())]` is
+        the part for `from_local`.
+
     Raises:
         ShardingError: if there is no mapping or no mesh with devices, or they do not fit the axes; if the positions of
             an axis on this process are not one range.
@@ -156,7 +158,7 @@ def local_slices(
         >>> axn.local_slices(axn.make_axes(batch=16, embed=4), {"batch": "data"}, mesh)
         {'batch': slice(0, 16, None), 'embed': slice(0, 4, None)}
     """
-    resolved, concrete = _resolved("local_slices", mapping, mesh)
+    resolved, concrete = _resolve("local_slices", mapping, mesh)
     given = spec(axes, "local_slices")
     names, sizes = names_and_sizes(given)
     if mapping is not None and strict:
@@ -185,7 +187,7 @@ def from_callback(
     copy: bool = True,
     strict: bool = True,
 ) -> NamedArray:
-    """Make a global array of blocks that a function loads, laid out by a mapping.
+    """Make a global array of blocks that a function loads, sharded by a mapping.
 
     Only blocks that devices of this process hold are loaded, each once, however many devices hold it.
 
@@ -197,7 +199,11 @@ def from_callback(
         mesh: by default the mesh of `set_mesh`.
         copy: whether blocks are copied. Without it, the array may keep the memory of a block, so it must be new, and
             not be written again.
-        strict: raise for keys of a given mapping that resemble an axis that has none.
+        strict: raise for keys of a given mapping that resemble an axis without an entry.
+
+    Returns:
+        The global array, with the names of `axes`. `jax.make_array_from_callback` loads a block again for each device
+        that holds it, and knows no names.
 
     Raises:
         ShardingError: if there is no mapping or no mesh with devices, or they do not fit the axes.
@@ -211,7 +217,7 @@ def from_callback(
         >>> x.sharding.shard_shape(x.array.shape)
         (2, 4)
     """
-    resolved, concrete = _resolved("from_callback", mapping, mesh)
+    resolved, concrete = _resolve("from_callback", mapping, mesh)
     given = spec(axes, "from_callback")
     names, sizes = names_and_sizes(given)
 
@@ -233,7 +239,7 @@ def from_callback(
     return NamedArray(_assemble(sizes, sharding, load), names)
 
 
-def _resolved(
+def _resolve(
     function: str, mapping: ResourceMapping | None, mesh: MeshLike | None
 ) -> tuple[AxisMapping, Mesh]:
     """Find the mapping and the mesh, whose devices must be known."""
@@ -275,10 +281,12 @@ def _parts(
     parts = [([0], 1)] * (len(shape) - len(names))
     for name in names:
         entry = entries.get(name, ())
-        ways = partition.count_shards(mesh, entry)
+        count = partition.count_shards(mesh, entry)
+        # JAX says which blocks this process holds, whatever the order of its devices, for an array with one element in
+        # each block.
         sharding: Any = NamedSharding(mesh, PartitionSpec(entry))
-        indices = sharding.addressable_devices_indices_map((ways,)).values()
-        parts.append((sorted({index[0].start or 0 for index in indices}), ways))
+        indices = sharding.addressable_devices_indices_map((count,)).values()
+        parts.append((sorted({index[0].start or 0 for index in indices}), count))
     return parts
 
 
@@ -287,9 +295,7 @@ def _local(index: tuple[slice, ...], parts: Sequence[tuple[list[int], int]]) -> 
     found = []
     for at, (own, _) in zip(index, parts, strict=False):
         size = at.stop - at.start
-        first = 0
-        if size:
-            first = own.index(at.start // size) * size
+        first = own.index(at.start // size) * size if size else 0
         found.append(slice(first, first + size))
     return tuple(found)
 
@@ -302,6 +308,7 @@ def _assemble(
     def place_of(index: Any) -> tuple[tuple[int, int], ...]:
         return tuple(part.indices(size)[:2] for part, size in zip(index, sizes, strict=True))
 
+    # Each block once, however many devices hold it: to load one may mean to read a file.
     blocks: dict[Any, Any] = {}
     for place in map(place_of, sharding.addressable_devices_indices_map(sizes).values()):
         if place not in blocks:

@@ -1,4 +1,4 @@
-"""Arrays of one process, where a mesh spans several."""
+"""Internal. Arrays of one process, where a mesh spans several; `trees` checks them before it shards them."""
 
 import hashlib
 from typing import Any
@@ -14,7 +14,7 @@ from ..names.plans import Names
 
 
 def is_of_one_process(array: Any, target: NamedSharding) -> bool:
-    """Return whether each process has its own array, to be laid out over the devices of all processes."""
+    """Return whether each process has an array of its own, for a sharding over the devices of all processes."""
     devices: set[Any] = target.device_set
     of_all = {device.process_index for device in devices}
     own = isinstance(array, np.ndarray | np.generic) or (
@@ -31,8 +31,9 @@ def check_equal(function: str, array: Any, names: Names) -> None:
     """
     is_key = isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
     values = np.ascontiguousarray(jax.random.key_data(array) if is_key else array)
-    told = f"{values.shape} {values.dtype} ".encode()
-    digest = np.frombuffer(hashlib.sha256(told + values.tobytes()).digest(), np.uint8)
+    # A digest of 32 bytes is sent, not the array; the shape is part of it, since bytes do not show it.
+    header = f"{values.shape} {values.dtype} ".encode()
+    digest = np.frombuffer(hashlib.sha256(header + values.tobytes()).digest(), np.uint8)
     if len(np.unique(multihost_utils.process_allgather(digest), axis=0)) > 1:
         problem = "the processes have different values for one array"
         facts = f"array has: {describe(names, array.shape)}"

@@ -88,13 +88,11 @@ class _MeshBlock(AbstractContextManager[Any]):
         _meshes.leave(self._entered, *raised)
 
 
-def _spelled(mesh: MeshLike | None) -> str:
-    if mesh is None:
-        return "none"
-    return partition.describe_mesh(mesh)
+def _describe_mesh(mesh: MeshLike | None) -> str:
+    return "none" if mesh is None else partition.describe_mesh(mesh)
 
 
-_meshes: Blocks[MeshLike | None] = Blocks("set_mesh", None, _spelled)
+_meshes: Blocks[MeshLike | None] = Blocks("set_mesh", None, _describe_mesh)
 
 
 def shard(
@@ -132,10 +130,7 @@ def shard(
         P('data', 'model')
     """
     resolved: AxisMapping | Mappings | None
-    if isinstance(mapping, Mappings):
-        resolved = mapping
-    else:
-        resolved = context.resolve_mapping(mapping)
+    resolved = mapping if isinstance(mapping, Mappings) else context.resolve_mapping(mapping)
     mesh = context.context_mesh(mesh)
     if resolved is None:
         raise no_mapping("shard")

@@ -1,4 +1,8 @@
-"""`shard_map`: run a function once per device, on local blocks by a mapping."""
+"""`shard_map`: run a function once per device, on local blocks by a mapping.
+
+Use it where you want to say yourself what devices send each other, by `axn.collectives`. The mapping splits arguments
+and assembles results by name, so that there are no specs to write, and names show which results cannot be assembled.
+"""
 
 import dataclasses
 import functools
@@ -24,7 +28,7 @@ from ..layout.layout import Layout
 from ..layout.records import LEDGER, Ledger, note
 from ..layout.scope import SCOPE, Scope
 from . import captured
-from .addresses import spelled
+from .addresses import spell
 from .arguments import as_module, check_mesh
 from .held import array_of, fill, holds_array, names_held_by, spec_of, without_data
 from .jit import NamedJit, Roles
@@ -79,24 +83,29 @@ def shard_map(
 ) -> Any:
     """Run a function once per device, on the local blocks of its arguments by a mapping.
 
-    Inside, arrays have the same names and local sizes, and devices communicate by `axn.collectives`. Results
-    are assembled from their blocks by the names that they have at the end. Values that are not arrays are passed
-    through. A call outside `jax.jit` is compiled, and cached as in `named_jit`.
+    Inside, arrays have the same names and local sizes, and devices communicate by `axn.collectives`. Values that are
+    not arrays are passed through. A call outside `jax.jit` is compiled, and cached as in `named_jit`. `jax.shard_map`
+    takes a mesh and specs by position.
 
     Args:
         f: the function; without it, a decorator is returned.
-        mapping: lays out the arguments; by default the current mapping. `Mappings` has separate layouts for parameters
+        mapping: splits the arguments; by default the current mapping. `Mappings` has separate layouts for parameters
             and data. It is also the current one inside, for collectives and for mesh axes that are not Manual.
         mesh: by default the mesh of `set_mesh`.
-        out_mapping: lays out the results; by default `mapping`.
-        manual_axes: the mesh axes over which the function runs once per device; by default all. On the others, arrays
-            stay whole inside, and Auto or Explicit as they were.
-        check: raise for results that differ between devices where their layout says otherwise, and for sizes that show
-            that a block is whole already. Without it, gradients of replicated arguments are not summed either.
+        out_mapping: the mapping by which results are assembled; by default `mapping`.
+        manual_axes: the mesh axes over which the function runs once per device; by default all. Arrays inside are not
+            cut along the others, which stay Auto or Explicit.
+        check: raise for results that differ between devices although their layout says otherwise, and for sizes that
+            show that a block is the whole axis already. Without it, gradients of replicated arguments are not summed
+            either.
         in_specs: PartitionSpecs of plain arrays among the positional arguments, as a prefix of their tree, None
             elsewhere; plain arrays are replicated by default.
         out_specs: the same for plain arrays of the result.
         strict: raise for keys of a given mapping that no array has.
+
+    Returns:
+        A `ShardMap`, which is called like `f`. Its results have the names that they have at the end of `f`, and global
+        sizes.
 
     Raises:
         ShardingError: at the call, if there is no mapping or mesh, if they do not fit the arrays, or by `check`.
@@ -158,7 +167,7 @@ class _Options:
     in_specs: Any
     out_specs: Any
 
-    def checked_mappings(self) -> list[Mappings]:
+    def strict_mappings(self) -> list[Mappings]:
         """Return the mappings each of whose keys must be an axis of an array."""
         if not self.strict:
             return []
@@ -166,23 +175,42 @@ class _Options:
 
 
 class ShardMap(Generic[P, R]):
-    """A function that runs once per device, made by `shard_map`."""
+    """A function that runs once per device, made by `shard_map`.
+
+    As a method of a class, it is bound to instances like any other.
+
+    Examples:
+        >>> mesh = jax.make_mesh((4,), ("data",))
+        >>> local_size = axn.shard_map(lambda x: 0 * x + x.axis_size("batch"), {"batch": "data"}, mesh)
+        >>> isinstance(local_size, axn.partitioning.shard_map.ShardMap), local_size(axn.ones({"batch": 8})).max().item()
+        (True, 2.0)
+    """
 
     def __init__(self, f: Callable[P, R], options: _Options) -> None:
         f = as_module(f)
         functools.update_wrapper(self, f, updated=())
         self._f = f
         self._options = options
-        self._compiled = NamedJit(self._mapped, Roles(function="shard_map"), None, None, {})
+        self._compiled = NamedJit(self._run, Roles(function="shard_map"), None, None, {})
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function on each device."""
+        """Call the function on each device.
+
+        Raises:
+            ShardingError: as `shard_map` says.
+
+        Examples:
+            >>> mesh = jax.make_mesh((4,), ("data",))
+            >>> number = axn.shard_map(lambda x: x + axn.axis_index("batch"), {"batch": "data"}, mesh)
+            >>> number(axn.zeros({"batch": 4})).array
+            Array([0., 1., 2., 3.], dtype=float32)
+        """
         mappings = self._options.mapping or _both(context.current_mapping())
         if mappings is None:
             raise no_mapping("shard_map")
-        run: Callable[..., Any] = self._compiled
-        if tracing.tracing():
-            run = self._mapped
+        # Within a trace, the program around it compiles all of this.
+        run: Callable[..., Any] = self._run if tracing.tracing() else self._compiled
+        # The mapping is an argument: as the current one, it would shard the arguments of `_compiled` once more.
         with MAPPING.using(None):
             result: R = run(self._f, mappings, args, kwargs)
         return result
@@ -201,23 +229,24 @@ class ShardMap(Generic[P, R]):
             return self
         return functools.partial(self, instance)
 
-    def _mapped(self, f: Callable[P, R], mappings: Mappings, args: object, kwargs: object) -> Any:
-        """Lay out the arguments, run the function on their blocks, and assemble its results."""
+    def _run(self, f: Callable[P, R], mappings: Mappings, args: object, kwargs: object) -> Any:
+        """Shard the arguments, run the function on their blocks, and assemble its results."""
         options = self._options
         mesh, is_nested = _mesh(options.mesh, mappings)
         check_mesh("shard_map", f, mesh, args, kwargs)
         blocks = _Blocks(mesh, _manual_axes(mesh, options.manual), options.check, (f, args, kwargs))
         leaves, tree = jax.tree.flatten((f, args, kwargs), is_leaf=is_named_array)
-        held, held_tree = jax.tree.flatten(blocks.held(f))
+        held, held_tree = jax.tree.flatten(blocks.find_variables(f))
         given = [
-            *_spread("in_specs", None, f),
-            *_spread("in_specs", options.in_specs, args),
-            *_spread("in_specs", None, kwargs),
+            *_repeat_specs("in_specs", None, f),
+            *_repeat_specs("in_specs", options.in_specs, args),
+            *_repeat_specs("in_specs", None, kwargs),
             *map(spec_of, held),
         ]
-        arrays, specs = blocks.cut([*leaves, *held], given, mappings)
+        arrays, specs = blocks.split([*leaves, *held], given, mappings)
+        # Collectives compare sizes of blocks with these, the sizes outside.
         scope = Scope(mappings, frozenset(blocks.whole))
-        strict = options.checked_mappings()
+        strict = options.strict_mappings()
         names = frozenset(collect_names((f, args, kwargs)))
         ledger = Ledger(LEDGER.get(), names, strict)
         # The layout of the results follows from their names, which are known when the function was traced. JAX reads
@@ -247,7 +276,7 @@ class ShardMap(Generic[P, R]):
                 in_specs=tuple(specs),
                 out_specs=out_specs,
                 # JAX wants the Auto axes of a surrounding vmap among them; none of our arrays is split over these.
-                axis_names={*blocks.manual, *_taken_auto(mesh)},
+                axis_names={*blocks.manual, *_hidden_auto_axes(mesh)},
                 check_vma=options.check,
             )
         whole = local(*arrays)
@@ -263,6 +292,7 @@ def _mesh(given: MeshLike | None, mappings: Mappings) -> tuple[MeshLike, bool]:
     """Choose the mesh, and return whether it is that of a surrounding shard_map."""
     current = context.context_mesh()
     if given is not None:
+        # While tracing, JAX wants the abstract mesh of a given one.
         given = context.context_mesh(given)
     if current is None:
         if given is None:
@@ -274,9 +304,8 @@ def _mesh(given: MeshLike | None, mappings: Mappings) -> tuple[MeshLike, bool]:
         problem = "the given mesh is not the current one"
         raise ShardingError(message("shard_map", problem, *facts, hint=hint))
     is_nested = modes.has_manual(current)
-    if given is None or is_nested:
-        return current, is_nested
-    return given, is_nested
+    # A nested call needs the current mesh, on which axes of the outer one are Manual already.
+    return (current if given is None or is_nested else given), is_nested
 
 
 def _is_same_mesh(given: MeshLike, current: MeshLike) -> bool:
@@ -302,25 +331,21 @@ def _manual_axes(mesh: MeshLike, asked: Entry | None) -> Entry:
                 message("shard_map", problem, facts, hint=suggestion(axis, mesh.axis_names))
             )
     unavailable = modes.find_manual_axes(mesh) | set(context.taken_axes())
-    if asked is None:
-        asked = mesh.axis_names
-    return partition.without(asked, unavailable)
+    return partition.without(mesh.axis_names if asked is None else asked, unavailable)
 
 
-def _taken_auto(mesh: MeshLike) -> Entry:
+def _hidden_auto_axes(mesh: MeshLike) -> Entry:
     return partition.only(context.taken_axes(), modes.find_auto_axes(mesh))
 
 
-def _spread(what: str, specs: object, tree: Any) -> list[PartitionSpec | None]:
-    """Spread the specs of plain arrays, a prefix of a tree, over all its leaves."""
+def _repeat_specs(what: str, specs: object, tree: Any) -> list[PartitionSpec | None]:
+    """Repeat the specs of plain arrays, a prefix of a tree, for all its leaves."""
     found: list[PartitionSpec | None] = []
 
     def one(spec: Any, below: Any) -> None:
         is_spec = isinstance(spec, PartitionSpec)
         if spec is not None and (not is_spec or is_named_array(below)):
-            got = repr(spec)
-            if is_spec:
-                got = "a NamedArray, which the mapping lays out"
+            got = "a NamedArray, which the mapping lays out" if is_spec else repr(spec)
             problem = f"{what} takes a PartitionSpec for a plain array, and None elsewhere; "
             problem += f"got {got}"
             raise OperandError(message("shard_map", problem))
@@ -337,7 +362,15 @@ def _spread(what: str, specs: object, tree: Any) -> list[PartitionSpec | None]:
 
 @dataclasses.dataclass(frozen=True)
 class _Blocks:
-    """How the arrays of one call are split into blocks and assembled."""
+    """How the arrays of one call are split into blocks and assembled.
+
+    Attributes:
+        mesh: the mesh.
+        manual: its Manual axes.
+        check: the option of `shard_map`.
+        given: the function and its arguments.
+        whole: the axes of arguments with their sizes outside, which `split` adds.
+    """
 
     mesh: MeshLike
     manual: Entry
@@ -345,10 +378,10 @@ class _Blocks:
     given: Any
     whole: set[tuple[str, int]] = dataclasses.field(default_factory=set)
 
-    def cut(
+    def split(
         self, leaves: list[object], given: list[PartitionSpec | None], mappings: Mappings
     ) -> tuple[list[jax.Array], list[PartitionSpec]]:
-        """Lay out the arguments, and return how they are split."""
+        """Shard the arguments, and return their specs."""
         arrays: list[jax.Array] = []
         specs: list[PartitionSpec] = []
         for leaf, spec in zip(leaves, given, strict=True):
@@ -364,7 +397,7 @@ class _Blocks:
                 self.whole.update(leaf.shape.items())
             array = jnp.asarray(array_of(leaf))
             full = self._fitting("in_specs", spec, array.shape, whole=True)
-            arrays.append(self._moved(array, full))
+            arrays.append(self._reshard(array, full))
             specs.append(self._only_manual(full))
         return arrays, specs
 
@@ -381,29 +414,29 @@ class _Blocks:
         except AssertionError as flaw:
             if flaw.args or not _is_raised_by_jax(flaw):
                 raise
-            raise _unknown_mesh_axis(self.mesh) from flaw
+            raise _mesh_axis_error(self.mesh) from flaw
 
-    def held(self, f: object) -> dict[str, Any]:
-        """Return the variables with arrays that a function closes over, and that are whole on each device."""
+    def find_variables(self, f: object) -> dict[str, Any]:
+        """Return the variables that a function closes over, with arrays that each device has as a whole.
+
+        Split ones stay where they are: JAX refuses them, and `call` explains what to write.
+        """
         variables = captured.typed_variables(f)
         return {name: value for name, value in variables.items() if not self._has_split(value)}
 
     def _has_split(self, tree: object) -> bool:
-        for leaf in jax.tree.leaves(tree):
-            for entry in Layout.from_spec(spec_of(leaf) or PartitionSpec()):
-                if partition.only(entry, self.manual):
-                    return True
-        return False
+        specs = (spec_of(leaf) or PartitionSpec() for leaf in jax.tree.leaves(tree))
+        entries = itertools.chain.from_iterable(map(Layout.from_spec, specs))
+        return any(partition.only(entry, self.manual) for entry in entries)
 
     def _check_variables(self, f: object, flaw: Exception) -> None:
         """Raise ShardingError, where JAX raised another error, if a function closes over split arrays."""
-        variables = captured.all_typed_variables(f)
+        variables = captured.find_all_typed_variables(f)
         if not variables:
             return
-        facts: list[str] = []
-        for name, value in variables.items():
-            types = ", ".join(str(jax.typeof(array)) for array in captured.arrays_in(value))
-            facts.append(f"{name}: {types}")
+        arrays = {name: captured.arrays_in(value) for name, value in variables.items()}
+        types = {name: ", ".join(str(jax.typeof(x)) for x in own) for name, own in arrays.items()}
+        facts = [f"{name}: {text}" for name, text in types.items()]
         problem = f"the function closes over {', '.join(variables)}, on Explicit axes of the mesh"
         hint = "pass it as an argument: each device gets its block by the mapping"
         raise ShardingError(message("shard_map", problem, *facts, hint=hint)) from flaw
@@ -435,17 +468,17 @@ class _Blocks:
 
     def _uneven(self, shape: tuple[int, ...], entries: Sequence[Entry]) -> str | None:
         for size, entry in zip(shape, entries, strict=False):
-            ways = partition.count_shards(self.mesh, entry)
-            if size % ways:
+            count = partition.count_shards(self.mesh, entry)
+            if size % count:
                 over = ", ".join(entry)
-                return f"{size} cannot be split evenly in {ways} over mesh axis {over}"
+                return f"{size} cannot be split evenly in {count} over mesh axis {over}"
         return None
 
     def _only_manual(self, spec: PartitionSpec) -> PartitionSpec:
         entries = Layout.from_spec(spec)
         return Layout([partition.only(entry, self.manual) for entry in entries]).spec
 
-    def _moved(self, array: jax.Array, spec: PartitionSpec) -> jax.Array:
+    def _reshard(self, array: jax.Array, spec: PartitionSpec) -> jax.Array:
         """Move an argument by type where mesh axes are Explicit; JAX does so for Auto ones."""
         free = modes.find_explicit_axes(self.mesh)
         if not free:
@@ -459,16 +492,15 @@ class _Blocks:
         wanted += [()] * (array.ndim - len(wanted))
         if tuple(wanted) == explicit.read_layout(array):
             return array
-        sharding = NamedSharding(self.mesh, Layout(wanted).spec)
-        moved: jax.Array = jax.reshard(array, sharding)
-        return moved
+        resharded: jax.Array = jax.reshard(array, NamedSharding(self.mesh, Layout(wanted).spec))
+        return resharded
 
     def join(
         self, result: object, out_specs: object, mappings: Mappings
     ) -> tuple[list[jax.Array], list[PartitionSpec]]:
         """Return how the blocks of the results are assembled, and check that they can be."""
         leaves = jax.tree.leaves_with_path(result, is_leaf=is_named_array)
-        given = _spread("out_specs", out_specs, result)
+        given = _repeat_specs("out_specs", out_specs, result)
         arrays: list[jax.Array] = []
         specs: list[PartitionSpec] = []
         for (path, leaf), spec in zip(leaves, given, strict=True):
@@ -481,6 +513,7 @@ class _Blocks:
                 table = partition.assign_mesh_axes(
                     leaf.names, shape, mapping, self.mesh, "shard_map"
                 )
+                # Not `find_layout`, which would check that the block divides: it is multiplied here.
                 entries: list[Entry] = [()] * (len(shape) - len(leaf.names))
                 entries += [table.get(name, ()) for name in leaf.names]
                 spec = Layout(entries).spec
@@ -496,9 +529,7 @@ class _Blocks:
     ) -> None:
         """Raise ShardingError for a result that cannot have its layout."""
         names, entries = names_held_by(leaf), Layout.from_spec(spec)
-        where = "the result"
-        if path:
-            where = f"the result at {path}"
+        where = f"the result at {path}" if path else "the result"
         facts = (
             f"it has: {describe(names, array.shape)}",
             f"mapping of the results: {mappings.of(names)}",
@@ -518,8 +549,8 @@ class _Blocks:
         for name, size, entry in zip(names, sizes, named_entries, strict=bool(names)):
             flaw = self._block_flaw((name, size), entry, varying, mappings)
             if flaw is not None:
-                ways = partition.count_shards(self.mesh, entry)
-                then = f"assembled, it would have {ways} times {size}"
+                count = partition.count_shards(self.mesh, entry)
+                then = f"assembled, it would have {count} times {size}"
                 problem, hint = flaw
                 problem = f"{where} {problem}"
                 raise ShardingError(message("shard_map", problem, *facts, then, hint=hint))
@@ -527,17 +558,18 @@ class _Blocks:
     def _block_flaw(
         self, axis: tuple[str, int], entry: Entry, varying: Set[str], mappings: Mappings
     ) -> tuple[str, str] | None:
-        """Return what shows that an axis of a result is not a block over mesh axes, and what would work."""
+        """Explain why an axis of a result is no block over mesh axes, and what would work; None if it may be one."""
         name, size = axis
-        ways = partition.count_shards(self.mesh, entry)
-        assembled = (name, size * ways)
-        if ways == 1 or assembled in self.whole or assembled in self._declared():
+        count = partition.count_shards(self.mesh, entry)
+        assembled = (name, size * count)
+        # An axis that was made inside has a size that no argument has: nothing speaks against it then.
+        if count == 1 or assembled in self.whole or assembled in self._list_static_axes():
             return None
 
         over = ", ".join(entry)
         if axis in self.whole:
             problem = f"has axis {name!r} whole, but its layout splits it over {over}"
-            block = f'x["{name}", axn.dblock(axn.axis_index({spelled(entry)}), {size // ways})]'
+            block = f'x["{name}", axn.dblock(axn.axis_index({spell(entry)}), {size // count})]'
             hint = f'axn.psum_scatter(x, "{name}") for a part of a sum, {block} for a whole; '
             hint += f'or pass out_mapping={{"{name}": None, ...}}'
             return problem, hint
@@ -547,7 +579,7 @@ class _Blocks:
             problem = f"has axis {name!r} split over {', '.join(computed)}, as it is computed, "
             problem += f"but its layout, that of parameters, splits it over {over}"
             hint = "name the mesh axes of its blocks: "
-            hint += f'out_mapping={{"{name}": {spelled(computed)}, ...}}'
+            hint += f'out_mapping={{"{name}": {spell(computed)}, ...}}'
             return problem, hint
 
         same = partition.without(entry, varying)
@@ -559,10 +591,11 @@ class _Blocks:
             return problem, hint
         return None
 
-    def _declared(self) -> set[tuple[str, int]]:
+    def _list_static_axes(self) -> set[tuple[str, int]]:
         """Collect the axes in static fields of modules: alternating layers are stored by repetition."""
         found = set[tuple[str, int]]()
 
+        # As `is_leaf`, it sees each node on the way to the leaves.
         def visit(node: object) -> bool:
             if isinstance(node, eqx.Module):
                 for axes in find_static_axes(node).values():
@@ -581,8 +614,8 @@ def _is_raised_by_jax(error: BaseException) -> bool:
     return trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("jax.")
 
 
-def _unknown_mesh_axis(mesh: MeshLike) -> ShardingError:
-    """Build the error for an assertion of JAX that says nothing: one of its collectives met an unknown name."""
+def _mesh_axis_error(mesh: MeshLike) -> ShardingError:
+    """Build the error for an assertion of JAX without a message: one of its collectives met an unknown name."""
     problem = "a collective of jax.lax got a name that is not a mesh axis of this shard_map"
     hint = 'axn.psum(x, "batch") takes names of axes, jax.lax.psum those of the mesh'
     return ShardingError(

@@ -1,6 +1,6 @@
-"""The stages of `named_jit` ahead of time: those of JAX, called with the arguments of the function.
+"""Internal. The stages of `named_jit` ahead of time: those of JAX, called with the arguments of the function.
 
-JAX's own stages take lists of arrays and return a list of arrays.
+JAX's own stages take lists of arrays and return a list of arrays. Reports and costs read programs from these stages.
 """
 
 from collections.abc import Callable
@@ -24,6 +24,7 @@ class _Stage:
         self._calling = calling
 
     def __getattr__(self, name: str) -> Any:
+        # Not `self._stage`: while a stage is copied or unpickled it has none yet, and would ask here for ever.
         return getattr(object.__getattribute__(self, "_stage"), name)
 
 

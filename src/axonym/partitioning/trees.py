@@ -1,6 +1,6 @@
 """Internal. How the arrays of a tree get their layouts, and which axes, paths and mappings they have.
 
-`shard`, `named_jit`, `shard_map` and the reports share it; it is not part of the API.
+`shard`, `named_jit`, `shard_map` and the reports share it.
 """
 
 import dataclasses
@@ -50,11 +50,7 @@ def no_mesh(function: str, mapping: AxisMapping | Mappings) -> ShardingError:
 def collect_names(tree: object) -> set[str]:
     """Collect the names of all named arrays of a tree."""
     leaves = jax.tree.leaves(tree, is_leaf=is_named_array)
-    names: set[str] = set()
-    for leaf in leaves:
-        if isinstance(leaf, NamedArray):
-            names.update(leaf.names)
-    return names
+    return {name for leaf in leaves if isinstance(leaf, NamedArray) for name in leaf.names}
 
 
 def collect_paths(tree: object) -> set[str]:
@@ -89,7 +85,7 @@ def find_static_axes(module: eqx.Module) -> dict[str, tuple[Axis, ...]]:
 
 
 def find_layout_names(function: str, path: object, x: NamedArray) -> Names:
-    """Return the names by which an array of a tree is laid out: none, if it has fewer dimensions than names.
+    """Return the names by which an array of a tree is sharded: none, if it has fewer dimensions than names.
 
     Optimisers map functions over the arrays of a tree and may keep less of each, under all its names.
 
@@ -119,10 +115,7 @@ def choose_mapping(
     An axis with one element here and more elsewhere in the tree is replicated: a name has one size in a computation, so
     this is a placeholder of an optimiser, not data.
     """
-    if isinstance(mapping, Mappings):
-        own = mapping.of(names, path)
-    else:
-        own = mapping
+    own = mapping.of(names, path) if isinstance(mapping, Mappings) else mapping
     here = zip(names, shape[len(shape) - len(names) :], strict=True)
     single = [name for name, size in here if size == 1 and name in several]
     if not single:
@@ -141,7 +134,7 @@ def shard_tree(
     *,
     is_result: bool = False,
 ) -> T:
-    """Lay out each named array of a tree.
+    """Shard each named array of a tree.
 
     Args:
         tree: the tree.
@@ -150,7 +143,7 @@ def shard_tree(
         several: for a part of a tree, the axes of the whole tree that `find_several` returns.
         function: what the user called, for errors.
         shown: how errors show a path.
-        gradients: gives the mapping of gradients; by default they are laid out as the arrays.
+        gradients: gives the mapping of gradients; by default they are sharded like the arrays.
         is_result: whether a compiled function returns the tree, whose shardings JAX must be able to say.
     """
     if several is None:
@@ -158,62 +151,58 @@ def shard_tree(
 
     def one(path: object, leaf: object) -> Any:
         if isinstance(leaf, jax.ShapeDtypeStruct) and not tracing.transforming():
-            return _planned_as_it_is(leaf, mesh)
-        # otherwise None in a filtered tree, or the placeholder of optax for a masked array
+            return _plan_unnamed(leaf, mesh)
+        # Other content is None in a filtered tree, or the placeholder of Optax for a masked array.
         if not isinstance(leaf, NamedArray) or not hasattr(leaf.array, "shape"):
             return leaf
         is_abstract = isinstance(leaf.array, jax.ShapeDtypeStruct)
-        if (
-            is_abstract and tracing.transforming()
-        ):  # a part of a checkpoint that is not loaded yet: no data
+        if is_abstract and tracing.transforming():
+            # A part of a checkpoint that is not loaded yet has no data to constrain.
             return leaf
         names, shape = find_layout_names(function, path, leaf), leaf.array.shape
         own = choose_mapping(mapping, names, shape, assignment.path_text(path), several)
         if is_result:
+            # The compiler splits an uneven result in a way for which JAX has no sharding.
             own = partition.evenly(names, shape, own, mesh, function)
-        lay_out = _lay_out
-        if is_abstract:
-            lay_out = _planned
-        elif gradients is not None and tracing.transforming():
-            lay_out = partial(constraints.constrain, gradient=gradients(names))
+        shard_array = _plan if is_abstract else _shard_array
+        if not is_abstract and gradients is not None and tracing.transforming():
+            shard_array = partial(constraints.constrain, gradient=gradients(names))
         try:
-            array = lay_out(leaf.array, names, own, mesh, function)
+            array = shard_array(leaf.array, names, own, mesh, function)
         except ShardingError as error:
             raise add_path(error, shown(assignment.path_text(path))) from None
         return wrap(leaf, array, leaf.names)
 
-    laid_out: T = jax.tree.map_with_path(one, tree, is_leaf=is_named_array)
-    return laid_out
+    sharded: T = jax.tree.map_with_path(one, tree, is_leaf=is_named_array)
+    return sharded
 
 
 def add_path(error: ShardingError, path: str) -> ShardingError:
     """Return an error of one array with the path of that array in its tree."""
-    if not path:
-        return error
-    return explained(error, "shard", f"at: {path}")
+    return explained(error, "shard", f"at: {path}") if path else error
 
 
-def _planned(array: Any, names: Names, mapping: AxisMapping, mesh: MeshLike, function: str) -> Any:
+def _plan(array: Any, names: Names, mapping: AxisMapping, mesh: MeshLike, function: str) -> Any:
     """Return an abstract array that says where its data will be, as loaders of checkpoints want it."""
     spec = partition.find_layout(names, tuple(array.shape), mapping, mesh, function).spec
-    return _placed(array, spec, mesh)
+    return _place(array, spec, mesh)
 
 
-def _planned_as_it_is(array: jax.ShapeDtypeStruct, mesh: MeshLike) -> jax.ShapeDtypeStruct:
+def _plan_unnamed(array: jax.ShapeDtypeStruct, mesh: MeshLike) -> jax.ShapeDtypeStruct:
     """Return an abstract array without names that says where its data will be: by its type, or on all devices.
 
-    Without a sharding, a loader would take the one in the file, which may be of another mesh.
+    A loader that gets no sharding takes the one in the file, which may be of another mesh.
     """
     own = array.sharding
     if not isinstance(own, NamedSharding):
-        return _placed(array, PartitionSpec(), mesh)
+        return _place(array, PartitionSpec(), mesh)
     if isinstance(own.mesh, Mesh):
         return array
     types = mesh.abstract_mesh if isinstance(mesh, Mesh) else mesh
-    return _placed(array, own.spec if own.mesh == types else PartitionSpec(), mesh)
+    return _place(array, own.spec if own.mesh == types else PartitionSpec(), mesh)
 
 
-def _placed(array: Any, spec: PartitionSpec, mesh: MeshLike) -> jax.ShapeDtypeStruct:
+def _place(array: Any, spec: PartitionSpec, mesh: MeshLike) -> jax.ShapeDtypeStruct:
     current = jax.sharding.get_mesh()
     if current.abstract_mesh == mesh:
         # It has devices. A mesh of the same sizes that names none stays without: costs are traced so.
@@ -224,14 +213,16 @@ def _placed(array: Any, spec: PartitionSpec, mesh: MeshLike) -> jax.ShapeDtypeSt
     )
 
 
-def _lay_out(array: Any, names: Names, mapping: AxisMapping, mesh: MeshLike, function: str) -> Any:
+def _shard_array(
+    array: Any, names: Names, mapping: AxisMapping, mesh: MeshLike, function: str
+) -> Any:
     if tracing.transforming():
         return constraints.constrain(array, names, mapping, mesh, function)
     note(mapping, names)
     spec = partition.find_layout(names, tuple(array.shape), mapping, mesh, function).spec
-    target: NamedSharding | PartitionSpec = spec
-    if isinstance(mesh, Mesh):
-        target = NamedSharding(mesh, spec)
+    # An abstract mesh names no devices: JAX then takes those of the current mesh.
+    target: NamedSharding | PartitionSpec
+    target = NamedSharding(mesh, spec) if isinstance(mesh, Mesh) else spec
     if (
         jax.process_count() > 1
         and isinstance(target, NamedSharding)

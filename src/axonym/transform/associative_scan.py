@@ -1,4 +1,8 @@
-"""Prefix results of an associative function along a named axis, in a logarithmic number of steps."""
+"""Prefix results of an associative function along a named axis, in a logarithmic number of steps.
+
+`associative_scan` is the parallel sibling of `scan`: use it if the step is associative, such as a sum, a product, or a
+linear recurrence. An axis that is split over devices is scanned in parts, so that each device sends one element.
+"""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -18,7 +22,7 @@ from ..kinds import is_array
 from ..layout import context, explicit, modes, partition
 from ..layout.assignment import Entry
 from ..names import plans
-from .carry import Keeper, settled
+from .carry import Keeper, settle_carry
 from .leaves import Arguments, is_hole, take_arrays
 
 __all__ = ["associative_scan"]
@@ -78,57 +82,58 @@ def associative_scan(
         place = max(dims, default=0)
         added = [tuple(range(place - dim)) for dim in dims]
 
-        def named(arrays: Sequence[jax.Array]) -> Any:
+        def name_arrays(arrays: Sequence[jax.Array]) -> Any:
             return skeleton.fill(map(lax.squeeze, arrays, added))
 
-        def combined(elems: Sequence[jax.Array], keep: Keeper) -> Any:
+        def scan_with(elems: Sequence[jax.Array], keep: Keeper) -> Any:
             def combine(first: Sequence[jax.Array], second: Sequence[jax.Array]) -> list[jax.Array]:
-                return keep(first, called(first, second))
+                return keep(first, call(first, second))
 
             return lax.associative_scan(combine, elems, reverse=reverse, axis=place)
 
-        def called(first: Sequence[jax.Array], second: Sequence[jax.Array]) -> list[jax.Array]:
-            given = named(first)
-            results = _same_axes(given, f(given, named(second)))
+        def call(first: Sequence[jax.Array], second: Sequence[jax.Array]) -> list[jax.Array]:
+            earlier = name_arrays(first)
+            results = _same_axes(earlier, f(earlier, name_arrays(second)))
+            # `lax` cuts the dimension in halves, whose types on Explicit mesh axes it cannot say if it is split.
             arrays = map(lax.expand_dims, results, added)
             return [auto.whole(array, (place,)) for array in arrays]
 
         def along_part(elems: Sequence[jax.Array]) -> list[jax.Array]:
-            return list(settled(combined, elems))
+            return list(settle_carry(scan_with, elems))
 
-        def after(first: Sequence[jax.Array], second: Sequence[jax.Array]) -> list[jax.Array]:
-            return list(map(explicit.laid_out_like, called(first, second), first))
+        def join(first: Sequence[jax.Array], second: Sequence[jax.Array]) -> list[jax.Array]:
+            return list(map(explicit.laid_out_like, call(first, second), first))
 
         elems = list(map(lax.expand_dims, map(jnp.asarray, parts), added))
-        entry, count = _split(elems, place, name)
+        entry, count = _find_split(elems, place, name)
         with context.unmapped((name,)):  # slices along it are too small to be split
             if count == 1:
-                return named(along_part([auto.whole(elem, (place,)) for elem in elems]))
+                return name_arrays(along_part([auto.whole(elem, (place,)) for elem in elems]))
             elems = [_as_split(elem, place, entry) for elem in elems]
             scan = _for_each_part(along_part, place, entry)
-            join = _for_each_part(after, place, entry)
+            join_parts = _for_each_part(join, place, entry)
             results = prefixes.in_parts(
-                lambda elems, _: scan(elems), join, elems, place, count, reverse=reverse
+                lambda elems, _: scan(elems), join_parts, elems, place, count, reverse=reverse
             )
-        return named(results)
+        return name_arrays(results)
 
+    # Made once, since JAX looks programs up by the function that it compiled.
     compiled = jax.jit(run)
 
     @functools.wraps(f)
-    def scanned(elements: object) -> Any:
+    def scan_elements(elements: object) -> Any:
         # On a mesh with Explicit and Auto axes, JAX loses the layout of slices that are taken outside of a program.
-        lost = any(map(_is_on_mixed_axes, jax.tree.leaves(elements)))
-        if lost:
-            return compiled(elements)
-        return run(elements)
+        loses_layout = any(map(_is_on_mixed_axes, jax.tree.leaves(elements)))
+        return compiled(elements) if loses_layout else run(elements)
 
-    return scanned
+    return scan_elements
 
 
 def _is_on_mixed_axes(leaf: object) -> bool:
-    """Return whether an array that is not traced lies on a mesh with Explicit and Auto axes."""
+    """Return whether an array that is not traced is on a mesh with Explicit and Auto axes."""
     if not isinstance(leaf, jax.Array) or isinstance(leaf, Tracer):
         return False
+    # An array that was made before the mesh has no mesh in its type.
     meshes = (explicit.mesh_of_type(leaf), jax.sharding.get_abstract_mesh())
     return any(modes.has_explicit(mesh) and modes.has_auto(mesh) for mesh in meshes)
 
@@ -150,7 +155,7 @@ def _same_axes(element: object, result: object) -> list[jax.Array]:
         )
     arrays: list[jax.Array] = []
     for old, new in zip(olds, news, strict=True):
-        if is_hole(old):
+        if is_hole(old):  # a place that a filter has emptied: nothing to scan
             continue
         before, names = _parts(old)
         array, others = _parts(new)
@@ -171,8 +176,9 @@ def _differ(old: object, new: object) -> bool:
     return is_named_array(old) != is_named_array(new) or is_hole(old) != is_hole(new)
 
 
-def _split(elems: Sequence[jax.Array], at: int, name: str) -> tuple[Entry, int]:
+def _find_split(elems: Sequence[jax.Array], at: int, name: str) -> tuple[Entry, int]:
     """Return over which mesh axes a dimension is split, and in how many parts."""
+    # The array that is split most finely decides, and the others are split like it: gathering it would cost more.
     found = [prefixes.parts_along(elem, at, name) for elem in elems]
     return max(found, key=lambda each: each[1], default=((), 1))
 
@@ -180,11 +186,12 @@ def _split(elems: Sequence[jax.Array], at: int, name: str) -> tuple[Entry, int]:
 def _for_each_part(fn: Callable[..., Any], at: int, entry: Entry) -> Callable[..., Any]:
     """Map a function of arrays over a dimension of parts, which are split over mesh axes."""
 
-    def mapped(*args: Sequence[jax.Array]) -> Any:
+    def map_parts(*args: Sequence[jax.Array]) -> Any:
+        # Inside, these mesh axes split the parts, so that no array may be split over them again.
         with context.taking(entry):
             return jax.vmap(fn, in_axes=at, out_axes=at)(*args)
 
-    return mapped
+    return map_parts
 
 
 def _as_split(elem: jax.Array, at: int, entry: Entry) -> jax.Array:
@@ -198,9 +205,7 @@ def _as_split(elem: jax.Array, at: int, entry: Entry) -> jax.Array:
 
 
 def _parts(leaf: object) -> tuple[Any, tuple[str, ...]]:
-    if isinstance(leaf, NamedArray):
-        return leaf.array, leaf.names
-    return leaf, ()
+    return (leaf.array, leaf.names) if isinstance(leaf, NamedArray) else (leaf, ())
 
 
 def _kind(leaf: Any) -> str:

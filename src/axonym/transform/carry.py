@@ -1,11 +1,11 @@
-"""The layout of what a loop carries from step to step.
+"""Internal. The layout of the values that a loop carries from step to step; `loop` and `associative_scan` call it.
 
 On Explicit mesh axes, a carry must have one layout before all steps. JAX compares its types before and after a step,
-but takes a type without a mesh for equal to any other, and gradients of such a loop fail. A carry that a step lays out
-anew could also be moved back after each step, at the cost of as many moves.
+but takes a type without a mesh for equal to any other, and gradients of such a loop fail. A carry that a step reshards
+could also be moved back after each step, at the cost of as many moves.
 
-So the layout is found before the loop: a trace in which it changes is given up, and begun again with a carry that has
-the new layout. Where it does not change, this costs nothing.
+So the layout is found before the loop. If a trace changes it, the trace is given up and begun again with a carry that
+has the new layout. A loop that does not change it pays nothing.
 """
 
 import itertools
@@ -27,7 +27,7 @@ Keeper = Callable[[Arrays, Arrays], list[jax.Array]]
 _TRACES = 3
 
 
-class _LayoutChange(Exception):  # noqa: N818  (a signal, which `settled` catches, and not an error)
+class _LayoutChange(Exception):  # noqa: N818  (a signal, which `settle_carry` catches, and not an error)
     """Gives up the trace of a loop whose step changes the layout of the carry.
 
     Attributes:
@@ -39,7 +39,7 @@ class _LayoutChange(Exception):  # noqa: N818  (a signal, which `settled` catche
         self.shardings = shardings
 
 
-def settled(loop: Callable[[Arrays, Keeper], R], start: Arrays) -> R:
+def settle_carry(loop: Callable[[Arrays, Keeper], R], start: Arrays) -> R:
     """Run a loop from a carry that has the layout that a step gives it.
 
     Args:
@@ -48,26 +48,26 @@ def settled(loop: Callable[[Arrays, Keeper], R], start: Arrays) -> R:
         start: the arrays of the initial carry.
     """
     config: Any = jax.config  # its stubs leave the options out
-    traces = _TRACES
-    if config.jax_disable_jit:  # steps would run twice
-        traces = 0
+    # Without jit, a step that is traced again is a step that runs again, with its prints and side effects.
+    traces = 0 if config.jax_disable_jit else _TRACES
     for _ in range(traces):
         try:
-            return loop(start, _kept_or_given_up)
+            return loop(start, _keep_or_give_up)
         except _LayoutChange as change:
-            start = list(map(_moved, start, change.shardings))
-    return loop(start, _kept)
+            start = list(map(_reshard, start, change.shardings))
+    # The layout still changes: the last trace moves the carry back after each step, which is slow and correct.
+    return loop(start, _keep)
 
 
-def _kept(before: Arrays, after: Arrays) -> list[jax.Array]:
+def _keep(before: Arrays, after: Arrays) -> list[jax.Array]:
     return list(map(explicit.laid_out_like, after, before))
 
 
-def _kept_or_given_up(before: Arrays, after: Arrays) -> list[jax.Array]:
+def _keep_or_give_up(before: Arrays, after: Arrays) -> list[jax.Array]:
     shardings = list(map(_new_layout, before, after))
     if any(sharding is not None for sharding in shardings):
         _give_up(shardings)
-    return _kept(before, after)
+    return _keep(before, after)
 
 
 def _give_up(shardings: Sequence[NamedSharding | None]) -> NoReturn:
@@ -77,12 +77,13 @@ def _give_up(shardings: Sequence[NamedSharding | None]) -> NoReturn:
 def _new_layout(before: jax.Array, after: jax.Array) -> NamedSharding | None:
     """Return the layout that an entry of the carry shall have if a step changes it.
 
-    It is that after the step. A dimension that the step leaves whole stays split as before: a split that the caller
-    asked for is not undone for all steps because one of them needs the whole.
+    It is the layout after the step. A dimension that the step gathers stays split as before: a split that the caller
+    asked for is not undone for all steps because one of them needs the whole dimension.
     """
     if not explicit.has_explicit_axes(after):
         return None
     then = explicit.read_layout(after)
+    # One mesh axis cannot split two dimensions, so the layout before may claim only what the step left free.
     used = set(itertools.chain(*then))
     wanted, first = list(then), None
     if explicit.has_explicit_axes(before):
@@ -94,8 +95,5 @@ def _new_layout(before: jax.Array, after: jax.Array) -> NamedSharding | None:
     return NamedSharding(jax.typeof(after).sharding.mesh, Layout(wanted).spec)
 
 
-def _moved(array: jax.Array, sharding: NamedSharding | None) -> jax.Array:
-    if sharding is None:
-        return array
-    moved: jax.Array = jax.reshard(array, sharding)
-    return moved
+def _reshard(array: jax.Array, sharding: NamedSharding | None) -> jax.Array:
+    return array if sharding is None else jax.reshard(array, sharding)

@@ -1,4 +1,8 @@
-"""Gradient checkpointing: which intermediates are kept for the backward pass, and which are recomputed."""
+"""Gradient checkpointing: which intermediates are kept for the backward pass, and which are recomputed.
+
+A loop over layers keeps the activations of each layer until its gradient is computed. A policy trades this memory for
+time: it keeps the carries between steps, named values, or groups of steps, and computes the rest again.
+"""
 
 import dataclasses
 import math
@@ -40,8 +44,19 @@ class ScanCheckpointPolicy:
             does not need it; an unrolled loop always has it.
         simple: keep only the carries, whatever the other fields say, except `disable` and `nested`.
 
+    Raises:
+        OperandError: if fields contradict each other, or have another type.
+
     Reference:
         Chen et al. (2016), Training deep nets with sublinear memory cost.
+
+    Examples:
+        >>> policy = axn.ScanCheckpointPolicy(save_block_internals=["attention"], nested=True)
+        >>> step = lambda carry, x: (carry + axn.tree_checkpoint_name(x * x, "attention"), None)
+        >>> X = axn.Axis("x", 4)
+        >>> loss = lambda x: axn.scan(step, X, remat=policy)(axn.zeros(()), x)[0]
+        >>> axn.grad(loss)(axn.ones(X)).tolist()
+        [2.0, 2.0, 2.0, 2.0]
     """
 
     disable: bool = False
@@ -67,9 +82,8 @@ class ScanCheckpointPolicy:
                     message("ScanCheckpointPolicy", problem, hint=f"write [{value!r}]")
                 )
             if not isinstance(value, bool):
-                object.__setattr__(
-                    self, field, tuple(value)
-                )  # hashable: a policy is a static part of a module
+                # Hashable, since a policy is a static part of a module.
+                object.__setattr__(self, field, tuple(value))
         for field in ("save_carries", "save_inputs"):
             if getattr(self, field) not in (True, False, "offload"):
                 problem = f"{field} must be a bool or 'offload', not {getattr(self, field)!r}"
@@ -83,8 +97,15 @@ class ScanCheckpointPolicy:
             spec: False or "save_all" (keep everything), True, "full" or "recompute" (keep carries only), "nested",
                 "offload" (keep carries in host memory), or a policy.
 
+        Returns:
+            The policy; one that was passed comes back as it is.
+
         Raises:
             OperandError: for anything else.
+
+        Examples:
+            >>> axn.ScanCheckpointPolicy.make("offload").save_carries
+            'offload'
         """
         if isinstance(spec, ScanCheckpointPolicy):
             return spec
@@ -92,27 +113,49 @@ class ScanCheckpointPolicy:
             return _SHORT[spec]
         known = ", ".join(map(repr, _SHORT))
         problem = f"{spec!r} is not a checkpoint policy"
-        near = None
-        if isinstance(spec, str):
-            near = suggestion(spec, [short for short in _SHORT if isinstance(short, str)])
+        shorts = [short for short in _SHORT if isinstance(short, str)]
+        near = suggestion(spec, shorts) if isinstance(spec, str) else None
         facts = f"short forms: {known}"
         raise OperandError(message("ScanCheckpointPolicy", problem, facts, hint=near))
 
     @staticmethod
     def from_bool_or_str(remat_policy: bool | str) -> "ScanCheckpointPolicy":
-        """Make a policy from its short form; see `make`."""
+        """Make a policy from its short form, as `make` does; Haliax has this name.
+
+        Examples:
+            >>> axn.ScanCheckpointPolicy.from_bool_or_str(False).disable
+            True
+        """
         spec: Any = remat_policy
         return ScanCheckpointPolicy.make(spec)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of values inside a step that the policy lists."""
+        """The names of values inside a step that the policy lists, to save and then to offload.
+
+        Examples:
+            >>> axn.ScanCheckpointPolicy(save_block_internals=["a"], offload_block_internals=["b"]).names
+            ('a', 'b')
+        """
         if self.disable or self.simple:
             return ()
-        return (*self._saved, *self.offload_block_internals)
+        return (*self._saveable, *self.offload_block_internals)
 
     def wrap(self, step: Callable[P, R], *, unrolled: bool = False) -> Callable[P, R]:
-        """Apply the policy to one step."""
+        """Apply the policy to one step.
+
+        Args:
+            step: a function of arrays.
+            unrolled: whether the step is not in a compiled loop, so that the compiler could merge the recomputation
+                with the first computation, and keep everything after all.
+
+        Returns:
+            A function with the same values and gradients.
+
+        Examples:
+            >>> float(jax.grad(axn.ScanCheckpointPolicy().wrap(jnp.sin))(0.0))
+            1.0
+        """
         if self.disable:
             return step
         return jax.checkpoint(
@@ -120,32 +163,56 @@ class ScanCheckpointPolicy:
         )
 
     def inside(self) -> "ScanCheckpointPolicy":
-        """Return the policy of a loop in a function that `around` wraps."""
+        """Return the policy of a loop in a function that `around` wraps.
+
+        Examples:
+            >>> policy = axn.ScanCheckpointPolicy()
+            >>> policy.inside().nested == policy.nested
+            True
+        """
         return _Inside(**vars(self))
 
     def around(self) -> "ScanCheckpointPolicy":
-        """Return the policy of a function around a loop: it keeps what the loop keeps, and nothing runs thrice."""
+        """Return the policy of a function around a loop: it keeps what the loop keeps, and nothing runs thrice.
+
+        Examples:
+            >>> axn.ScanCheckpointPolicy(disable=True).around().disable
+            False
+        """
         if self.disable:
             return ScanCheckpointPolicy()
         return self.inside()
 
     def mark(self, carry: T, inputs: R) -> tuple[T, R]:
-        """Name the carry and the arguments inside a step, if the policy needs it."""
-        if CARRY in self._offloaded:
+        """Name the carry and the arguments inside a step, if the policy offloads them.
+
+        Examples:
+            >>> axn.ScanCheckpointPolicy().mark(1, 2)
+            (1, 2)
+        """
+        if CARRY in self._offloadable:
             carry = tree_checkpoint_name(carry, CARRY)
-        if INPUTS in self._offloaded:
+        if INPUTS in self._offloadable:
             inputs = tree_checkpoint_name(inputs, INPUTS)
         return carry, inputs
 
     def groups(self, steps: int) -> int:
         """Return the number of groups of steps; 1 without groups.
 
+        Args:
+            steps: the number of steps.
+
         Raises:
             AxisSizeError: if the given number does not divide the steps.
+
+        Examples:
+            >>> axn.ScanCheckpointPolicy(nested=True).groups(12)
+            3
         """
         if self.disable or self.nested is False or steps == 0:
             return 1
         if self.nested is True:
+            # Memory is that of the groups and of the steps in one group: least near the square root.
             return max(n for n in range(1, math.isqrt(steps) + 1) if steps % n == 0)
         if self.nested < 1 or steps % self.nested:
             problem = f"{steps} steps cannot be split into {self.nested} equal groups"
@@ -155,13 +222,11 @@ class ScanCheckpointPolicy:
         return self.nested
 
     @property
-    def _saved(self) -> Sequence[str]:
-        if isinstance(self.save_block_internals, bool):
-            return ()
-        return self.save_block_internals
+    def _saveable(self) -> Sequence[str]:
+        return () if isinstance(self.save_block_internals, bool) else self.save_block_internals
 
     @property
-    def _offloaded(self) -> list[str]:
+    def _offloadable(self) -> list[str]:
         if self.disable or self.simple:
             return []
         offloaded = list(self.offload_block_internals)
@@ -176,13 +241,11 @@ class ScanCheckpointPolicy:
             return None
         policies = jax.checkpoint_policies
         dots = policies.dots_with_no_batch_dims_saveable
-        named = None
-        if self._saved:
-            named = policies.save_only_these_names(*self._saved)
-        if self._offloaded:
+        named = policies.save_only_these_names(*self._saveable) if self._saveable else None
+        if self._offloadable:
             named = policies.save_and_offload_only_these_names(
-                names_which_can_be_saved=list(self._saved),
-                names_which_can_be_offloaded=self._offloaded,
+                names_which_can_be_saved=list(self._saveable),
+                names_which_can_be_offloaded=self._offloadable,
                 offload_src="device",
                 offload_dst="pinned_host",
             )
@@ -195,17 +258,20 @@ class ScanCheckpointPolicy:
 
 
 class _Inside(ScanCheckpointPolicy):
-    """Name the carries of a loop, so that a function around it can keep them too."""
+    """Name the carries of a loop, so that a function around it can keep them too.
+
+    The checkpoint around the loop would otherwise drop the carries that the loop has kept, and run it twice.
+    """
 
     def mark(self, carry: T, inputs: R) -> tuple[T, R]:
         carry, inputs = super().mark(carry, inputs)
-        if CARRY not in self._offloaded:
+        if CARRY not in self._offloadable:
             carry = tree_checkpoint_name(carry, CARRY)
         return carry, inputs
 
     def _jax_policy(self) -> Any:
         kept, more = jax.checkpoint_policies.save_only_these_names(CARRY), super()._jax_policy()
-        if more is None or CARRY in self._offloaded:
+        if more is None or CARRY in self._offloadable:
             return more or kept
         return lambda *args, **params: kept(*args, **params) or more(*args, **params)
 
@@ -226,12 +292,24 @@ _SHORT: dict[bool | str, ScanCheckpointPolicy] = {
 
 
 def tree_checkpoint_name(tree: T, name: str) -> T:
-    """Give the arrays of a tree a name that a checkpoint policy can list."""
+    """Give the arrays of a tree a name that a checkpoint policy can list.
 
-    def with_name(leaf: object) -> object:
-        if isinstance(leaf, jax.Array):
-            return checkpoint_name(leaf, name)
-        return leaf
+    `jax.ad_checkpoint.checkpoint_name` does so for one plain array.
 
-    named: T = jax.tree.map(with_name, tree)
+    Args:
+        tree: named or plain arrays; other leaves stay as they are.
+        name: the name for `save_block_internals` or `offload_block_internals`.
+
+    Returns:
+        The same tree, with the same values.
+
+    Examples:
+        >>> axn.tree_checkpoint_name(axn.ones({"embed": 2}), "hidden").tolist()
+        [1.0, 1.0]
+    """
+
+    def name_leaf(leaf: object) -> object:
+        return checkpoint_name(leaf, name) if isinstance(leaf, jax.Array) else leaf
+
+    named: T = jax.tree.map(name_leaf, tree)
     return named

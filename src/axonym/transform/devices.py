@@ -1,4 +1,8 @@
-"""Derivatives inside a shard_map, where reverse mode adds up what the devices send back to a value of all of them."""
+"""Internal. Derivatives inside a shard_map; `grad` calls it.
+
+Reverse mode adds up the cotangents of all devices for a value that they share. That is the gradient of the sum of
+their outputs, and a wrong number where each device has an output of its own: an error says so.
+"""
 
 from collections.abc import Iterable, Set
 from typing import Any
@@ -32,19 +36,18 @@ def require_own_rows(
         varying &= axes
     if not varying:
         return
+    # Integers have no gradient, so that nothing is added up for them.
     for leaf in jax.tree.leaves(arguments, is_leaf=is_named_array):
         array = leaf.array if isinstance(leaf, NamedArray) else leaf
         if not is_array(array) or not jnp.issubdtype(array.dtype, jnp.inexact):
             continue
         same = sorted(varying - tracing.varying_over(array))
         if same:
-            raise _mixed(function, leaf, same[0], is_row=axes is not None)
+            raise _rows_error(function, leaf, same[0], is_row=axes is not None)
 
 
-def _mixed(function: str, argument: Any, mesh_axis: str, *, is_row: bool) -> ShardingError:
-    known = f"shape {argument.shape}"
-    if isinstance(argument, NamedArray):
-        known = facts(argument)
+def _rows_error(function: str, argument: Any, mesh_axis: str, *, is_row: bool) -> ShardingError:
+    known = facts(argument) if isinstance(argument, NamedArray) else f"shape {argument.shape}"
     over = f"mesh axis {mesh_axis!r}"
     problem = f"the argument is the same on all devices of {over}, and the output is not: "
     problem += "reverse mode would add up the Jacobians of all devices"

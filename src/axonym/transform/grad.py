@@ -1,4 +1,8 @@
-"""Derivatives of functions of named arrays: gradients, and Jacobians with the names of both sides."""
+"""Derivatives of functions of named arrays: gradients, and Jacobians with the names of both sides.
+
+A gradient has the axes of its argument, and a Jacobian the axes of the output and of the argument. `jax.grad` works on
+named arrays too, if the function returns a plain scalar; the functions here also take a named one.
+"""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -61,6 +65,10 @@ def grad(
         holomorphic: as in `jax.grad`.
         allow_int: as in `jax.grad`.
 
+    Returns:
+        A function with the arguments of `fn`. It returns the gradient with respect to one argument, a tuple of them for
+        several, or a pair of this and the auxiliary data.
+
     Raises:
         AxisSizeError: if the function returns an array with dimensions.
         ShardingError: inside a `shard_map`, if a `vmap`, `nmap` or `map` asks for the gradient of each row, and the sum
@@ -76,9 +84,7 @@ def grad(
     @functools.wraps(fn)
     def gradient(*args: P.args, **kwargs: P.kwargs) -> object:
         value, gradients = both(*args, **kwargs)
-        if has_aux:
-            return gradients, value[1]
-        return gradients
+        return (gradients, value[1]) if has_aux else gradients
 
     return gradient
 
@@ -91,7 +97,11 @@ def value_and_grad(
     holomorphic: bool = False,
     allow_int: bool = False,
 ) -> Callable[P, tuple[R, Any]]:
-    """Make the function that computes the value of `fn` and its gradient; arguments are those of `grad`.
+    """Make the function that computes the value of `fn` and its gradient; arguments and errors are those of `grad`.
+
+    Returns:
+        A function with the arguments of `fn` that returns a pair: what `fn` returns, which is a pair itself with
+        `has_aux`, and the gradient.
 
     Examples:
         >>> loss, gradient = axn.value_and_grad(lambda x: (x**2).sum())(axn.named([1.0, 2.0], "x"))
@@ -113,18 +123,11 @@ def _value_and_grad(
     @functools.wraps(fn)
     def scalar(*args: object, **kwargs: object) -> Any:
         returned = fn(*args, **kwargs)
-        value = returned
-        if has_aux:
-            value, _ = _pair(function, returned)
+        value = _pair(function, returned)[0] if has_aux else returned
         if isinstance(value, NamedArray):
             if shape_of(function, value.array, value.names):
-                problem, facts_there = (
-                    "the function must return a scalar",
-                    f"it returned: {facts(value)}",
-                )
-                raise AxisSizeError(
-                    message(function, problem, facts_there, hint="reduce it: x.sum()")
-                )
+                problem, line = "the function must return a scalar", f"it returned: {facts(value)}"
+                raise AxisSizeError(message(function, problem, line, hint="reduce it: x.sum()"))
             value = value.array
         scope = current_scope()
         if scope is not None and scope.rows:
@@ -180,16 +183,12 @@ def _explain_leaves(
 
 
 def _off_taken_axes(leaf: object) -> Any:
-    if isinstance(leaf, jax.Array):
-        return explicit.off_taken_axes(leaf)
-    return leaf
+    return explicit.off_taken_axes(leaf) if isinstance(leaf, jax.Array) else leaf
 
 
 def _numbers(argnums: int | Sequence[int]) -> tuple[int, ...]:
     """Return the numbers of arguments, of which one may stand alone."""
-    if isinstance(argnums, int | Integral):
-        return (int(argnums),)
-    return tuple(argnums)
+    return (int(argnums),) if isinstance(argnums, int | Integral) else tuple(argnums)
 
 
 def jacfwd(
@@ -202,9 +201,7 @@ def jacfwd(
 ) -> Callable[P, Any]:
     """Make the function that computes the Jacobian by forward mode, one pass per element of the argument.
 
-    The result has the axes of the output and then those of the argument. For trees, it is the tree of outputs whose
-    leaves are trees of arguments, as in `jax.jacfwd`. Dimensions without names come first; if neither side is a
-    NamedArray, the result is a plain array.
+    Forward mode is the faster one if the output has more elements than the argument; otherwise, see `jacrev`.
 
     Args:
         fn: a function of arrays, which returns arrays.
@@ -212,6 +209,11 @@ def jacfwd(
         has_aux: the function returns a pair, whose second part is returned after the Jacobian.
         holomorphic: as in `jax.jacfwd`.
         rename: other names for axes of the arguments, needed for those that the output has too.
+
+    Returns:
+        A function with the arguments of `fn`. The Jacobian has the axes of the output and then those of the argument.
+        For trees, it is the tree of outputs whose leaves are trees of arguments, as in `jax.jacfwd`. Dimensions without
+        names come first; if neither side is a NamedArray, the result is a plain array.
 
     Raises:
         AxisClashError: if an output and an argument have an axis of the same name that `rename` lacks.
@@ -236,22 +238,19 @@ def jacrev(
 ) -> Callable[P, Any]:
     """Make the function that computes the Jacobian by reverse mode, one pass per element of the output.
 
-    Arguments and results are those of `jacfwd`; `allow_int` is that of `jax.jacrev`.
+    Arguments, results and errors are those of `jacfwd`; `allow_int` is that of `jax.jacrev`.
 
     Raises:
         ShardingError: inside a `shard_map`, if devices have the same argument and different outputs, whose rows would
             be summed over the devices.
+
+    Examples:
+        >>> x = axn.named([1.0, 2.0, 3.0], "x")
+        >>> axn.jacrev(lambda x: (x * x).sum())(x).tolist()
+        [2.0, 4.0, 6.0]
     """
-    return _jacobian(
-        "jacrev",
-        jax.jacrev,
-        fn,
-        argnums,
-        has_aux,
-        rename,
-        holomorphic=holomorphic,
-        allow_int=allow_int,
-    )
+    options = {"holomorphic": holomorphic, "allow_int": allow_int}
+    return _jacobian("jacrev", jax.jacrev, fn, argnums, has_aux, rename, **options)
 
 
 def hessian(
@@ -264,22 +263,30 @@ def hessian(
 ) -> Callable[P, Any]:
     """Make the function that computes second derivatives, the Jacobian of the Jacobian.
 
-    The result has the axes of the output, those of the argument, and those of the argument again, which need other
-    names by `rename`. If the output has axes of the argument too, give two mappings, for the first and the second
-    appearance of the argument's axes. Inside a `shard_map`, it raises like `jacrev`.
+    Errors are those of `jacrev`.
+
+    Args:
+        fn: a function of arrays, which returns arrays.
+        argnums: as in `jacfwd`.
+        has_aux: as in `jacfwd`.
+        holomorphic: as in `jax.hessian`.
+        rename: other names for the second appearance of the argument's axes. If the output has axes of the argument
+            too, a pair of mappings, for the first and the second appearance.
+
+    Returns:
+        A function with the arguments of `fn`. The result has the axes of the output, those of the argument, and those
+        of the argument again under their other names.
 
     Examples:
         >>> x = axn.named([1.0, 2.0, 3.0], "x")
         >>> axn.hessian(lambda x: (x**3).sum(), rename={"x": "x_2"})(x).shape
         {'x': 3, 'x_2': 3}
     """
-    first: Renames | None = None
-    if isinstance(rename, tuple):
-        first, rename = rename
-    inner = _jacobian("hessian", jax.jacrev, fn, argnums, has_aux, first, holomorphic=holomorphic)
-    return _jacobian(
-        "hessian", jax.jacfwd, inner, argnums, has_aux, rename, holomorphic=holomorphic
-    )
+    first, second = rename if isinstance(rename, tuple) else (None, rename)
+    options = {"holomorphic": holomorphic}
+    # Forward over reverse: the gradient costs one pass, and each of its derivatives another.
+    inner = _jacobian("hessian", jax.jacrev, fn, argnums, has_aux, first, **options)
+    return _jacobian("hessian", jax.jacfwd, inner, argnums, has_aux, second, **options)
 
 
 def _jacobian(
@@ -303,6 +310,7 @@ def _jacobian(
                 raise OperandError(message(function, problem))
         taken = [_flat(args[number]) for number in numbers]
         _check_renames(function, renames, [leaf for leaves, _ in taken for leaf in leaves])
+        # JAX differentiates plain arrays; `positional` gives `fn` the named ones, and notes what its output was.
         raw = list(args)
         for number, (leaves, tree) in zip(numbers, taken, strict=True):
             raw[number] = tree.unflatten([_array(function, leaf) for leaf in leaves])
@@ -314,16 +322,14 @@ def _jacobian(
                 arrays = tree.flatten_up_to(args[number])
                 called[number] = tree.unflatten(map(refilled, leaves, arrays))
             returned = fn(*called, **kwargs)
-            value, aux = returned, None
-            if has_aux:
-                value, aux = _pair(function, returned)
+            value, aux = _pair(function, returned) if has_aux else (returned, None)
             leaves, tree = _flat(value)
             arrays = [_array(function, leaf) for leaf in leaves]
             if transform is jax.jacrev:
                 require_own_rows(function, arrays, [called[number] for number in numbers])
+            # Names are no values, so they need not pass through the transformation, which calls this once or more.
             outputs[:] = [(list(map(_side, leaves, arrays)), tree)]
-            plain = tree.unflatten(arrays)
-            return plain, aux
+            return tree.unflatten(arrays), aux
 
         with _explain_leaves(function, args, numbers, bool(options.get("allow_int"))):
             blocks, aux = transform(positional, numbers, has_aux=True, **options)(*raw, **kwargs)
@@ -332,18 +338,12 @@ def _jacobian(
         for side, row in zip(sides, tree.flatten_up_to(blocks), strict=True):
             parts: list[Any] = []
             for (leaves, below), part in zip(taken, row, strict=True):
-                named: list[Any] = []
-                for leaf, x in zip(leaves, below.flatten_up_to(part), strict=True):
-                    named.append(_block(function, side, _names(leaf), x, renames))
+                arrays = zip(leaves, below.flatten_up_to(part), strict=True)
+                named = [_block(function, side, _names(leaf), x, renames) for leaf, x in arrays]
                 parts.append(below.unflatten(named))
-            if is_one:
-                rows.append(parts[0])
-            else:
-                rows.append(tuple(parts))
+            rows.append(parts[0] if is_one else tuple(parts))
         jacobians = tree.unflatten(rows)
-        if has_aux:
-            return jacobians, aux
-        return jacobians
+        return (jacobians, aux) if has_aux else jacobians
 
     return jacobian
 
@@ -351,9 +351,8 @@ def _jacobian(
 def _pair(function: str, returned: object) -> tuple[Any, Any]:
     if isinstance(returned, tuple | list) and len(returned) == 2:
         return returned[0], returned[1]
-    got = type(returned).__name__
-    if isinstance(returned, tuple | list):
-        got = f"a {got} of {len(returned)}"
+    kind = type(returned).__name__
+    got = f"a {kind} of {len(returned)}" if isinstance(returned, tuple | list) else kind
     problem = "with has_aux, the function must return a pair of value and auxiliary data, "
     raise OperandError(message(function, f"{problem}not {got}"))
 
@@ -374,9 +373,7 @@ def _flat(tree: object) -> tuple[list[Any], Any]:
 
 
 def _names(leaf: object) -> tuple[str, ...] | None:
-    if isinstance(leaf, NamedArray):
-        return leaf.names
-    return None
+    return leaf.names if isinstance(leaf, NamedArray) else None
 
 
 def _array(function: str, leaf: object) -> Any:
@@ -387,9 +384,7 @@ def _array(function: str, leaf: object) -> Any:
 
 
 def _check_renames(function: str, renames: Renames, inputs: Sequence[object]) -> None:
-    known: dict[str, None] = {}
-    for leaf in inputs:
-        known.update(dict.fromkeys(_names(leaf) or ()))
+    known = dict.fromkeys(name for leaf in inputs for name in _names(leaf) or ())
     for name in renames:
         if name not in known:
             problem = f"rename has axis {name!r}, which no argument has"
@@ -408,6 +403,7 @@ def _block(
         f"the output has: {', '.join(left) or 'no axes'}",
         f"the argument has: {', '.join(right) or 'no axes'}",
     )
+    # Another argument may have the other axes of `rename`.
     own = tuple((old, new) for old, new in renames.items() if old in right)
     try:
         inner = plans.rename(right, own)

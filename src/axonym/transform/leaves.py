@@ -1,4 +1,8 @@
-"""Split arguments of transformations into the arrays to map over, and the rest."""
+"""Internal. Split arguments of transformations into the arrays to map over, and the rest.
+
+JAX's transformations take arrays; ours take trees of named arrays, numbers, holes and functions. A `Skeleton` keeps
+what JAX must not see, and puts the arrays back. `vmap`, `nmap`, the loops and stacks of layers call this.
+"""
 
 import itertools
 import sys
@@ -38,19 +42,13 @@ def is_hole(leaf: object) -> bool:
 def dimension_of(leaf: Any, axis: str) -> int | None:
     """Return the dimension of a leaf for an axis, the first one for a plain array; None if it has none."""
     if isinstance(leaf, NamedArray):
-        if axis not in leaf.names:
-            return None
-        return leaf.names.index(axis) - len(leaf.names)
-    if is_array(leaf) and leaf.ndim:
-        return 0
-    return None
+        return leaf.names.index(axis) - len(leaf.names) if axis in leaf.names else None
+    return 0 if is_array(leaf) and leaf.ndim else None
 
 
 def refilled(leaf: object, array: object) -> Any:
     """Replace a leaf by another array, with its names if it is named."""
-    if isinstance(leaf, NamedArray):
-        return wrap(leaf, array, leaf.names)
-    return array
+    return wrap(leaf, array, leaf.names) if isinstance(leaf, NamedArray) else array
 
 
 def hole_without(hole: NamedArray, axis: str) -> NamedArray:
@@ -59,20 +57,20 @@ def hole_without(hole: NamedArray, axis: str) -> NamedArray:
 
 
 def spread(function: str, prefix: object, tree: object) -> list[Any]:
-    """Spread the leaves of a tree prefix, None among them, over all leaves of a tree, named arrays kept whole.
+    """Spread the leaves of a tree prefix, None among them, over all leaves of a tree; named arrays are leaves.
 
     Raises:
         OperandError: if it is not a prefix of the tree.
     """
 
-    def repeated(value: object, below: object) -> Any:
+    def repeat(value: object, below: object) -> Any:
         return itertools.repeat(value, len(jax.tree.leaves(below, is_leaf=is_named_array)))
 
     def is_whole(node: object) -> bool:
         return node is None or is_named_array(node)
 
     try:
-        repeats = jax.tree.map(repeated, prefix, tree, is_leaf=is_whole)
+        repeats = jax.tree.map(repeat, prefix, tree, is_leaf=is_whole)
     except (ValueError, TypeError) as flaw:
         problem = f"the value for the arguments must be a tree prefix of them, not {prefix!r}"
         raise OperandError(message(function, problem, str(flaw).splitlines()[0])) from None
@@ -108,6 +106,7 @@ class Constant:
         return isinstance(self.value, _DATA) and repr(self.value) == repr(other.value)
 
     def __hash__(self) -> int:
+        # Not of the value, which may have no hash.
         return hash(type(self.value))
 
 
@@ -119,7 +118,7 @@ class Skeleton:
     through the transformation itself, which may cache it, and no inner array is kept.
 
     Attributes:
-        tree: the structure, with named arrays as leaves, or as nodes after `parted`.
+        tree: the structure, with named arrays as leaves, or as nodes after `take_constants`.
         leaves: for each leaf `TAKEN`, `HELD`, a named array with `TAKEN` as its array, a hole, or a `Constant`.
     """
 
@@ -147,8 +146,8 @@ class Skeleton:
         """Rebuild the tree.
 
         Args:
-            arrays: those in place of `TAKEN`.
-            held: those in place of `HELD`.
+            arrays: the arrays for `TAKEN`, in order.
+            held: the arrays for `HELD`, in order.
             name: names an array that was named; holes are named too, with their content as the array.
             plain: gets each of the other arrays.
         """
@@ -167,7 +166,7 @@ class Skeleton:
                 leaves.append(name(leaf, leaf.array))
         return jax.tree.unflatten(self.tree, leaves)
 
-    def parted(self) -> tuple["Skeleton", list[jax.Array]]:
+    def take_constants(self) -> tuple["Skeleton", list[jax.Array]]:
         """Take out the arrays within constants, too; the skeleton has `HELD` in their place."""
         leaves, tree = jax.tree.flatten(self.fill(itertools.repeat(TAKEN)))
         kept: list[object] = []
@@ -220,9 +219,8 @@ def take_arrays(tree: object, *, numbers: bool = True) -> Parts:
         if is_hole(leaf):
             kept.append(leaf)
             continue
-        named, array = isinstance(leaf, NamedArray), leaf
-        if named:
-            array = leaf.array
+        named = isinstance(leaf, NamedArray)
+        array = leaf.array if named else leaf
         is_number = (numbers or named) and isinstance(array, int | float | complex)
         if not is_number and not is_array(array):
             kept.append(Constant(leaf))
@@ -235,9 +233,8 @@ def take_arrays(tree: object, *, numbers: bool = True) -> Parts:
 class Arguments:
     """The arguments of a function, some of whose leaves are mapped over an axis.
 
-    A hole that has the axis loses it, and has no size for it. Of random keys that are an argument by themselves, each
-    is passed as a plain key, which `jax.random` takes; those inside of a tree stay named, so that the tree keeps its
-    structure.
+    A hole that has the axis loses it, and has no size for it. Random keys that are an argument by themselves are passed
+    as plain keys, which `jax.random` takes; those inside of a tree stay named, so that the tree keeps its structure.
 
     Attributes:
         axis: the name of the axis.
@@ -291,10 +288,8 @@ class Arguments:
         """Return the size of the axis, which must be that of all mapped arrays and the given one."""
         sizes = [array.shape[dim] for array, dim in zip(self.arrays, self.dims, strict=True)]
         if given is None and not sizes:
-            raise self._unknown_size(function)
-        size = given
-        if size is None:
-            size = sizes[0]
+            raise self._size_error(function)
+        size = sizes[0] if given is None else given
         other = next((own for own in sizes if own != size), size)
         if other == size:
             return size
@@ -313,19 +308,16 @@ class Arguments:
                 what = f"shape {array.shape}, along dimension {dim}"
             facts.append(f"{spelled[slot]} has: {what}")
         problem = f"axis {self.axis!r} has two sizes: {size} and {other}"
-        hint = None
-        if has_plain:
-            hint = _WHOLE.get(function.split(".")[0])
+        # A plain array is mapped over dimension 0 by default, which the user may not have meant.
+        hint = _WHOLE.get(function.split(".")[0]) if has_plain else None
         raise AxisSizeError(message(function, problem, *facts, hint=hint))
 
-    def _unknown_size(self, function: str) -> AxisSizeError:
+    def _size_error(self, function: str) -> AxisSizeError:
         lines: list[str] = []
         known: set[str] = set()
         for x in self._leaves:
             if isinstance(x, NamedArray):
-                kind = "an argument"
-                if is_hole(x):
-                    kind = "an argument without an array"
+                kind = "an argument without an array" if is_hole(x) else "an argument"
                 lines.append(f"{kind} has: {facts(x)}")
                 known.update(x.names)
         hint = f'for a new axis, give its size: Axis("{self.axis}", size)'
@@ -384,9 +376,7 @@ def axis_placed(
     def name(like: NamedArray, array: Any) -> NamedArray:
         if axis.name in like.names:
             problem = f"a result already has axis {axis.name!r}, along which results are stacked"
-            shape = None
-            if not is_hole(like):
-                shape = array.shape[1:]
+            shape = None if is_hole(like) else array.shape[1:]
             line = f"the result of one step has: {describe(like.names, shape)}"
             hint = (
                 f'pass arrays with axis "{axis.name}" as arguments, so that the function gets a part of them, '
@@ -410,9 +400,7 @@ def dimension_placed(function: str, axis: str, out_axis: int) -> Callable[[Any],
 
     def move(array: Any) -> Any:
         at = _place(function, axis, out_axis, f"shape {array.shape[1:]}", array.ndim - 1)
-        if not at:
-            return array
-        return jnp.moveaxis(array, 0, at)
+        return jnp.moveaxis(array, 0, at) if at else array
 
     return move
 
@@ -423,9 +411,7 @@ def _place(function: str, axis: str, out_axis: int, has: str, count: int) -> int
     if not isinstance(out_axis, int):
         problem = f"out_axis is the place of axis {axis!r}, an int, not {out_axis!r}"
         raise ArgumentError(message(function, problem, hint=hint))
-    at = out_axis
-    if at < 0:
-        at += count + 1
+    at = out_axis + count + 1 if out_axis < 0 else out_axis
     if not 0 <= at <= count:
         problem = f"out_axis={out_axis} is no place for axis {axis!r} beside {count} others"
         line = f"the result of one step has: {has}"

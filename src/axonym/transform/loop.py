@@ -1,4 +1,8 @@
-"""The loop over a named axis that `scan`, `fold`, `map` and stacks of layers share."""
+"""Internal. The loop over a named axis that `scan`, `fold`, `map` and stacks of layers share.
+
+It takes arguments apart into arrays and a skeleton, compiles one step for all positions, applies the checkpoint policy,
+and puts the names back. It knows no layers: `nn.stack` passes a step like every other caller.
+"""
 
 import functools
 import itertools
@@ -21,7 +25,7 @@ from ..kinds import is_array, type_text
 from ..layout import context, explicit, tracing
 from ..layout.assignment import Entry
 from ..layout.scope import current_scope, hiding
-from .carry import Keeper, settled
+from .carry import Keeper, settle_carry
 from .checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec
 from .leaves import (
     Arguments,
@@ -36,7 +40,7 @@ from .leaves import (
 )
 
 
-def scanned_by_default(leaf: object) -> bool:
+def is_scanned_by_default(leaf: object) -> bool:
     """Return whether a leaf is scanned: named arrays that have the axis are, and plain arrays with a dimension."""
     return isinstance(leaf, NamedArray) or (is_array(leaf) and leaf.ndim > 0)  # type: ignore[attr-defined]  # an array has ndim
 
@@ -83,7 +87,7 @@ def loop(
     remat: ScanCheckpointSpec,
     reverse: bool,
     unroll: int | bool,
-    is_scanned: object = scanned_by_default,
+    is_scanned: object = is_scanned_by_default,
     *,
     checkpointed: bool = False,
     pairs: Pairs | None = None,
@@ -103,7 +107,7 @@ def loop(
     policy = ScanCheckpointPolicy.make(remat)
 
     @functools.wraps(step)
-    def looped(init: object, *args: object, **kwargs: object) -> Any:
+    def run_loop(init: object, *args: object, **kwargs: object) -> Any:
         given: list[Any] | None = None
         if not callable(is_scanned):
             given = spread(function, is_scanned, (args, kwargs))
@@ -112,22 +116,17 @@ def loop(
             at = dimension_of(leaf, name)
             if at is None:
                 return None
-            told = is_scanned
-            if given is not None:
-                told = given[i]
-            if callable(told):
-                told = told(leaf)
-            if told:
-                return at
-            return None
+            wanted = is_scanned if given is None else given[i]
+            return at if (wanted(leaf) if callable(wanted) else wanted) else None
 
         arguments = Arguments(function, (name, size), (args, kwargs), dimension)
+        # Arrays that stay the same in all steps become arguments of the compiled loop too, not its constants.
         start, skeleton = take_arrays(init)
-        carry, held = skeleton.parted()
-        rest, whole = arguments.skeleton.parted()
+        carry, held = skeleton.take_constants()
+        rest, whole = arguments.skeleton.take_constants()
         plan = _Plan(
             function=function,
-            pairs=pairs or _returned,
+            pairs=pairs or _return_pair,
             axis=name,
             size=arguments.size,
             policy=policy,
@@ -142,13 +141,13 @@ def loop(
         # Transposes here are compiled once for all steps.
         scanned = list(map(_leading, arguments.arrays, arguments.dims))
         arrays = (list(map(jnp.asarray, start)), held, scanned, whole)
-        run = _remembered(step, plan, arrays) or functools.partial(_run, plan, step)
+        run = _find_compiled(step, plan, arrays) or functools.partial(_run, plan, step)
         last, (outputs, result) = run(*arrays)
         stacked = axis_placed(function, Axis(name, plan.size), out_axis)
         moved = dimension_placed(function, name, out_axis)
         return carry.fill(last, held), result.fill(outputs, name=stacked, plain=moved)
 
-    return looped
+    return run_loop
 
 
 Compiler = Callable[[_Plan], Callable[..., Callable[..., Any] | None]]
@@ -158,7 +157,7 @@ Compiler = Callable[[_Plan], Callable[..., Callable[..., Any] | None]]
 _loops: dict[int, tuple["weakref.ref[Any]", Compiler]] = {}
 
 
-def _remembered(
+def _find_compiled(
     step: Callable[..., Any], plan: _Plan, arrays: Sequence[Any]
 ) -> Callable[..., Any] | None:
     """Return the compiled loop of a step outside transformations; None if it cannot be cached.
@@ -177,10 +176,10 @@ def _remembered(
         if known is None or known[0]() is not step:
             reference = weakref.ref(step, lambda _: _loops.pop(key, None))
             known = _loops[key] = reference, _compiler(reference)
-        chosen = known[1](plan)
+        choose = known[1](plan)
     except TypeError:  # a step without weak references, or a part of the plan that is not hashable
         return None
-    return chosen(*arrays)
+    return choose(*arrays)
 
 
 def _is_traced(array: object) -> bool:
@@ -191,24 +190,22 @@ def _compiler(step: "weakref.ref[Any]") -> Compiler:
     """Return a function that compiles the loops of a step and caches them."""
 
     @functools.lru_cache(64)
-    def compiled(plan: _Plan) -> Callable[..., Callable[..., Any] | None]:
+    def compile_plan(plan: _Plan) -> Callable[..., Callable[..., Any] | None]:
         def run(*arrays: Any) -> Any:
             return _run(plan, step(), *arrays)
 
         looped = jax.jit(run, inline=tracing.INLINE)
         closes: list[bool] = []
 
-        def chosen(*arrays: object) -> Callable[..., Any] | None:
+        def choose(*arrays: object) -> Callable[..., Any] | None:
             # Arrays that a step closes over would be copied into a cached program; otherwise, they are arguments.
             if not closes:
                 closes.append(any(jnp.ndim(const) for const in looped.trace(*arrays).jaxpr.consts))
-            if closes[0]:
-                return None
-            return looped
+            return None if closes[0] else looped
 
-        return chosen
+        return choose
 
-    return compiled
+    return compile_plan
 
 
 def _run(
@@ -230,20 +227,16 @@ def _run(
 
     def loop(start: Sequence[object], keep: Keeper) -> Any:
         step = _step(plan, fn, held, whole, keep)
-        if plan.groups == 1:
-            run = _one_by_one(plan, step)
-        else:
-            run = _in_groups(plan, step)
+        run = _one_by_one(plan, step) if plan.groups == 1 else _in_groups(plan, step)
         if plan.policy.names and not plan.checkpointed:
             # JAX remembers the step that it traces here.
             check_names(plan.function, plan.policy, names_within(run, start, scanned))
         return run(start, scanned)
 
-    start = list(
-        map(explicit.off_taken_axes, start)
-    )  # a carry that is not mapped yet may become so
+    # A surrounding vmap may map a carry only from the first step on, over mesh axes that it must leave before.
+    start = list(map(explicit.off_taken_axes, start))
     with hiding((plan.axis,), loop=plan.function):
-        return settled(loop, start)
+        return settle_carry(loop, start)
 
 
 Step = Callable[[Any, Any], tuple[Any, Any]]
@@ -266,15 +259,13 @@ def _step(plan: _Plan, fn: Any, held: Sequence[Any], whole: Sequence[Any], keep:
 
 def _one_by_one(plan: _Plan, step: Step) -> Step:
     """Make a loop over all steps."""
-    checked = step
     if not plan.checkpointed:
-        checked = _checkpointed(plan, _marked(plan.policy, step), plan.size)
+        step = _checkpoint(plan, _mark_carry(plan.policy, step), plan.size)
 
     def run(carry: object, xs: object) -> Any:
-        steps: int | None = plan.size
-        if xs:  # JAX takes no symbolic length, but that of an array
-            steps = None
-        return lax.scan(checked, carry, xs, length=steps, reverse=plan.reverse, unroll=plan.unroll)
+        # JAX takes no symbolic length, but that of an array.
+        length = None if xs else plan.size
+        return lax.scan(step, carry, xs, length=length, reverse=plan.reverse, unroll=plan.unroll)
 
     return run
 
@@ -282,16 +273,18 @@ def _one_by_one(plan: _Plan, step: Step) -> Step:
 def _in_groups(plan: _Plan, step: Step) -> Step:
     """Make a loop over groups of steps; the carries between groups are kept, not those within one."""
     groups, length = plan.groups, plan.size // plan.groups
-    checked = step
     if not plan.checkpointed:
-        checked = _checkpointed(plan, step, length)
+        step = _checkpoint(plan, step, length)
 
     def group(carry: object, xs: object) -> Any:
-        return lax.scan(checked, carry, xs, length=length, reverse=plan.reverse, unroll=plan.unroll)
+        return lax.scan(step, carry, xs, length=length, reverse=plan.reverse, unroll=plan.unroll)
 
-    checked_group = plan.policy.wrap(_marked(plan.policy, group))
+    # The gradient of a group computes its carries again, and then what each of its steps has dropped: two levels of
+    # recomputation, for the memory of the carries between groups and of those in one group.
+    checked_group = plan.policy.wrap(_mark_carry(plan.policy, group))
 
     def run(carry: Any, xs: Any) -> Any:
+        # The axis becomes two, so that the outer loop passes a group of positions to the inner one.
         grouped = [x.reshape(groups, length, *x.shape[1:]) for x in xs]
         last, ys = lax.scan(checked_group, carry, grouped, length=groups, reverse=plan.reverse)
         return last, jax.tree.map(lambda y: y.reshape(groups * length, *y.shape[2:]), ys)
@@ -299,38 +292,36 @@ def _in_groups(plan: _Plan, step: Step) -> Step:
     return run
 
 
-def _checkpointed(plan: _Plan, step: Step, length: int) -> Step:
-    unrolled = plan.unroll is True or length in range(
-        plan.unroll + 1
-    )  # a symbolic length has no order
+def _checkpoint(plan: _Plan, step: Step, length: int) -> Step:
+    # Not `length <= plan.unroll`: a symbolic length has no order.
+    unrolled = plan.unroll is True or length in range(plan.unroll + 1)
     return plan.policy.wrap(step, unrolled=unrolled)
 
 
-def _marked(policy: ScanCheckpointPolicy, step: Step) -> Step:
-    def marked(carry: object, xs: object) -> tuple[Any, Any]:
+def _mark_carry(policy: ScanCheckpointPolicy, step: Step) -> Step:
+    def mark(carry: object, xs: object) -> tuple[Any, Any]:
         return step(*policy.mark(carry, xs))
 
-    return marked
+    return mark
 
 
 def names_within(fn: Callable[..., Any], *args: object) -> set[str]:
     """Return the names that `tree_checkpoint_name` gives to values inside a function."""
-    return _named(jax.make_jaxpr(fn)(*args).jaxpr)
+    return _collect_names(jax.make_jaxpr(fn)(*args).jaxpr)
 
 
-def _named(jaxpr: Any) -> set[str]:
+def _collect_names(jaxpr: Any) -> set[str]:
     found: set[str] = set()
     for equation in jaxpr.eqns:
         if equation.primitive.name == "name":
             found.add(equation.params["name"])
         for value in equation.params.values():
-            parts: Iterable[object] = (value,)
-            if isinstance(value, list | tuple):
-                parts = value
+            # A loop has one program, and a condition a tuple of them.
+            parts: Iterable[object] = value if isinstance(value, list | tuple) else (value,)
             for part in parts:
                 inner = getattr(part, "jaxpr", part)
                 if hasattr(inner, "eqns"):
-                    found |= _named(inner)
+                    found |= _collect_names(inner)
     return found
 
 
@@ -361,17 +352,16 @@ def pair(function: str, result: object) -> tuple[Any, Any]:
     )
 
 
-def _returned(
+def _return_pair(
     function: str, step: Callable[..., Any], *args: object, **kwargs: object
 ) -> tuple[Any, Any]:
     return pair(function, step(*args, **kwargs))
 
 
 def _leading(array: object, dim: int) -> jax.Array:
+    # Each device runs all steps, so that none can hold only some of them.
     array = auto.whole(jnp.asarray(array), (dim,))
-    if dim == 0:
-        return array
-    return jnp.moveaxis(array, dim, 0)
+    return jnp.moveaxis(array, dim, 0) if dim else array
 
 
 def _same_axes(function: str, before: object, after: object) -> Any:
@@ -386,9 +376,8 @@ def _same_axes(function: str, before: object, after: object) -> Any:
     news, other = jax.tree.flatten(after, is_leaf=is_named_array)
     if tree != other:
         lines = (f"before: {tree}", f"after: {other}")
-        hint = None
-        if _is_pair_for_scan(function, tree, after):
-            hint = "use scan for a step that returns a pair of carry and output"
+        is_pair = _is_pair_for_scan(function, tree, after)
+        hint = "use scan for a step that returns a pair of carry and output" if is_pair else None
         problem = "a step changes the structure of the carry"
         raise OperandError(message(function, problem, *lines, hint=hint))
     return jax.tree.unflatten(
@@ -415,7 +404,9 @@ def _same(function: str, path: Any, old: Any, new: Any) -> Any:
     ):
         if set(old.names) != set(new.names):
             hint = "start with the axes that a step returns, or reduce what it returns"
-            raise AxisError(_changed(function, "changes the axes of the carry", old, new, hint))
+            raise AxisError(
+                _describe_change(function, "changes the axes of the carry", old, new, hint)
+            )
         if old.names != new.names:
             new = wrap(new, kernels.lined_up(new.array, new.names, old.names), old.names)
         before, after = old.array, new.array
@@ -424,10 +415,10 @@ def _same(function: str, path: Any, old: Any, new: Any) -> Any:
     ):
         return new
     else:
-        problem, start = "changes what an entry of the carry is", _named_start(old, new)
-        raise OperandError(_changed(function, problem, old, new, start))
+        problem, start = "changes what an entry of the carry is", _start_hint(old, new)
+        raise OperandError(_describe_change(function, problem, old, new, start))
     if jnp.shape(before) != jnp.shape(after):
-        raise AxisSizeError(_changed(function, "changes sizes of the carry", old, new))
+        raise AxisSizeError(_describe_change(function, "changes sizes of the carry", old, new))
     first, then = jax.typeof(before), jax.typeof(after)
     # JAX gives a weakly typed start the dtype that both promote to, and traces the step again.
     if first.dtype != then.dtype and not (
@@ -444,18 +435,16 @@ def _same(function: str, path: Any, old: Any, new: Any) -> Any:
 
 
 def _place(path: Any) -> str:
-    if not path:
-        return "the carry"
-    return f"carry{jax.tree_util.keystr(path)}"
+    return f"carry{jax.tree_util.keystr(path)}" if path else "the carry"
 
 
 def _varies(function: str, path: object, leaf: object, before: Set[str], after: Set[str]) -> str:
     """Describe that a step changes whether an array differs between the devices of a shard_map."""
-    axes = tuple(sorted(after - before))
-    becomes, cast = "differ between the", "let it vary from the start"
-    if not axes:
-        axes = tuple(sorted(before - after))
+    if after - before:
+        becomes, cast = "differ between the", "let it vary from the start"
+    else:
         becomes, cast = "the same on all", "cast what it returns"
+    axes = tuple(sorted(after - before or before - after))
     listed = ", ".join(map(repr, axes))
     problem = f"a step makes {_place(path)} {becomes} devices of mesh axis {listed}"
     facts: list[str] = []
@@ -469,19 +458,16 @@ def _addresses_of(mesh_axes: tuple[str, ...]) -> str:
     """Write the axes that are mapped to mesh axes, or a mesh axis itself if none is mapped to only these."""
     entries = dict(context.current_mapping() or {})
     scope = current_scope()
-    stored: Mapping[str, Entry] = {}
-    if scope is not None:
-        stored = scope.mappings.parameters
+    stored: Mapping[str, Entry] = {} if scope is None else scope.mappings.parameters
     fits: dict[str, str] = {}
     for name, entry in entries.items():
+        # A name that parameters split otherwise would be ambiguous in the hint.
         if {*entry} <= {*mesh_axes} and stored.get(name, entry) == entry:
             for axis in entry:
                 fits.setdefault(axis, name)
     names = dict.fromkeys(fits.get(axis, axis) for axis in mesh_axes)
     shown = [f'"{name}"' for name in names]
-    if len(shown) == 1:
-        return shown[0]
-    return f"({', '.join(shown)})"
+    return shown[0] if len(shown) == 1 else f"({', '.join(shown)})"
 
 
 def _is_data(leaf: object) -> bool:
@@ -493,23 +479,23 @@ def _holds_data(leaf: object) -> bool:
 
 
 def _static(leaf: object) -> Any:
-    if isinstance(leaf, NamedArray):
-        return NamedArray, leaf.names, leaf.array
-    return leaf
+    # `==` of named arrays compares elements, and here there are none.
+    return (NamedArray, leaf.names, leaf.array) if isinstance(leaf, NamedArray) else leaf
 
 
-def _changed(function: str, what: str, old: object, new: object, hint: str | None = None) -> str:
+def _describe_change(
+    function: str, what: str, old: object, new: object, hint: str | None = None
+) -> str:
     facts = f"before: {_kind(old)}", f"after: {_kind(new)}"
     return message(function, f"a step {what}", *facts, hint=hint)
 
 
-def _named_start(old: object, new: object) -> str | None:
-    """Return the hint for a loop that starts with a plain number or array, and goes on with named ones."""
+def _start_hint(old: object, new: object) -> str | None:
+    """Return the hint for a loop whose carry starts as a plain number or array, and becomes a named one."""
     if isinstance(old, NamedArray) or not isinstance(new, NamedArray):
         return None
-    if not new.names:
-        return "start with a named array too, such as axn.zeros(())"
-    return "start with a named array too, such as axn.zeros((...))"
+    axes = "(...)" if new.names else "()"
+    return f"start with a named array too, such as axn.zeros({axes})"
 
 
 def _kind(leaf: Any) -> str:

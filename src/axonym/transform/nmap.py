@@ -1,4 +1,8 @@
-"""Lift positional functions over all names, to use code without names."""
+"""Lift positional functions over all names, to use code without names.
+
+`nmap` is the way out of names and back: a function of `jax.numpy`, or one of another library, sees the dimensions that
+you have untagged, and is mapped over all others by `jax.vmap`.
+"""
 
 import functools
 import itertools
@@ -29,14 +33,17 @@ _SAW_NOTHING = (
 def nmap(fn: Callable[..., Any], *, out_axis: AxisSelection | None = None) -> Callable[..., Any]:
     """Make a positional function work on named arrays: it sees only anonymous dimensions.
 
-    The function is mapped over all names of its arguments; arrays of the result have these names after the dimensions
-    that the function returns, which stay anonymous. `x.untag("a", "b")` makes axes visible to the function, and
-    `.tag(...)` names dimensions that it returned. With `out_axis`, they have these names and come after the others, as
-    those of `jax.vmap` do. On a mesh with Explicit axes, the dimensions that the function sees are gathered first.
+    The function is mapped over all names of its arguments. `x.untag("a", "b")` makes axes visible to the function. On a
+    mesh with Explicit axes, the dimensions that the function sees are gathered first.
 
     Args:
         fn: a function of arrays and other arguments, such as any function of `jax.numpy`.
         out_axis: names for the dimensions of what the function returns, the same for all arrays of it.
+
+    Returns:
+        A function of named arrays. Arrays of its result have the names of all arguments, after the dimensions that `fn`
+        returns. These stay anonymous, and `.tag(...)` names them; with `out_axis`, they have these names and come last,
+        as those of `jax.vmap` do.
 
     Raises:
         AxisSizeError: if one name has two sizes, or `out_axis` names another number of dimensions than there are.
@@ -55,7 +62,7 @@ def nmap(fn: Callable[..., Any], *, out_axis: AxisSelection | None = None) -> Ca
     """
 
     @functools.wraps(fn)
-    def lifted(*args: object, **kwargs: object) -> Any:
+    def call_lifted(*args: object, **kwargs: object) -> Any:
         leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=is_named_array)
         named = [leaf for leaf in leaves if _is_mapped(leaf)]
         if not named:
@@ -74,10 +81,12 @@ def nmap(fn: Callable[..., Any], *, out_axis: AxisSelection | None = None) -> Ca
             args, kwargs = jax.tree.unflatten(tree, filled)
             return take_arrays(fn(*args, **kwargs))
 
+        # The first name becomes the outermost map, and so the first named dimension of the result.
         mapped: Callable[..., Parts] = positional
         for name in names:
             dims = tuple(_dimension(leaf, name, names) for leaf in named)
             mapped = jax.vmap(mapped, in_axes=dims, out_axes=-1)
+        # Under Explicit axes, `jax.vmap` wants one layout of an axis in all arguments.
         labels: list[list[str | None]] = []
         seen: list[jax.Array] = []
         for leaf in named:
@@ -90,22 +99,21 @@ def nmap(fn: Callable[..., Any], *, out_axis: AxisSelection | None = None) -> Ca
             with context.taking(taken), hiding(names):
                 results, skeleton = mapped(*arrays)
         except Exception as error:
+            # A function of arrays that got scalars fails in ways of its own: say what it has seen.
             if not any(jnp.ndim(leaf.array) > len(leaf.names) for leaf in named):
                 error.add_note(_SAW_NOTHING)
             raise
 
-        def placed(like: NamedArray, array: object) -> NamedArray:
+        def name_result(like: NamedArray, array: object) -> NamedArray:
             result = _name(names, like, array)
-            if out_axis is None:
-                return result
-            return _tagged(result, out_axis, names)
+            return result if out_axis is None else _tag_result(result, out_axis, names)
 
-        def plain(array: object) -> NamedArray:
-            return placed(wrap(named[0], array, ()), array)
+        def name_plain(array: object) -> NamedArray:
+            return name_result(wrap(named[0], array, ()), array)
 
-        return skeleton.fill(results, name=placed, plain=plain)
+        return skeleton.fill(results, name=name_result, plain=name_plain)
 
-    return lifted
+    return call_lifted
 
 
 def _is_mapped(leaf: object) -> TypeGuard[NamedArray]:
@@ -119,7 +127,7 @@ def _rest(leaf: object, names: tuple[str, ...]) -> object:
     return renamed_hole(leaf, plans.without(leaf.names, names))
 
 
-def _tagged(x: NamedArray, out_axis: AxisSelection, names: tuple[str, ...]) -> NamedArray:
+def _tag_result(x: NamedArray, out_axis: AxisSelection, names: tuple[str, ...]) -> NamedArray:
     """Name the anonymous dimensions, and put the names that were mapped over before them."""
     new = selection(out_axis, "nmap")
     shape = x.array.shape[: x.array.ndim - len(x.names)]

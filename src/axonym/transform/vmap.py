@@ -1,4 +1,8 @@
-"""Map a function over named axes."""
+"""Map a function over named axes.
+
+`vmap` hides axes from a function, so that code for one example works on a batch. On a mesh, the hidden axis stays
+sharded: `jax.vmap` learns its mesh axes, and layouts inside leave them alone.
+"""
 
 import functools
 import inspect
@@ -46,9 +50,8 @@ def vmap(
     """Map a function over one or several axes, which the function does not see.
 
     Named arrays with the axis are mapped over it, and others are passed whole. Plain arrays are mapped over dimension
-    0; plain scalars and everything else are passed whole. Leaves of the result that are not
-    arrays, Python numbers included, stay as they are. If the current mapping maps the axis to mesh axes, it is laid out
-    on them, and stays so inside the function.
+    0; plain scalars and everything else are passed whole. If the current mapping maps the axis to mesh axes, it is
+    sharded over them, and stays so inside the function.
 
     Args:
         fn: the function.
@@ -58,6 +61,10 @@ def vmap(
         args: the same for each positional argument, or trees of it; those left out take the default.
         kwargs: the same for arguments by name.
         out_axis: the place of the axis in the result, as in `jax.vmap`: 0 is first, and -1 last.
+
+    Returns:
+        A function whose arrays have the axes of `fn`'s result and the mapped ones. Leaves of the result that are not
+        arrays, Python numbers included, stay as they are.
 
     Raises:
         AxisSizeError: if sizes of the axis differ, or neither an argument nor an `Axis` gives one.
@@ -99,43 +106,36 @@ def _vmap(
         called, named = arguments.fill(arrays)
         return take_arrays(fn(*called, **named), numbers=False)
 
-    def leaving(arguments: Skeleton, *arrays: object) -> Parts:
+    def leave_axes(arguments: Skeleton, *arrays: object) -> Parts:
+        # A result may not be split over mesh axes that the mapped axis takes: `jax.vmap` adds them to its type.
         outputs, skeleton = inner(arguments, *arrays)
         return list(map(explicit.off_taken_axes, outputs)), skeleton
 
     @functools.lru_cache(64)  # making one costs as much as all work on names
-    def batched(
+    def make_batched(
         dims: tuple[int, ...], size: int, mesh_axes: Entry | None, typed: bool = False
     ) -> Mapped:
-        called = inner
-        if typed:
-            called = leaving
+        called = leave_axes if typed else inner
         return jax.vmap(called, in_axes=(None, *dims), axis_size=size, spmd_axis_name=mesh_axes)
 
     @functools.wraps(fn)
     def mapped(*positional: object, **keyword: object) -> Any:
         dims: list[object] | None = None
         if args or kwargs:
-            given = _given(positional, keyword, parameters, default, args, kwargs)
+            given = _list_settings(positional, keyword, parameters, default, args, kwargs)
             dims = spread("vmap", given, (positional, keyword))
 
         def dimension(i: int, leaf: Any) -> int | None:
             if isinstance(leaf, NamedArray):
                 names = leaf.names
-                if name not in names:
-                    return None
-                return names.index(name) - len(names)
+                return names.index(name) - len(names) if name in names else None
             if not is_array(leaf) or leaf.ndim == 0:
                 return None
-            at: object = default
-            if dims is not None:
-                at = dims[i]
-            if callable(at):
-                at = at(leaf)
-            return cast("int | None", at)
+            at = default if dims is None else dims[i]
+            return cast("int | None", at(leaf) if callable(at) else at)
 
         arguments = Arguments("vmap", axis, (positional, keyword), dimension)
-        outputs, skeleton = _batched(batched, name, arguments)
+        outputs, skeleton = _call_batched(make_batched, name, arguments)
         arrays = list(map(empty_arrays.unsplit_empty, outputs))
         placed = axis_placed("vmap", Axis(name, arguments.size), out_axis)
         moved = dimension_placed("vmap", name, out_axis)
@@ -144,12 +144,12 @@ def _vmap(
     return mapped
 
 
-def _batched(batched: Callable[..., Mapped], name: str, arguments: Arguments) -> Parts:
+def _call_batched(make_batched: Callable[..., Mapped], name: str, arguments: Arguments) -> Parts:
     """Call the mapped function, and keep the axis on its mesh axes: Explicit ones by type, Auto ones by constraint."""
     dims, mapping = tuple(arguments.dims), context.current_mapping()
     typed = any(map(explicit.has_explicit_axes, arguments.arrays))
     if mapping is None and not typed:
-        return batched(dims, arguments.size, None)(arguments.skeleton, *arguments.arrays)
+        return make_batched(dims, arguments.size, None)(arguments.skeleton, *arguments.arrays)
     mesh = context.context_mesh()
     auto: tuple[str, ...] = ()
     if mapping is not None and mesh is not None and context.mapped((name,)).get(name):
@@ -158,37 +158,32 @@ def _batched(batched: Callable[..., Mapped], name: str, arguments: Arguments) ->
         spec = partition.find_layout((name,), sizes, mapping, mesh, "vmap", lays_out=False).spec
         (entry,) = Layout.from_spec(spec)
         auto = partition.only(entry, modes.find_auto_axes(mesh))
-    labels: list[list[str | None]] = []
-    for x, dim in zip(arguments.arrays, dims, strict=True):
-        own: list[str | None] = [None] * x.ndim
-        own[dim] = name
-        labels.append(own)
+    labels = [
+        [name if at == dim else None for at in range(x.ndim)]
+        for x, dim in zip(arguments.arrays, dims, strict=True)
+    ]
     arrays, table = explicit.agree((name,), labels, arguments.arrays, context.mapped((name,)))
     taken = table.get(name, ())
-    constrained = auto
-    if taken:
-        constrained = ()
+    # Explicit axes of a type win: `jax.vmap` reads them itself, and a constraint would contradict them.
+    constrained = () if taken else auto
     known: Entry | None = constrained or None
     if constrained and mesh is not None and modes.has_manual(mesh):
         # Inside a shard_map, JAX takes the name of a mapped axis for a Manual mesh axis.
         known = None
-        split = functools.partial(_split, mesh=mesh, mesh_axes=constrained)
+        split = functools.partial(_constrain_labels, mesh=mesh, mesh_axes=constrained)
         arrays = list(map(split, arrays, labels))
     with context.taking((*taken, *constrained)), hiding((name,)):
-        return batched(dims, arguments.size, known, bool(taken))(arguments.skeleton, *arrays)
+        return make_batched(dims, arguments.size, known, bool(taken))(arguments.skeleton, *arrays)
 
 
-def _split(
+def _constrain_labels(
     array: jax.Array, labels: Sequence[str | None], mesh: assignment.MeshLike, mesh_axes: Entry
 ) -> jax.Array:
     """Constrain the dimension that has a label to Auto mesh axes, and leave the others to the compiler."""
     if not any(labels):
         return array
-    parts: list[Any] = [PartitionSpec.UNCONSTRAINED] * len(labels)
-    for at, label in enumerate(labels):
-        if label:
-            parts[at] = mesh_axes
-    spec = PartitionSpec(*parts)
+    free = PartitionSpec.UNCONSTRAINED
+    spec = PartitionSpec(*(mesh_axes if label else free for label in labels))
     # in a program, since arrays that a shard_map closes over may not be on the mesh yet
     split: jax.Array = constraints.constrain_auto(array, NamedSharding(mesh, spec))
     return split
@@ -202,16 +197,15 @@ def _parameters(
         return []
     try:
         signature = inspect.signature(fn)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError):  # written in C: the call itself will say what does not fit
         return []
     try:
         signature.bind_partial(*args, **kwargs)
     except TypeError as flaw:
         problem = f"args and kwargs do not fit the function: {flaw}"
-        hint = None
-        for key in kwargs:
-            if key not in signature.parameters:
-                hint = hint or suggestion(key, signature.parameters)
+        strange = [key for key in kwargs if key not in signature.parameters]
+        hints = (suggestion(key, signature.parameters) for key in strange)
+        hint = next(filter(None, hints), None)
         raise OperandError(
             message("vmap", problem, f"its parameters: {signature}", hint=hint)
         ) from None
@@ -219,7 +213,7 @@ def _parameters(
     return [name for name, parameter in signature.parameters.items() if parameter.kind in kinds]
 
 
-def _given(
+def _list_settings(
     positional: tuple[object, ...],
     keyword: dict[str, object],
     parameters: list[str],
@@ -228,6 +222,7 @@ def _given(
     kwargs: dict[str, object],
 ) -> Any:
     """Return the setting of each argument, whether it is passed by position or by name."""
+    # `args` may be set for a parameter that is passed by name, and the other way round.
     named = dict(zip(parameters, args, strict=False)) | kwargs
     by_position = [named.get(name, default) for name in parameters[: len(positional)]]
     rest = [default] * len(positional)
