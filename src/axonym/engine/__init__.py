@@ -1,8 +1,8 @@
 """How a positional function becomes a named one.
 
 The package lists names for libraries that are written on Axonym and need more than its functions: how arguments are
-read, how arrays get their names, where axes lie, and which values are current. `axonym.compat.haliax` uses nothing else
-of Axonym than this and public names; `axonym.costs` also uses the names that `axonym.report` lists.
+read, how arrays get their names, how axes are sharded, and which values are current. `axonym.compat.haliax` uses
+nothing else of Axonym than this and public names; `axonym.costs` also uses the names that `axonym.report` lists.
 """
 
 from ..axis import AxisKey, Pairs, names_in, selection, selector, selectors, shown, sized, spec

@@ -1,4 +1,7 @@
-"""Functions along one axis."""
+"""Internal. Functions along one axis: softmax, cumulative sums, sorting, finding a maximum.
+
+`ops` calls it with a function of `jax.numpy` that takes `axis`. The axis may stay (`along`) or go (`search`).
+"""
 
 import math
 from collections.abc import Sequence
@@ -47,10 +50,8 @@ def _along(
     if len(at) != 1 and not removes:
         hint = "flatten the axes first: x.flatten_axes(...)"
         raise AxisError(f"needs one axis, got {len(at)}", hint)
-    target = names
-    if removes:
-        target = rest
-    elif to is not None:
+    target = rest if removes else names
+    if to is not None:
         target = plans.rename(names, ((chosen[0], to[0]),))
 
     def body(array: jax.Array) -> jax.Array:
@@ -77,12 +78,13 @@ def _along(
         array = lined_up(array, names, (*rest, *chosen))
         kept = array.ndim - len(chosen)
 
-        def flattened(array: jax.Array) -> jax.Array:
+        # One function, so that `moved` runs the reshape as well: on Explicit axes, JAX does not merge split dimensions.
+        def apply_flat(array: jax.Array) -> jax.Array:
             flat = lax.reshape(array, (*array.shape[:kept], math.prod(array.shape[kept:])))
             found: jax.Array = fn(flat, axis=-1, **keywords)
             return found
 
-        return moved(flattened, [array], explicit.read_layout(array)[:kept])
+        return moved(apply_flat, [array], explicit.read_layout(array)[:kept])
 
     return Kernel(target, body)
 
@@ -99,14 +101,14 @@ def _in_parts(
     def scan(arrays: Sequence[jax.Array], at: int) -> list[jax.Array]:
         return [call(arrays[0], axis=at)]
 
-    def joined(before: Sequence[jax.Array], own: Sequence[jax.Array]) -> list[jax.Array]:
+    def join(before: Sequence[jax.Array], own: Sequence[jax.Array]) -> list[jax.Array]:
         return [after(before[0], own[0])]
 
-    def scanned(array: jax.Array) -> jax.Array:
+    def scan_by_parts(array: jax.Array) -> jax.Array:
         reverse = keywords.get("reverse", False)
-        return in_parts(scan, joined, [array], at, parts, reverse=reverse)[0]
+        return in_parts(scan, join, [array], at, parts, reverse=reverse)[0]
 
-    return scanned
+    return scan_by_parts
 
 
 def along(
@@ -118,8 +120,9 @@ def along(
         fn: the function, which gets `axis`.
         x: the array.
         axis: the axis.
-        after: for a scan, how the result of what comes before is combined with that of a part.
+        after: for a scan, the function that combines the result of earlier parts with that of a part.
     """
+    # The usual case is written out: a cached kernel by function, names and axis, and no further call.
     if type(axis) is not str:
         return along_with(fn, x, axis, after=after)
     if not isinstance(x, Core):
@@ -130,7 +133,7 @@ def along(
     except KeyError:
         kernel = planned(fn, (x,), _along, fn, names, axis, False, None, (), False, after)
         call = plans.keep(_along_one.setdefault(fn, {}), (names, axis), kernel.call)
-    made: NamedArray = new(type(x))
+    made: NamedArray = new(type(x))  # `wrap`, inlined to save a call
     made.node = ((call(array),), names)
     return made
 
@@ -147,8 +150,8 @@ def along_with(
 ) -> "NamedArray":
     """Apply a function with options along one axis, which the result may rename to `to`.
 
-    On Explicit mesh axes, the result is split along the axis as `x` is, or whole if the function `gathers` it. A scan
-    says by `after` how the result of what comes before is combined with that of a part.
+    On Explicit mesh axes, the result is split along the axis as `x` is, or not at all if the function `gathers` it. A
+    scan passes `after`, as in `along`.
     """
     return _apply_along(fn, x, axis, False, to, options, gathers, after)
 
@@ -172,9 +175,7 @@ def _apply_along(
         raise unnamed(title(fn), x)
     (array,), names = x.node
     key = keyed(axis, fn)
-    target: tuple[str, int | None] | None = None
-    if to is not None:
-        target = selector(to, title(fn))
+    target = None if to is None else selector(to, title(fn))
     settings = static(fn, options)
     kernel = planned(fn, (x,), _along, fn, names, key, removes, target, settings, gathers, after)
     return wrap(x, kernel.call(array), kernel.names)

@@ -1,8 +1,8 @@
-"""Reports of numbers that are wrong only while a program runs, such as indices out of range.
+"""Internal. Reports of numbers that are wrong only while a program runs, such as indices out of range.
 
-Inside of `axonym.debug.checks` programs are traced with calls back to Python, which look at the numbers; anywhere else
-nothing is added to them. An error raised in such a call would leave the other devices of a mesh waiting for each other
-until the process is aborted, so that the block collects reports and raises an error where it ends.
+Inside of `axonym.debug.checks`, programs are traced with calls back to Python, which look at the numbers; elsewhere,
+nothing is added to them. An error in such a call would leave the other devices of a mesh waiting until the process is
+aborted. So the block collects reports, and raises an error where it ends.
 """
 
 from contextlib import AbstractContextManager
@@ -15,7 +15,7 @@ from ..errors import message
 
 
 class Report:
-    """What the programs that were traced for this report found; each finding once, in order.
+    """The findings of the programs that were traced for this report; each finding once, in order.
 
     Programs of one report are not those of another: it is part of the key by which JAX finds compiled programs.
     """
@@ -29,12 +29,14 @@ class Report:
 
     def taken(self) -> list[str]:
         """Return the findings once all programs have ended, and forget them."""
+        # Programs run asynchronously: their calls back may still be under way.
         jax.effects_barrier()
         found = list(self._found)
         self._found.clear()
         return found
 
 
+# A context of JAX, not a `Feature`: programs that were traced with callbacks must not run outside of the block.
 _current = jax.make_user_context(default_value=None)
 
 
@@ -70,6 +72,7 @@ def expect(
 
     def look(numbers: object) -> None:
         numbers = np.asarray(numbers)
+        # The first one is enough: a table of wrong ids would fill the screen.
         for number in numbers[(numbers < least) | (numbers > most)][:1].tolist():
             report.add(message(function, f"{what} {number} is out of range for {room}", *lines))
 

@@ -1,5 +1,10 @@
-"""Functions that JAX cannot type: on Explicit axes they are computed as on Auto ones."""
+"""Internal. Functions that JAX cannot type: on Explicit axes they are computed as on Auto ones.
 
+Four ways, from the simplest on: gather a dimension first (`whole`), let the compiler decide and name the type of the
+result (`local`), keep the type of the operand where sizes divide (`moved`), and the same for several results.
+"""
+
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +18,21 @@ from ..names.plans import Names
 
 
 def whole(array: jax.Array, at: Sequence[int], names: Names = ()) -> jax.Array:
-    """On a mesh with Explicit axes, gather the given dimensions, which an operation cannot process in shards."""
+    """On a mesh with Explicit axes, gather the given dimensions, which an operation cannot process in shards.
+
+    Args:
+        array: the array.
+        at: the dimensions.
+        names: the names of the last dimensions, for reports of `limit_reshards`.
+
+    Returns:
+        The array itself on all other meshes, or without one.
+
+    Examples:
+        >>> from axonym.engine import whole
+        >>> whole(jnp.ones((2, 3)), [0]).shape
+        (2, 3)
+    """
     if not explicit.has_explicit_axes(array):
         return array
     entries = list(explicit.read_layout(array))
@@ -36,10 +55,8 @@ def local(fn: Callable[..., Any], arrays: Sequence[jax.Array], results: Any) -> 
     if typed is None:
         return fn(*arrays)
     mesh = explicit.mesh_of_type(typed)
-    if isinstance(results, tuple):
-        out: Any = tuple(explicit.sharding_from(typed, entries) for entries in results)
-    else:
-        out = explicit.sharding_from(typed, results)
+    of_type = functools.partial(explicit.sharding_from, typed)
+    out: Any = tuple(map(of_type, results)) if isinstance(results, tuple) else of_type(results)
     return explicit.untyped(fn, mesh, out)(*map(_with_typed_gradient, arrays))
 
 
@@ -48,7 +65,7 @@ def moved(
     arrays: Sequence[Any],
     entries: Sequence[assignment.Entry] | None = None,
 ) -> jax.Array:
-    """Call a function that moves elements, and leave to the compiler what devices send each other.
+    """Call a function that moves elements, and let the compiler decide what devices send each other.
 
     On a mesh with Explicit axes, each dimension of the result is split as wanted, unless its size does not divide.
 
@@ -63,6 +80,7 @@ def moved(
         entries = explicit.read_layout(arrays[0])
     (fitting,) = keep_dividing(fn, arrays, [entries])
     if fitting != list(entries):
+        # A dimension that no longer divides is gathered, which users want to know of large arrays.
         explicit.report_gathered(arrays[0], fitting)
         fn = keep_apart(fn)
     result: jax.Array = local(fn, arrays, fitting)
@@ -91,22 +109,19 @@ def keep_dividing(
     mesh = explicit.mesh_of_type(next(filter(explicit.has_explicit_axes, arrays)))
     types = [jax.ShapeDtypeStruct(jnp.shape(array), jnp.result_type(array)) for array in arrays]
     results = jax.tree.leaves(jax.eval_shape(fn, *types))
-    fitting: list[list[assignment.Entry]] = []
-    for result, entries in zip(results, wanted, strict=True):
-        fits: list[assignment.Entry] = []
-        for size, entry in zip(result.shape, entries, strict=True):
-            # What has no elements is whole, as JAX makes it.
-            if not size or size % partition.count_shards(mesh, entry):
-                entry = ()
-            fits.append(entry)
-        fitting.append(fits)
-    return fitting
+
+    def fit(size: int, entry: assignment.Entry) -> assignment.Entry:
+        # JAX replicates what has no elements.
+        return entry if size and not size % partition.count_shards(mesh, entry) else ()
+
+    pairs = zip(results, wanted, strict=True)
+    return [list(map(fit, result.shape, entries)) for result, entries in pairs]
 
 
 def _with_typed_gradient(value: object) -> Any:
     """Multiply an array made before the mesh by one: its gradient then has the mesh's type, not that in `local`.
 
-    In an eager gradient, the types do not show whether this is needed.
+    An eager gradient always does so, since its types do not show whether it is needed.
     """
     if not isinstance(value, Tracer) or not jnp.issubdtype(value.dtype, jnp.inexact):
         return value
@@ -118,6 +133,7 @@ def _with_typed_gradient(value: object) -> Any:
 def broadcast_entries(arrays: Sequence[Any]) -> list[assignment.Entry]:
     """Return the mesh axes of each dimension after broadcasting arrays of agreed layouts by position."""
     entries: list[assignment.Entry] = [()] * max(map(jnp.ndim, arrays))
+    # From the right, as positional broadcasting aligns; dimensions of one element have no mesh axes, and give way.
     for array in arrays:
         for at, entry in enumerate(reversed(explicit.read_layout(array)), start=1):
             entries[-at] = entry or entries[-at]

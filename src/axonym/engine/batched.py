@@ -1,4 +1,4 @@
-"""The engine that maps a positional function of a few axes over all others, by name.
+"""Internal. The engine that maps a positional function of a few axes over all others, by name.
 
 The axes that the function works on are its *core* axes, named by the caller. All other axes are *batch* axes: they are
 matched by name, and the function is applied for each of their positions. An operation of this kind is one call of
@@ -85,7 +85,7 @@ def batched(
             lacks follow its own.
         in_place: the axes of `out` replace the core axes of the first operand in place.
         whole: on Explicit mesh axes, core axes are gathered first. Otherwise the compiler decides what devices send,
-            and a core axis that the result has, too, stays split where its new size divides.
+            and a core axis that the result also has stays split if its new size divides.
         options: keyword arguments of `fn`, static and hashable.
 
     Raises:
@@ -96,12 +96,11 @@ def batched(
         OperandError: if no operand has names, or one has the wrong type.
     """
     like, named, arrays = pointwise.separate_operands(fn, operands)
-    chosen: list[AxisSelection] = []
-    for axes in core:
-        if axes.__class__ in (str, tuple):
-            chosen.append(axes)
-        else:
-            chosen.append(hashable(axes, checks.title(fn)))
+    # The class is looked at here: a call of `hashable` for each operand would be felt.
+    chosen: list[AxisSelection] = [
+        axes if axes.__class__ in (str, tuple) else hashable(axes, checks.title(fn))
+        for axes in core
+    ]
     several = bool(out) and isinstance(out[0], tuple)
     mode = Mode(several, each, outer, in_place, whole)
     settings = kernels.static(fn, options)
@@ -161,7 +160,7 @@ class _Operand(NamedTuple):
         return plans.without(self.names, self.core)
 
     @property
-    def aligned(self) -> Names:
+    def call_order(self) -> Names:
         """The names in the order in which the function gets them."""
         return (*self.batch, *self.core)
 
@@ -202,56 +201,51 @@ def _kernel(
     options: kernels.Options,
 ) -> kernels.Kernel:
     function = checks.title(fn)
-    outs: tuple[Names, ...] = (out,)
-    if mode.several:
-        outs = out
+    outs: tuple[Names, ...] = out if mode.several else (out,)
     operands = list(_operands(function, named, chosen))
     _require_cores(operands)
     batches = tuple(operand.rest for operand in operands)
-    if mode.outer:
-        batch = plans.union_of(batches)
-    else:
-        batch = plans.broadcast(batches)
+    batch = plans.union_of(batches) if mode.outer else plans.broadcast(batches)
+    # Each operand has its batch axes in the order of the result, so that aligning them is one transpose.
     operands = [own._replace(batch=plans.shared(batch, own.rest)) for own in operands]
 
     targets: list[Names] = []
     for own in outs:
         plans.distinct((*batch, *own), "in the result, ")
-        target = (*batch, *own)
-        if mode.in_place:
-            target = _in_place(operands[0], own, batch)
-        targets.append(target)
+        targets.append(_in_place(operands[0], own, batch) if mode.in_place else (*batch, *own))
     positional = partial(fn, **kernels.keywords_of(options))
-    map_over = _broadcast
-    if mode.each:
-        map_over = _map_by_vmap
+    map_over = _map_by_vmap if mode.each else _broadcast
     known = [operand.names for operand in operands]
 
     def body(*arrays: Payload) -> Any:
         for operand, array in zip(operands, arrays, strict=True):
             operand.check(function, array)
         checks.check_sizes(function, known, arrays)
-        lined: list[jax.Array] = []
-        for operand, array in zip(operands, arrays, strict=True):
-            lined.append(kernels.lined_up(jnp.asarray(array), operand.names, operand.aligned))
+        lined = [
+            kernels.lined_up(jnp.asarray(array), operand.names, operand.call_order)
+            for operand, array in zip(operands, arrays, strict=True)
+        ]
         call = map_over(positional, operands, batch)
         if mode.each:  # `jax.vmap` repeats nothing
             lined, _ = kernels.stretched(function, known, lined)
-        cores = [(own.aligned, x.shape, own.core) for own, x in zip(operands, lined, strict=True)]
+        cores = [
+            (own.call_order, x.shape, own.core) for own, x in zip(operands, lined, strict=True)
+        ]
         with explain_empty(function, cores):
             results = _call_on_mesh(call, lined, operands, batch, outs, mode)
         if not mode.several:
             return kernels.lined_up(results, (*batch, *outs[0]), targets[0])
-        moved: list[jax.Array] = []
-        for result, own, target in zip(results, outs, targets, strict=True):
-            moved.append(kernels.lined_up(result, (*batch, *own), target))
-        return tuple(moved)
+        return tuple(
+            kernels.lined_up(result, (*batch, *own), target)
+            for result, own, target in zip(results, outs, targets, strict=True)
+        )
 
     return kernels.Kernel(tuple(targets), body)  # type: ignore[arg-type]  # here, the names of each result
 
 
 def _require_cores(operands: Sequence[_Operand]) -> None:
     """Raise AxisNotFoundError, which names the operand, unless each operand has its core axes."""
+    # If several operands miss one axis, the axis is wrong, not the operand: the error of `plans` lists all operands.
     named = [operand for operand in operands if not operand.is_plain]
     for i, operand in enumerate(operands, start=1):
         for name in plans.without(operand.core, operand.names):
@@ -297,6 +291,7 @@ def _map_by_vmap(fn: Function, operands: Sequence[_Operand], batch: Names) -> Fu
     def call(*arrays: jax.Array) -> Any:
         pairs = zip(operands, arrays, strict=True)
         anonymous = [operand.anonymous(array) for operand, array in pairs]
+        # The last map is the outermost: anonymous dimensions lead in arrays.
         mapped = fn
         for name in reversed(batch):
             mapped = _map_where(mapped, [name in operand.batch for operand in operands])
@@ -320,15 +315,16 @@ def _call_on_mesh(
     outs: tuple[Names, ...],
     mode: Mode,
 ) -> Any:
-    """On a mesh with Explicit axes, lay out the batch dimensions alike, and say how results are laid out."""
+    """On a mesh with Explicit axes, shard the batch dimensions of operands alike, and type the results."""
     if not any(map(explicit.has_explicit_axes, arrays)):
         return call(*arrays)
     # Anonymous dimensions are labelled by numbers, as they are broadcast: the last one is the same for all.
     counts = [operand.anonymous(array) for operand, array in zip(operands, arrays, strict=True)]
-    labels: list[plans.Labels] = []
-    for operand, count in zip(operands, counts, strict=True):
-        core = (None,) * len(operand.core)
-        labels.append((*range(-count, 0), *operand.batch, *core))
+    # Core dimensions have no label: operands need not agree on how these are split.
+    labels: list[plans.Labels] = [
+        (*range(-count, 0), *operand.batch, *[None] * len(operand.core))
+        for operand, count in zip(operands, counts, strict=True)
+    ]
     most = max(counts)
     shared: plans.Labels = (*range(-most, 0), *batch)
     widest = counts.index(most)
@@ -338,15 +334,13 @@ def _call_on_mesh(
     results = [[*lead, *(offered.get(name, ()) for name in own)] for own in outs]
     if any(offered.get(name) for name in itertools.chain(*outs)):
         results = auto.keep_dividing(call, moved, results)
-    if mode.several:
-        return auto.local(call, moved, tuple(results))
-    return auto.local(call, moved, results[0])
+    return auto.local(call, moved, tuple(results) if mode.several else results[0])
 
 
 def _core_entries(
     operands: Sequence[_Operand], arrays: Sequence[jax.Array], used: Set[str]
 ) -> dict[str, Entry]:
-    """Return the mesh axes of core dimensions, by the first operand that has each, but for those in use."""
+    """Return the mesh axes of core dimensions, by the first operand that has each, without those in use."""
     offered: dict[str, Entry] = {}
     taken = set(used)
     for operand, array in zip(operands, arrays, strict=True):

@@ -1,4 +1,8 @@
-"""What every operation asks of its operands, and the errors if they do not fit."""
+"""Internal. Questions that every operation asks of its operands, and the errors if they do not fit.
+
+All kinds of operations call this. It looks at names, sizes and types; it moves nothing. Most checks run while a kernel
+is traced, so that a repeated operation pays nothing for them.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -49,7 +53,7 @@ def planned(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> R:
-    """Call a plan; an error that it raises tells the name of the function and the axes of the operands."""
+    """Call a plan; its errors get the name of the function and the axes of the operands."""
     try:
         return plan(*args, **kwargs)
     except AxisError as flaw:
@@ -60,7 +64,7 @@ def with_operands(
     flaw: AxisError, function: Function | str, operands: Sequence[object]
 ) -> AxisError:
     """Add to the error of a plan what was called, and the axes of the operands."""
-    if flaw.function is not None:  # not about names alone: it tells all this already
+    if flaw.function is not None:  # not about names alone: its text has all this already
         return flaw
     return explained(flaw, title(function), *_facts_of(operands))
 
@@ -86,17 +90,14 @@ def check_sizes(
     Raises:
         AxisSizeError: if a name has two.
     """
-    shapes: list[tuple[int, ...]] = []
-    for array, names in zip(arrays, operands, strict=True):
-        shapes.append(own_shape(function, array, names))
+    pairs = zip(arrays, operands, strict=True)
+    shapes = [own_shape(function, array, names) for array, names in pairs]
     return one_size(function, operands, shapes)
 
 
 def own_shape(function: str, array: Payload, names: Names) -> tuple[int, ...]:
     """Return the shape of an operand; one without names may be a scalar of Python."""
-    if not names:
-        return jnp.shape(array)
-    return shape_of(function, array, names)
+    return shape_of(function, array, names) if names else jnp.shape(array)
 
 
 def one_size(
@@ -124,6 +125,7 @@ def anonymous_shape(
         AxisSizeError: if they have different sizes, neither of which is 1.
     """
     pairs = zip(operands, shapes, strict=True)
+    # Usually all are equal, and often there are none: JAX is asked only about different ones.
     found = list(dict.fromkeys(shape[: len(shape) - len(names)] for names, shape in pairs))
     if len(found) == 1:
         return found[0]
@@ -138,7 +140,7 @@ def anonymous_shape(
 
 
 def cure_of_sizes(name: str, first: int, second: int) -> str | None:
-    """Return a hint for an axis of two sizes: what it may have come from tells what would work."""
+    """Return a hint for an axis of two sizes, by the likely reason: a block, a size of 1, a shift, or two axes."""
     if is_symbolic_dim(first) or is_symbolic_dim(second):
         return None
     small, large = sorted((first, second))
@@ -158,13 +160,12 @@ def cure_of_sizes(name: str, first: int, second: int) -> str | None:
 def check_given(
     function: str, given: Pairs, names: Names, shape: tuple[int, ...], what: str = ""
 ) -> None:
-    """Check the sizes of axes that were given as `Axis`; the array may be told by `what` it is."""
+    """Check the sizes of axes that were given as `Axis`; errors call the array `what`."""
     sizes = sizes_of(names, shape)
     for name, size in given:
         if size is not None and sizes[name] != size:
-            but = f"has size {sizes[name]}"
-            if what:
-                but = f"the {what} {verb(what)} size {sizes[name]}"
+            has = f"the {what} {verb(what)}" if what else "has"
+            but = f"{has} size {sizes[name]}"
             problem = given_with_size(name, size, but)
             raise AxisSizeError(message(function, problem, told(describe(names, shape), what)))
 
@@ -172,7 +173,7 @@ def check_given(
 def require_size(
     function: str, axis: tuple[str, int | None], size: int, but: str, *operands: Core
 ) -> None:
-    """Check the size of a new axis that was given as `Axis`; `but` says what has it, with `{}` for the size."""
+    """Check the size of a new axis that was given as `Axis`; `but` describes the real one, with `{}` for its size."""
     name, given = axis
     if given is not None and given != size:
         problem = given_with_size(name, given, but.format(size))
@@ -180,7 +181,7 @@ def require_size(
 
 
 def told(axes: str, what: str = "") -> str:
-    """Write what an array has, for an error."""
+    """Write the line of an error about the axes of an array."""
     what = what or "array"
     return f"{what} {verb(what)}: {axes}"
 
@@ -194,7 +195,7 @@ def require(
     needs: str = "",
     hint: str | None = None,
 ) -> tuple[Axis, ...]:
-    """Look axes up in an array: whatever asks for axes by name asks here.
+    """Look axes up in an array; everything that takes axes by name calls this.
 
     Args:
         function: what was called.
@@ -202,8 +203,8 @@ def require(
         axes: the axes.
         what: what the array is, such as `input` or `keys`; without it, errors speak of the array.
         role: what the axes are, behind the name of a missing one, such as `, the positions`.
-        needs: a line for the error about a missing axis, on what all of them are for.
-        hint: what would work if one is missing; by default, the closest name.
+        needs: a line for the error about a missing axis, on the purpose of all of them.
+        hint: the hint about a missing axis; by default, the closest name.
 
     Raises:
         AxisNotFoundError: if one is missing.
@@ -245,26 +246,25 @@ def plain(function: str, operand: Payload) -> Any:
 
 
 def is_plain(operand: Payload) -> bool:
-    """Return whether something is a scalar or an array without names, or a symbolic size."""
+    """Return whether an object is a scalar or an array without names, or a symbolic size."""
+    # The set comes first: `isinstance` of `jax.Array` asks a metaclass, which runs in Python.
     return operand.__class__ in NUMBERS or isinstance(operand, _PLAIN) or is_symbolic_dim(operand)
 
 
 def holds_named(operand: Payload) -> bool:
-    """Return whether something is several arrays, such as the pair that a layer with a state returns."""
+    """Return whether an object is several arrays, such as the pair that a layer with a state returns."""
     return isinstance(operand, list | tuple) and any(isinstance(part, Core) for part in operand)
 
 
 def unnamed(function: str, x: Payload, *wanted: str) -> OperandError:
     """Build the error for a first operand without names; `wanted` are names that it should have."""
     problem = f"expected a NamedArray, got {type_text(x)}"
+    # The shape of a NamedArray is ours, so that a wrapper that passes attributes on shows what it holds.
     if isinstance(getattr(x, "shape", None), Shape):  # such as a variable of Flax around one
         taken = f"take the NamedArray out of the {type(x).__name__} first"
         return OperandError(message(function, problem, hint=taken))
-    shape: tuple[int, ...] | None = None
-    lines: list[str] = []
-    if hasattr(x, "shape"):
-        shape = tuple(x.shape)
-        lines = [f"its shape: {shape}"]
+    shape = tuple(x.shape) if hasattr(x, "shape") else None
+    lines = [] if shape is None else [f"its shape: {shape}"]
     named = _example_names(shape, wanted)
     hint: str | None = f"name its dimensions first: axn.named(array, {named})"
     if holds_named(x):
@@ -276,22 +276,20 @@ def unnamed(function: str, x: Payload, *wanted: str) -> OperandError:
 
 def _example_names(shape: tuple[int, ...] | None, wanted: Sequence[str]) -> str:
     """Write names for an array: those that are wanted, after usual ones for the other dimensions."""
-    usual = ("batch", "pos", "embed")
-    if wanted:
-        usual = ("batch", "pos", "heads")
-    free = 2
-    if shape is not None:
-        free = len(shape) - len(wanted)
+    usual = ("batch", "pos", "heads" if wanted else "embed")
+    free = 2 if shape is None else len(shape) - len(wanted)
     names = (*usual[: max(free, 0)], *(f"axis{i}" for i in range(len(usual), free)), *wanted)
     if len(names) == 2 and not wanted:
         names = ("batch", "embed")
-    if len(names) == 1:
-        return f'"{names[0]}"'
-    return repr(names).replace("'", '"')
+    shown: object = names[0] if len(names) == 1 else names
+    return repr(shown).replace("'", '"')
 
 
 def keyed(axis: AxisSelection | None, fn: Function) -> str | Pairs | None:
-    """Convert an axis argument to a cache key, cheaply in the usual cases."""
+    """Convert an axis argument to a cache key, in few steps in the usual cases.
+
+    Names keep their form, since `"x"` and `Axis("x", 3)` differ in what they check.
+    """
     if axis is None or isinstance(axis, str):
         return axis
     if isinstance(axis, Axis):

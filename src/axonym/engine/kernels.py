@@ -1,4 +1,8 @@
-"""Kernels: a whole operation for given names as one jitted function of arrays."""
+"""Internal. Kernels: a whole operation for given names as one jitted function of arrays.
+
+All kinds of operations make kernels and keep them in caches. A kernel knows names, checks and layouts; a call only
+passes arrays. So an eager operation is one dispatch of JAX, and in a program it leaves nothing but its equations.
+"""
 
 import operator
 from collections.abc import Hashable, Sequence
@@ -21,6 +25,7 @@ from .checks import NUMBERS, Function, anonymous_shape, title
 
 Options = tuple[tuple[str, Any, Any], ...]
 
+# Makes a NamedArray without `__init__`, whose checks a result does not need.
 new: Function = object.__new__
 
 _FLOATS = {float, complex, np.float16, np.float32, np.float64, np.complex64, np.complex128}
@@ -68,14 +73,10 @@ def static(fn: Function | str, options: dict[str, Any]) -> Options:
     """
     if not options:  # as usual
         return ()
-    key: list[tuple[str, Any, Hashable]] = []
-    for name, value in options.items():
-        kind = value.__class__
-        if kind in _FLOATS:
-            key.append((name, value, repr(value)))
-        else:
-            key.append((name, value, kind))
-    found = tuple(key)
+    found: Options = tuple(
+        (name, value, repr(value) if value.__class__ in _FLOATS else value.__class__)
+        for name, value in options.items()
+    )
     try:
         hash(found)
     except TypeError:
@@ -103,15 +104,15 @@ def run(call: Function, *operands: Payload) -> Any:
 def run_moved(error: Exception, call: Function, *operands: Payload) -> Any:
     """Call a function again after an error, if a guard against transfers disallowed those of Python numbers.
 
-    The guard is there to find arrays that move in secret: a number is part of the program. Without the guard it moves
-    with the call, which is faster.
+    The guard is there to find arrays that move in secret, and a number is part of the program. Other calls pass numbers
+    as they are, which is faster.
     """
-    moved: list[Payload] = []
-    for operand in operands:
-        if operand.__class__ in NUMBERS or isinstance(operand, np.generic):
-            moved.append(jax.device_put(operand))
-        else:
-            moved.append(operand)
+    moved = [
+        jax.device_put(operand)
+        if operand.__class__ in NUMBERS or isinstance(operand, np.generic)
+        else operand
+        for operand in operands
+    ]
     is_unmoved = all(map(operator.is_, moved, operands))
     if _DISALLOWED not in str(error) or is_unmoved:
         raise error
@@ -120,9 +121,7 @@ def run_moved(error: Exception, call: Function, *operands: Payload) -> Any:
 
 def constant(array: Payload) -> Any:
     """Move an array that the library computed by NumPy explicitly, unless it becomes part of a program."""
-    if tracing.tracing():
-        return array
-    return jax.device_put(array)
+    return array if tracing.tracing() else jax.device_put(array)
 
 
 def lined_up(array: jax.Array, names: plans.Labels, target: plans.Labels) -> jax.Array:
@@ -155,6 +154,7 @@ def stretched(
     for array, names in zip(arrays, operands, strict=True):
         count = array.ndim - len(names)
         wanted = (*whole[len(whole) - count :], *array.shape[count:])
+        # Named dimensions stay: names are never stretched.
         if array.shape != wanted:
             array = jnp.broadcast_to(array, wanted)
         repeated.append(array)

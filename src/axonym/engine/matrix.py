@@ -1,4 +1,8 @@
-"""The engine that turns functions of matrices into functions over named row and column axes, one or more each."""
+"""Internal. The engine that turns functions of matrices into functions over named row and column axes.
+
+`ops.linalg` calls it. Rows and columns may be several axes each: they are flattened to a matrix, and the axes of the
+result come from a pattern of letters.
+"""
 
 import itertools
 import math
@@ -99,11 +103,8 @@ def over(
     first, second = selection(row, function), selection(column, function)
     core: list[AxisSelection] = [selectors((*first, *second))]
     rows, columns = names_in(first), names_in(second)
-    new: tuple[str, int | None] | None = None
-    new_names: Names = ()
-    if new_axis is not None:
-        new = selector(new_axis, function)
-        new_names = new[:1]
+    new = None if new_axis is None else selector(new_axis, function)
+    new_names: Names = () if new is None else new[:1]
     patterns = in_tuple(out)
     extra: Names = ()
     if "E" in "".join(patterns):
@@ -113,10 +114,8 @@ def over(
     table = {"R": rows, "C": columns, "E": extra, "K": new_names}
     names = tuple(_expand_pattern(pattern, table) for pattern in patterns)
     adapted = _of_axes(fn, rows, columns, extra, new, square, out)
-    outs: Any = names
-    if isinstance(out, str):
-        outs = names[0]
-    # JAX computes what has rows or columns on one device; all devices have it then
+    outs: Any = names[0] if isinstance(out, str) else names
+    # JAX cannot split a decomposition: each device has all rows and columns, unless no result has any.
     whole = any(patterns)
     return batched(
         adapted, operands, core, outs, in_place=in_place, each=each, whole=whole, **options
@@ -130,9 +129,7 @@ def _expand_pattern(pattern: str, table: Mapping[str, tuple[E, ...]]) -> tuple[E
 
 def _side_axes(function: str, a: object, b: object, rows: Names, columns: Names) -> Names:
     """Return the axes that right-hand sides have in addition; they must not have those of the unknowns."""
-    own, known = own_names(b), columns
-    if isinstance(a, Core):
-        known = a.names
+    own, known = own_names(b), a.names if isinstance(a, Core) else columns
     for name in plans.shared(own, columns):
         lines = checks.facts_by_number((a, b))
         problem = f"both operands have axis {name!r}, which is the axis of the unknowns"
@@ -141,6 +138,7 @@ def _side_axes(function: str, a: object, b: object, rows: Names, columns: Names)
     return plans.without(own, (*known, *rows))
 
 
+# Cached, so that the same function of arrays comes back, and with it the kernel that `batched` has kept for it.
 @lru_cache(plans.CACHE)
 def _of_axes(
     fn: Function,
@@ -176,6 +174,7 @@ def _of_axes(
             sides = _reshape(sides, (*ones, *sides.shape[:at], height, math.prod(sizes["E"])))
             others = (sides, *others[1:])
         results = fn(matrix, *others, **options)
+        # Flattened rows become axes again, of the matrix's own sizes.
         if isinstance(out, str):
             return _unflatten(function, results, out, sizes, new)
         pairs = zip(results, out, strict=True)
@@ -202,6 +201,4 @@ def _unflatten(
 
 
 def _reshape(array: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    if array.shape == shape:
-        return array
-    return lax.reshape(array, shape)
+    return array if array.shape == shape else lax.reshape(array, shape)

@@ -38,9 +38,9 @@ def check_nonempty(
     empty = [names[at] for at in removed if shape[at] == 0]
     if empty:
         problem = f"there is no {function} of no elements: axis {empty[0]!r} has size 0"
-        hint = None
-        if "arg" not in function and not is_least:
-            hint = "give a value to start from: initial=..."
+        # Only functions that return an element take an initial one.
+        has_initial = "arg" not in function and not is_least
+        hint = "give a value to start from: initial=..." if has_initial else None
         raise AxisSizeError(
             message(function, problem, f"array has: {describe(names, shape)}", hint=hint)
         )

@@ -1,4 +1,7 @@
-"""Checks of operands that several kinds of operations share."""
+"""Internal. Checks of operands that several kinds of operations share: integers, counts, one axis.
+
+`checks` asks about axes; this module asks about the values beside them.
+"""
 
 import operator
 from collections.abc import Sequence
@@ -29,13 +32,12 @@ def integers(function: str, what: str, operand: object, *, for_masks: str | None
         OperandError: if it has another dtype, or is not an operand.
     """
     value = payload(function, operand)
+    # Python numbers have the dtype that JAX would give them.
     dtype = getattr(value, "dtype", None)
     if dtype is None:
         dtype = jnp.result_type(value)
     if not jnp.issubdtype(dtype, jnp.integer):
-        hint = None
-        if jnp.issubdtype(dtype, jnp.bool_):
-            hint = for_masks
+        hint = for_masks if jnp.issubdtype(dtype, jnp.bool_) else None
         problem = f"{what} must have an integer dtype, not {dtype}"
         raise OperandError(message(function, problem, hint=hint))
 
@@ -43,9 +45,7 @@ def integers(function: str, what: str, operand: object, *, for_masks: str | None
 def listed(values: Payload) -> NDArray[np.generic]:
     """Convert a list of integers to an array; an empty one would be of floats."""
     array = np.asarray(values)
-    if not array.size:
-        return array.astype(int)
-    return array
+    return array if array.size else array.astype(int)
 
 
 def static_int(function: str, what: str, value: Payload) -> int:
@@ -89,30 +89,24 @@ def names_of(function: str, array: object) -> tuple[str, ...]:
 
 def payload(function: str, operand: object) -> Any:
     """Return the array of an operand; a plain one, checked, is its own."""
-    if isinstance(operand, Core):
-        return operand.array
-    return checks.plain(function, operand)
+    return operand.array if isinstance(operand, Core) else checks.plain(function, operand)
 
 
 def own_names(operand: object) -> tuple[str, ...]:
-    """Return the names of an operand; a plain one has none."""
-    if isinstance(operand, Core):
-        return operand.names
-    return ()
+    """Return the names of an operand; a plain one has the empty tuple."""
+    return operand.names if isinstance(operand, Core) else ()
 
 
 def only_axis(function: str, array: Payload) -> str:
     """Return the name of the only axis of an array.
 
     Raises:
-        AxisNotFoundError: if it has none or several.
+        AxisNotFoundError: unless it has exactly one.
         OperandError: if it is not a NamedArray.
     """
     names = names_of(function, array)
     if len(names) != 1:
-        hint = None
-        if names:
-            hint = "say which one is meant: axis=..."
+        hint = "say which one is meant: axis=..." if names else None
         problem = f"needs one axis, got {len(names)}"
         raise AxisNotFoundError(message(function, problem, f"array has: {facts(array)}", hint=hint))
     return names[0]

@@ -1,4 +1,7 @@
-"""Operators of Python on named arrays: an object of another type may answer instead."""
+"""Internal. Operators of Python on named arrays: an object of another type may answer instead.
+
+The functions that make operators are names of `axonym.engine`, for subclasses of `NamedArray` in other libraries.
+"""
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import wraps
@@ -30,6 +33,9 @@ def left_operator(fn: F, reflected: str) -> F:
         fn: the function.
         reflected: the name of the reflected operator, such as `__radd__`.
 
+    Returns:
+        A method for the body of a class.
+
     Examples:
         >>> from axonym.engine import left_operator, right_operator
         >>> class LogArray(axn.NamedArray):
@@ -39,7 +45,7 @@ def left_operator(fn: F, reflected: str) -> F:
 
     @wraps(fn)
     def method(x: Core, y: object, /) -> Any:
-        # Where nothing is raised, `try` costs nothing.
+        # `try` costs nothing unless an error is raised, so that operators of arrays pay nothing for other objects.
         try:
             return fn(x, y)
         except OperandError:
@@ -54,6 +60,19 @@ def right_operator(fn: F) -> F:
     """Convert a function of two operands to the method of its reflected operator, which has them swapped.
 
     Python calls it after the left operand did not answer, so the error of the function is the last word.
+
+    Args:
+        fn: the function.
+
+    Returns:
+        A method for the body of a class.
+
+    Examples:
+        >>> from axonym.engine import right_operator
+        >>> class Halved(axn.NamedArray):
+        ...     __rmul__ = right_operator(lambda x, y: axn.multiply(x / 2, y))
+        >>> (3 * Halved(jnp.ones(2), ("x",))).tolist()
+        [1.5, 1.5]
     """
 
     @wraps(fn)
@@ -68,6 +87,19 @@ def equality_operator(fn: F, answer: bool) -> F:
 
     Abstract arrays have no elements: two of them are equal if they are the same structure, in names, shape, dtype and
     sharding. Objects of other types answer for themselves, except for containers, whose answer would be False.
+
+    Args:
+        fn: the function of elements.
+        answer: what the operator returns for equal structures.
+
+    Returns:
+        A method for the body of a class.
+
+    Examples:
+        >>> from axonym.engine import equality_operator
+        >>> same = equality_operator(axn.equal, True)
+        >>> same(axn.arange(axn.Axis("x", 3)), 1).tolist()
+        [False, True, False]
     """
 
     @wraps(fn)

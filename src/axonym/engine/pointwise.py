@@ -1,4 +1,8 @@
-"""Functions of single elements, or of elements matched by name."""
+"""Internal. Functions of single elements, or of elements matched by name.
+
+`ops.elementwise` and the operators of arrays call it. This is the path that users meet most often, so the usual cases
+are written out: look up a kernel by function and names, call it, put the names on the result.
+"""
 
 import itertools
 from collections.abc import Sequence
@@ -54,13 +58,10 @@ def _elementwise(fn: Function, operands: tuple[Names | None, ...], options: Opti
 
     def body(*arrays: Payload) -> Any:
         check_sizes(function, known, arrays)
-        anonymous = 0
-        most = 0
-        for array, names in zip(arrays, operands, strict=True):
-            if names is None:
-                most = max(most, jnp.ndim(array))
-            else:
-                anonymous = max(anonymous, jnp.ndim(array) - len(names))
+        pairs = list(zip(map(jnp.ndim, arrays), operands, strict=True))
+        # A plain array matches anonymous dimensions only: by position, it could meet a named one by accident.
+        most = max((ndim for ndim, names in pairs if names is None), default=0)
+        anonymous = max(ndim - len(names) for ndim, names in pairs if names is not None)
         if most > anonymous:
             raise _rank_error(function, operands, arrays, anonymous, target)
         if anonymous:
@@ -102,6 +103,7 @@ _stand_ins: dict[int, Function] = {}
 
 def _stand_in(fn: Function) -> Function:
     """Wrap a `jnp.ufunc` in a function: the hash of a ufunc runs in Python and would cost a tenth of an operation."""
+    # A primitive where there is one, which JAX traces without a jitted function around it.
     call = primitives.BY_FUNCTION.get(fn, fn)
 
     @wraps(fn)
@@ -164,7 +166,7 @@ def binary(fn: Function, x: Payload, y: object) -> "NamedArray":
                 paired: NamedArray = new(type(x))  # `wrap`, inlined to save a call
                 paired.node = ((kernel.call(a, b),), kernel.names)
                 return paired
-            plain(title(fn), y)
+            plain(title(fn), y)  # raises unless it may be an operand
         try:
             call = _with_one[fn][left]
         except KeyError:
@@ -174,7 +176,7 @@ def binary(fn: Function, x: Payload, y: object) -> "NamedArray":
         made: NamedArray = new(type(x))
         try:
             made.node = ((call(a, y),), left)
-        except jax.errors.JaxRuntimeError as error:
+        except jax.errors.JaxRuntimeError as error:  # `run`, inlined too
             made.node = ((run_moved(error, call, a, y),), left)
         return made
     if not isinstance(y, Core):
@@ -210,7 +212,7 @@ def between(fn: Function, x: Core, low: object, high: object) -> "NamedArray":
 def separate_operands(
     fn: Function, operands: Sequence[Payload]
 ) -> tuple[Core, tuple[Names | None, ...], list[Payload]]:
-    """Split operands into the first that has names, the names of each (None for a plain one), and the arrays."""
+    """Return the first operand that has names, the names of each (None for a plain one), and the arrays."""
     like: Core | None = None
     named: list[Names | None] = []
     arrays: list[Payload] = []

@@ -1,7 +1,7 @@
-"""Reading by an index by name, and its conversion to positions.
+"""Internal. Reading by an index by name, and its conversion to positions.
 
-Python's ints and slices are applied first, as a box; the rest is one positional index, in which index arrays are
-matched by name.
+`steps` parses an index; this module applies Python's ints and slices first, as a box, and then the rest as one
+positional index, in which index arrays are matched by name. `scatter` writes to the same positions.
 """
 
 import builtins
@@ -50,8 +50,8 @@ class Reach(NamedTuple):
     """How to treat indices out of range, and promises about the indices.
 
     Attributes:
-        mode: as in `x.at[...]` of JAX, and "wrap", which wraps around. None reads the nearest element, or 0 in a
-            window, and writes nothing.
+        mode: as in `x.at[...]` of JAX, and "wrap", which wraps around. By default (None), reads take the nearest
+            element, or 0 in a window, and writes are dropped.
         fill: the value that "fill" reads, as an option `fill_value`.
         sorted: the indices ascend.
         unique: no element is selected twice.
@@ -88,7 +88,7 @@ class Position(NamedTuple):
         return math.prod(plans.values_at(self.sizes, self.union))
 
     @property
-    def indexed(self) -> list[int]:
+    def array_dims(self) -> list[int]:
         """The dimensions that it does not slice."""
         return uneven_scatters.find_indexed(self.dims)
 
@@ -121,7 +121,7 @@ def reaching(
 
 
 def name_selection(names: Names, steps: Sequence[Step]) -> Names:
-    """Return the names of what an index selects.
+    """Return the names of the result of an index.
 
     The axes of index arrays replace the indexed axes if those are adjacent, and otherwise come first.
     """
@@ -131,6 +131,7 @@ def name_selection(names: Names, steps: Sequence[Step]) -> Names:
         return names
     indexed = axes_of_steps(gathers)
     kept = plans.without(names, indexed)
+    # The order of axes is that of the longest index array, which the others are aligned with.
     longest_first = sorted((step.axes for step in gathers), key=len, reverse=True)
     new = plans.without(plans.union_of(longest_first), kept)
     at = list(map(names.index, indexed))
@@ -153,12 +154,10 @@ def run_with_ints(kernel: kernels.Kernel, array: Payload, *arguments: object) ->
 
 @up_to_renaming("names", "steps")
 def reading(names: Names, steps: tuple[Step, ...], function: str, reach: Reach) -> kernels.Kernel:
-    """Make the kernel that reads what an index selects: ints and slices first, then all index arrays together."""
+    """Make the kernel that reads at an index: ints and slices first, then all index arrays together."""
     plans.require(names, axes_of_steps(steps))
-    # A mode of reading out of range is one of index arrays.
-    gathered: tuple[type[Step], ...] = (Gather,)
-    if reach.mode:
-        gathered = (Gather, Traced, Window)
+    # Only a gather knows modes for positions out of range, so with a mode all that may be out of range is gathered.
+    gathered: tuple[type[Step], ...] = (Gather, Traced, Window) if reach.mode else (Gather,)
     rest = tuple(step for step in steps if isinstance(step, gathered))
     target = name_selection(names, steps)
 
@@ -168,7 +167,7 @@ def reading(names: Names, steps: tuple[Step, ...], function: str, reach: Reach) 
         left: list[Payload] = []
         pairs = list(zip(steps, arguments, strict=True))
         if explicit.has_explicit_axes(array):
-            # What no device has to send comes first: there is less to send for the rest.
+            # Steps that send nothing come first: then there is less to send for the rest.
             last = {*_find_split_names(array, names), *axes_of_steps(rest)}
             pairs.sort(key=lambda pair: pair[0].name in last)
         for step, argument in pairs:
@@ -188,6 +187,7 @@ def reading(names: Names, steps: tuple[Step, ...], function: str, reach: Reach) 
             return _gather(function, array, current, rest, arguments, target, reach)
 
         only = rest[0]
+        # Tables of rows, as of embeddings, are the usual case.
         if len(rest) == 1 and isinstance(only, Gather):
             return look_up(read, array, left[0], current, only.name, only.axes, target)
         return read(array, *left)
@@ -204,10 +204,7 @@ def _check_readable(
     function: str, array: jax.Array, names: Names, step: Step, argument: Any
 ) -> None:
     """Raise an error for reading elements along an axis without any, not even a nearest one."""
-    if isinstance(step, Window):
-        count = step.length
-    else:
-        count = argument.size
+    count = step.length if isinstance(step, Window) else argument.size
     if count:
         problem = f"axis {step.name!r} has no elements to read"
         held = f"array has: {describe(names, array.shape)}"
@@ -263,23 +260,21 @@ class _Index:
         elif isinstance(step, Strided):
             self._add_slice(step, size)
         elif isinstance(step, Int):
-            self._put(name, argument)
+            self._set_dim(name, argument)
             del self.sizes[name]
         else:
-            axes: Names = ()
-            if isinstance(step, Gather):
-                axes = step.axes
+            axes: Names = step.axes if isinstance(step, Gather) else ()
             positions = normalize_indices(self.function, name, argument, axes, size, self.mode)
-            self._put(name, positions)
+            self._set_dim(name, positions)
             del self.sizes[name]
             if isinstance(step, Gather):
                 self.vectors.append(Vector(name, positions, axes))
 
-    def _put(self, name: str, dim: object) -> None:
+    def _set_dim(self, name: str, dim: object) -> None:
         self.dims[self.anonymous + self.names.index(name)] = dim
 
     def _add_slice(self, step: Strided, size: int) -> None:
-        self._put(step.name, step.slice)
+        self._set_dim(step.name, step.slice)
         if is_symbolic_dim(size):  # only JAX can say how many positions that will be
             every = partial(jnp.arange, size)
             self.strided[step.name] = lambda: every()[step.slice]
@@ -293,6 +288,7 @@ class _Index:
 
     def position(self, batch: Names) -> Position:
         """Return the index, in which all index arrays are matched by name."""
+        # A window keeps its axis under its own name, and has its size: there is nothing to compare.
         gathers = [vector for vector in self.vectors if vector.name not in self.sizes]
         operands = [tuple(self.sizes), *(vector.axes for vector in gathers)]
         shapes = [tuple(self.sizes.values()), *(vector.positions.shape for vector in gathers)]
@@ -301,7 +297,7 @@ class _Index:
 
         union = plans.union_of(vector.axes for vector in self.vectors)
         for name, positions, axes in self.vectors:
-            self._put(name, kernels.lined_up(positions, axes, _from_first(union, axes)))
+            self._set_dim(name, kernels.lined_up(positions, axes, _from_first(union, axes)))
         labels = _labels(self.dims, (*range(self.anonymous), *self.names), union)
         return Position(tuple(self.dims), labels, union, sizes, len(self.vectors) <= 1)
 
@@ -318,15 +314,8 @@ class _Index:
 def _labels(dims: Sequence[Payload], labels: Sequence[Label], union: Names) -> tuple[Label, ...]:
     """Return numpy's order for an index: new dimensions replace indexed ones if adjacent, and otherwise come first."""
     at, first = uneven_scatters.find_indexed(dims), uneven_scatters.find_first_read(dims)
-    before: list[Label] = []
-    after: list[Label] = []
-    for i, label in enumerate(labels):
-        if i in at or label in union:
-            continue
-        if i < first:
-            before.append(label)
-        else:
-            after.append(label)
+    kept = [(i, x) for i, x in enumerate(labels) if i not in at and x not in union]
+    before, after = [x for i, x in kept if i < first], [x for i, x in kept if i >= first]
     return (*before, *union, *after)
 
 
@@ -342,6 +331,7 @@ def _within(start: object, length: int, size: int, mode: str | None) -> jax.Arra
         return jnp.clip(positions, 0, max(size - 1, 0))
     if mode == "promise_in_bounds":
         return positions
+    # Reflected behind the end, so that JAX takes it for out of range, and not for a place from the end.
     return jnp.where(positions < 0, size - 1 - positions, positions)
 
 
@@ -364,16 +354,14 @@ def _gather(
 
     def read(array: jax.Array, *positions: Payload) -> jax.Array:
         dims = list(position.dims)
-        for at, given in zip(position.indexed, positions, strict=True):
+        for at, given in zip(position.array_dims, positions, strict=True):
             dims[at] = given
         is_sorted = reach.sorted and position.exact
         return _elements(array, tuple(dims), reach, position.places, is_sorted)
 
-    operands = [array, *plans.values_at(position.dims, position.indexed)]
-    indices: list[tuple[Names, Payload]] = []
-    for step, argument in zip(steps, arguments, strict=True):
-        if isinstance(step, Gather):
-            indices.append((step.axes, argument))
+    operands = [array, *plans.values_at(position.dims, position.array_dims)]
+    pairs = zip(steps, arguments, strict=True)
+    indices = [(step.axes, argument) for step, argument in pairs if isinstance(step, Gather)]
     indexed = axes_of_steps(steps)
     result = read_locally(read, operands, names, indexed, indices, position.labels, position.sizes)
     return _arrange(result, position.labels, array.ndim - len(names), target)
@@ -394,12 +382,10 @@ def _elements(
     if mode in (None, "clip", "wrap"):
         at = in_range(array, at, count, reach.wraps)
         mode = "clip"
-    more = (
-        uneven_scatters.count_missing(array, uneven_scatters.broadcast_shape(at))
-        if array.size
-        else ()
-    )
+    shape = uneven_scatters.broadcast_shape(at)
+    more = uneven_scatters.count_missing(array, shape) if array.size else ()
     if any(more):
+        # The gradient is a scatter, for which each device needs as many positions as the others.
         at = uneven_scatters.read_more(at, more)
     selected = separate_gradient(array, count).at[at]
     found: jax.Array = selected.get(
@@ -419,13 +405,10 @@ def in_range(array: jax.Array, at: tuple[object, ...], count: int, wraps: bool) 
 
 def clamp_indices(array: jax.Array, at: tuple[object, ...], wraps: bool) -> tuple[Any, ...]:
     """Move the positions of an index into range."""
-    moved: list[Payload] = []
-    for part, size in zip(at, array.shape, strict=False):
-        if isinstance(part, builtins.slice | int):
-            moved.append(part)
-        else:
-            moved.append(fit_start(part, size, wraps=wraps))
-    return tuple(moved)
+    return tuple(
+        part if isinstance(part, builtins.slice | int) else fit_start(part, size, wraps=wraps)
+        for part, size in zip(at, array.shape, strict=False)
+    )
 
 
 def _gather_matched(
@@ -449,6 +432,7 @@ def _gather_matched(
     known = checks.one_size(function, operands, [tuple(sizes.values()), positions.shape])
     shared = plans.shared(axes, tuple(sizes))
     labels: tuple[Label, ...] = (*range(anonymous), *names)
+    # The labels that one call of the mapped function sees.
     single = _others(labels, shared)
     at = single.index(name)
 

@@ -1,8 +1,8 @@
-"""Results of prefixes along an axis that is split over devices: sums, products, extrema, recurrences.
+"""Internal. Results of prefixes along an axis that is split over devices: sums, products, extrema, recurrences.
 
 The axis becomes two, one of parts, of which each device has one, and one of the elements of a part. Each device works
-on its own part, all get the result of each part, which is one element, and combine what comes before their part with
-their own results. So a scan sends one element per device, where the compiler by itself gathers the whole axis.
+on its own part. All get the result of each part, which is one element, and combine the results before their part with
+their own. So a scan sends one element per device; the compiler by itself would gather the whole axis.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ def parts_along(array: jax.Array, at: int, name: str) -> tuple[Entry, int]:
     """Return over which mesh axes an axis is split in parts of equal sizes, and how many these are.
 
     Explicit mesh axes are those of the array's type, Auto ones those of the current mapping. There is one part if the
-    axis is whole, does not divide, or its parts have one element.
+    axis is not split, does not divide, or its parts have one element.
     """
     size = array.shape[at]
     mesh = context.context_mesh() or explicit.mesh_of_type(array)
@@ -52,44 +52,37 @@ def in_parts(
 
     Args:
         scan: a function of arrays and a dimension, which scans arrays along it.
-        after: combines the result of what comes before with that of a part; dimension `at` is that of parts.
+        after: combines the result of earlier parts with that of a part; dimension `at` is that of parts.
         arrays: the arrays.
         at: the dimension.
         parts: the number of parts, which divides the dimension.
-        reverse: scan from the end; what comes before is then behind.
+        reverse: scan from the end; earlier parts are then those behind.
 
     Returns:
         The results, as `scan(arrays, at)` gives them, up to rounding.
     """
     own = scan([_divide(array, at, parts) for array in arrays], at + 1)
-    edge = -1
-    if reverse:
-        edge = 0
-    totals: list[jax.Array] = []
-    for result in own:
-        total = lax.index_in_dim(result, edge, at + 1)
-        totals.append(constraints.keep_whole(total, at))
+    # The last element of a scan is the result of its part. These few elements are replicated: each device combines them
+    # all, which takes less time than to send partial results from device to device.
+    edge = 0 if reverse else -1
+    totals = [constraints.keep_whole(lax.index_in_dim(result, edge, at + 1), at) for result in own]
     before = lax.associative_scan(after, totals, reverse=reverse, axis=at)
 
     joined: list[jax.Array] = []
     for result, prefix in zip(own, before, strict=True):
-        # The first part has nothing before it. It gets a result that is dropped, and from elements that are there:
-        # of others, a gradient may not be finite.
+        # The first part has nothing before it. It gets a result that is dropped, computed from real elements: the
+        # gradient of made-up ones, such as zeros, may not be finite.
         shifted = constraints.keep_whole(_shift(prefix, at, reverse), at)
-        # each device takes its own before it is repeated, so that a gradient is summed before it is sent
+        # Each device takes its own prefix before it is repeated, so that a gradient is summed before it is sent.
         shifted = explicit.laid_out_like(shifted, result)
         joined.append(jnp.broadcast_to(shifted, result.shape))
     combined = after(joined, own)
 
     results: list[jax.Array] = []
     for alone, whole in zip(own, combined, strict=True):
-        number = lax.broadcasted_iota(
-            jnp.int32, [1] * at + [parts] + [1] * (alone.ndim - at - 1), at
-        )
-        first = 0
-        if reverse:
-            first = parts - 1
-        chosen = jnp.where(number == first, alone, whole)
+        sizes = [1] * at + [parts] + [1] * (alone.ndim - at - 1)
+        number = lax.broadcasted_iota(jnp.int32, sizes, at)
+        chosen = jnp.where(number == (parts - 1 if reverse else 0), alone, whole)
         results.append(_merge(chosen, at))
     return results
 
@@ -97,16 +90,8 @@ def in_parts(
 def _shift(prefix: jax.Array, at: int, reverse: bool) -> jax.Array:
     """Give each part the result of those before it, and the first one its own."""
     size = prefix.shape[at]
-    if reverse:
-        pieces = [
-            lax.slice_in_dim(prefix, 1, size, axis=at),
-            lax.slice_in_dim(prefix, size - 1, size, axis=at),
-        ]
-    else:
-        pieces = [
-            lax.slice_in_dim(prefix, 0, 1, axis=at),
-            lax.slice_in_dim(prefix, 0, size - 1, axis=at),
-        ]
+    bounds = [(1, size), (size - 1, size)] if reverse else [(0, 1), (0, size - 1)]
+    pieces = [lax.slice_in_dim(prefix, start, stop, axis=at) for start, stop in bounds]
     return lax.concatenate(pieces, at)
 
 

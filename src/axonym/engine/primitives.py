@@ -1,4 +1,4 @@
-"""Arithmetic as the primitives that it consists of, for what programs trace most often.
+"""Internal. Arithmetic as the primitives that it consists of, for the functions that programs trace most often.
 
 JAX traces a jitted function for each shape before it inlines it, and most of `jax.numpy` is jitted, the operators of
 arrays too: 0.3 milliseconds for an addition. The derivative of a loop's step is traced under another mesh than the step
@@ -32,12 +32,14 @@ def _make_binary(primitive: Callable[..., Array], general: Callable[..., Array])
     """
 
     def call(x: Any, y: Any) -> Array:
+        # A complex number makes the result complex, whatever the array is.
         if complex in (x.__class__, y.__class__):
             return general(x, y)
         x_is_number = x.__class__ in _REAL
         like = y if x_is_number else x
         if not jnp.issubdtype(like.dtype, jnp.inexact):
             return general(x, y)
+        # NumPy makes the constant: `jnp.asarray` would trace a conversion.
         if x_is_number:
             return primitive(np.array(x, y.dtype), y)
         if y.__class__ in _REAL:
@@ -54,7 +56,7 @@ subtract = _make_binary(lax.sub, jnp.subtract)
 multiply = _make_binary(lax.mul, jnp.multiply)
 divide = _make_binary(lax.div, jnp.true_divide)
 
-# What stands in for a function of `jax.numpy`.
+# The function that replaces each of these of `jax.numpy`.
 BY_FUNCTION: dict[Any, Binary] = {
     jnp.add: add,
     jnp.subtract: subtract,
@@ -72,16 +74,16 @@ def equal(x: Array, y: Array) -> Array:
 
 def where(condition: Array, x: Array, y: Array | Number) -> Array:
     """Choose elements of `x` where a condition is true, and of `y` elsewhere, as `jnp.where` does."""
-    if not _lies_as(condition, x):
+    if not _has_type_of(condition, x):
         return jnp.where(condition, x, y)
     if isinstance(y, Number):
         return lax.select(condition, x, lax.full_like(x, y))
-    if x.dtype != y.dtype or not _lies_as(y, x):
+    if x.dtype != y.dtype or not _has_type_of(y, x):
         return jnp.where(condition, x, y)
     return lax.select(condition, x, y)
 
 
-def _lies_as(x: Any, y: Any) -> bool:
+def _has_type_of(x: Any, y: Any) -> bool:
     """Return whether arrays have one shape, and on an Explicit mesh one layout."""
     mine, other = jax.typeof(x), jax.typeof(y)
     same: bool = mine.shape == other.shape and mine.sharding == other.sharding
@@ -103,7 +105,7 @@ def mean(x: Array, at: Sequence[int]) -> Array:
 
 
 def largest(x: Array, at: Sequence[int]) -> Array:
-    """Take the largest of floats over dimensions, and keep these with size 1; of none, it is minus infinity."""
+    """Take the largest of floats over dimensions, and keep these with size 1; minus infinity of no elements."""
     dims = _normalize_dims(x, at)
     found = lax.reduce_max(x, dims)
     return lax.expand_dims(lax.max(np.array(-np.inf, x.dtype), found), dims)

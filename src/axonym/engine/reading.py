@@ -1,4 +1,8 @@
-"""Pieces and elements of an array along one dimension, even if it is split over Explicit mesh axes."""
+"""Internal. Pieces and elements of an array along one dimension, even if it is split over Explicit mesh axes.
+
+The steps of an index call it. A piece may be read in shards, by a gather that sends only the piece, or from a gathered
+array: the first way that works is taken.
+"""
 
 import builtins
 import math
@@ -22,6 +26,7 @@ from . import auto
 
 def sliced(array: jax.Array, at: int, start: object, length: int) -> jax.Array:
     """Take a slice, on a mesh with Explicit axes too."""
+    # A traced start may be anywhere, so that devices would have to send.
     known = length == array.shape[at] or isinstance(start, int)
     if known and _stays_split(array, at, length):
         return _slice_dimension(array, at, start, length)
@@ -64,10 +69,8 @@ def _take_one(array: jax.Array, at: int, start: object) -> jax.Array:
 
     entries = list(explicit.read_layout(array))
     entries[at] = ()
-    if isinstance(start, int):
-        begin = jnp.asarray(start)
-    else:
-        begin = fit_start(start, array.shape[at])
+    is_known = isinstance(start, int)
+    begin = jnp.asarray(start) if is_known else fit_start(start, array.shape[at])
     part: jax.Array = auto.local(one, [array, jnp.reshape(begin, 1)], entries)
     return part
 
@@ -75,9 +78,7 @@ def _take_one(array: jax.Array, at: int, start: object) -> jax.Array:
 def take_strided(array: jax.Array, at: int, own: builtins.slice) -> jax.Array:
     """Read a static slice along a dimension, in shards where each device has a part of the result."""
     size = array.shape[at]
-    length = 0
-    if not is_symbolic_dim(size):
-        length = len(range(*own.indices(size)))
+    length = 0 if is_symbolic_dim(size) else len(range(*own.indices(size)))
     if not _stays_split(array, at, length):
         array = auto.whole(array, (at,))
     return array[(*[builtins.slice(None)] * at, own)]
@@ -105,7 +106,7 @@ def _slice_dimension(array: jax.Array, at: int, start: object, length: int) -> j
 
 
 def window(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
-    """Take a piece that may be out of range, where it reads zero.
+    """Take a piece that may be out of range, with zeros for the positions outside.
 
     The nearest piece within the array is cut out and padded with zeros, and the piece is cut from that. This costs
     about as much as `lax.dynamic_slice` alone, in memory and in the backward pass too, unlike a gather.
@@ -119,12 +120,13 @@ def window(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
         data = window(jax.random.key_data(array), at, start, length)
         keys: jax.Array = jax.random.wrap_key_data(data, impl=jax.random.key_impl(array))
         return keys
-    # jnp.clip would trace a nested function
+    # `jnp.clip` would trace a nested function.
     nearest = lax.clamp(like(0, start), start, like(size - present, start))
     array = separate_gradient(array, 1, fits=True)
     piece = lax.dynamic_slice_in_dim(array, nearest, present, at, allow_negative_indices=False)
     around = [(0, 0, 0)] * array.ndim
     around[at] = (length, length, 0)
+    # Padded by its length on both sides, the piece holds each window that begins within reach of it.
     padded = lax.pad(separate_padding(piece), jnp.zeros((), array.dtype), around)
     shifted = lax.clamp(like(0, start), start - nearest + length, like(present + length, start))
     return lax.dynamic_slice_in_dim(padded, shifted, length, at, allow_negative_indices=False)
@@ -151,10 +153,8 @@ def read_locally(
     if not explicit.has_explicit_axes(array):
         # Its gradient comes back with a type.
         array = jax.reshard(array, explicit.sharding_from(array, entries))
-    own: list[object] = list(range(array.ndim - len(names)))
-    for name in names:
-        # An index says where the elements of its axes are.
-        own.append(None if name in indexed else name)
+    # An indexed dimension offers no mesh axes: the indices say where its elements are.
+    own = [*range(array.ndim - len(names)), *(None if name in indexed else name for name in names)]
     offering, arrays = map(list, zip(*indices, (own, array), strict=True))
     anonymous_first = sorted(labels, key=lambda label: isinstance(label, str))
     table = explicit.choose(anonymous_first, offering, arrays, _dividing(sizes))
@@ -169,8 +169,8 @@ def _dividing(sizes: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
     mapped = context.mapped(sizes)
     if mesh is None:
         return mapped
-    for name, entry in tuple(mapped.items()):
-        ways = partition.count_shards(mesh, partition.only(entry, mesh.shape))
-        if sizes[name] % ways:
-            del mapped[name]
-    return mapped
+    counts = {
+        name: partition.count_shards(mesh, partition.only(entry, mesh.shape))
+        for name, entry in mapped.items()
+    }
+    return {name: entry for name, entry in mapped.items() if not sizes[name] % counts[name]}

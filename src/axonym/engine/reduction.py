@@ -1,4 +1,8 @@
-"""Functions that remove axes, perhaps under a mask."""
+"""Internal. Functions that remove axes, perhaps under a mask: sums, means, norms; `ops.reduce` calls it.
+
+`normalization` is the sibling for functions that keep the axes, such as a softmax. The function gets dimensions as
+`axis`, and the mask as `where`, already aligned.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +60,7 @@ def _reduction(
         check_nonempty(function, names, shape, at, keywords)
         if where is None:
             return fn(array, *rest, axis=at, **keywords)
+        # The mask is one more operand: its axes must be axes of the array.
         mask, *numbers = rest
         check_sizes(function, (names, where), (array, mask))
         if jnp.ndim(mask) - len(where) > array.ndim - len(names):
@@ -63,10 +68,7 @@ def _reduction(
         array, mask = align_layouts((names, where), (array, mask), names)
         return fn(array, *numbers, axis=at, where=lined_up(mask, where, names), **keywords)
 
-    target = names
-    if removes:
-        target = plans.without(names, removed)
-    return Kernel(target, body)
+    return Kernel(plans.without(names, removed) if removes else names, body)
 
 
 def _too_large(
@@ -123,8 +125,6 @@ def _over(
         kernel = _reduction(fn, names, key, masked, removes, settings)
     except AxisError as flaw:
         raise with_operands(flaw, fn, (x, where)) from None
-    if numbers:
-        result = run(kernel.call, *arrays, *numbers)
-    else:
-        result = kernel.call(*arrays)
+    # Only numbers move between host and device, so that only they need the care of `run`.
+    result = run(kernel.call, *arrays, *numbers) if numbers else kernel.call(*arrays)
     return wrap(x, result, kernel.names)

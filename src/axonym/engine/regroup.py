@@ -1,4 +1,8 @@
-"""The engine of rearrange, flatten and unflatten: axes are split into pieces, put in order and merged."""
+"""Internal. The engine of rearrange, flatten and unflatten: axes are split into pieces, put in order and merged.
+
+`names.pattern` parses an expression; this module binds it to the names of an array (`regrouping`), and carries it out
+by at most two reshapes and a transpose. Sizes are checked while the kernel is traced.
+"""
 
 import itertools
 import math
@@ -122,7 +126,7 @@ class Regrouping(NamedTuple):
 
     @property
     def is_checked(self) -> bool:
-        """Whether a size is to be checked."""
+        """Whether the expression gives a size, which needs a check."""
         pieces = itertools.chain.from_iterable(source.pieces for source in self.sources)
         sizes = [piece.size for piece in pieces] + [target.size for target in self.targets]
         return bool(self.checked) or any(size is not None for size in sizes)
@@ -136,12 +140,13 @@ def kept_dimensions(shape: Iterable[int]) -> list[Group]:
 def reshape(array: jax.Array, groups: Sequence[Group], names: Names = ()) -> jax.Array:
     """Reshape an array group by group; for messages, pass its names.
 
-    On a mesh with Explicit axes, the mapping lays out the new dimensions that it has, and otherwise the first
-    dimension of a group keeps its mesh axes: an axis whose leading part is sharded splits and merges in place.
+    On a mesh with Explicit axes, new dimensions that the mapping has are sharded by it. Without an entry, the first
+    dimension of a group keeps its mesh axes, so that an axis whose leading part is sharded splits and merges in place.
     """
     shape = tuple(itertools.chain.from_iterable(group.sizes for group in groups))
     if not explicit.has_explicit_axes(array):
         return lax.reshape(array, shape)
+    # JAX reshapes in place only what both layouts split alike, so that the rest is gathered before.
     source, target = _layouts(array, groups)
     wanted = explicit.sharding_from(array, target)
     return lax.reshape(explicit.relayout(array, source, names), shape, out_sharding=wanted)
@@ -156,16 +161,15 @@ def _layouts(
     names = itertools.chain.from_iterable(group.names for group in groups)
     mapping = context.mapped(filter(None, names))
 
-    used: list[str] = []
-    for group, own in zip(groups, owned, strict=True):
-        if group.is_same:
-            used += own[0]
+    # Dimensions that stay have their mesh axes already; new ones claim from the others, first come, first served.
+    pairs = list(zip(groups, owned, strict=True))
+    used = [axis for group, own in pairs if group.is_same for axis in own[0]]
     free = explicit.free_axes(jax.typeof(array).sharding.mesh, used)
 
     source: list[assignment.Entry] = []
     target: list[assignment.Entry] = []
     sizes = iter(array.shape)
-    for group, own in zip(groups, owned, strict=True):
+    for group, own in pairs:
         before = list(itertools.islice(sizes, group.dims))
         if group.is_same:
             source += own
@@ -208,6 +212,7 @@ def _keep_common(
 
 def by_expression(x: Core, text: str, bindings: Mapping[str, object]) -> "NamedArray":
     """Apply `rearrange` with an expression."""
+    # One look-up by text, names and keywords: a repeated expression is neither parsed nor planned.
     (array,), names = x.node
     bound = pattern.bind("rearrange", bindings, sizes=True)
     kernel = checks.planned("rearrange", (x,), _regrouped, text, names, bound)
@@ -275,27 +280,17 @@ def _sizes(
 
 def _size_pieces(size: int, pieces: Sequence[Piece]) -> tuple[int, ...] | None:
     """Return the sizes of the pieces of an axis, one of which may be unknown; None if they do not fit."""
-    sizes: list[int] = []
-    unknown: int | None = None
-    for i, piece in enumerate(pieces):
-        if piece.size is None:
-            unknown = i
-            sizes.append(1)
-        else:
-            sizes.append(piece.size)
+    sizes = [1 if piece.size is None else piece.size for piece in pieces]
+    unknown = next((i for i, piece in enumerate(pieces) if piece.size is None), None)
     known = math.prod(sizes)
     if unknown is not None and known and size % known == 0:
         sizes[unknown] = size // known
         known = math.prod(sizes)
-    if known == size:
-        return tuple(sizes)
-    return None
+    return tuple(sizes) if known == size else None
 
 
 def _spell(piece: Piece) -> str:
-    if piece.size is None:
-        return piece.name
-    return f"{piece.name}={piece.size}"
+    return piece.name if piece.size is None else f"{piece.name}={piece.size}"
 
 
 def _wrong_size(problem: str, text: str, span: Span, facts: str) -> AxisSizeError:
@@ -325,6 +320,7 @@ def regrouping(text: str, names: Names, bindings: Bindings) -> Regrouping:
     plan = Regrouping(left.sources, targets, left.sized)
     _check_all_there(expression, left, plan.order)
 
+    # After the pieces: an axis that appears twice is clearer to report than two axes of one name.
     seen: set[str] = set()
     for target in targets:
         if target.name in seen:
@@ -368,6 +364,7 @@ def _bind_left(expression: Expression, names: Names, table: Mapping[str, Bound])
     whole = {key: value for key, value in table.items() if key not in fresh}
     held = dict(_match_axes(expression, names, whole))
 
+    # Pieces are numbered from left to right over all axes of the array, in the order of the array.
     sources: list[Source] = []
     where: dict[str, int] = {}
     rest: list[int] = []
@@ -392,8 +389,9 @@ def _bind_left(expression: Expression, names: Names, table: Mapping[str, Bound])
 def _match_axes(
     expression: Expression, names: Names, table: Mapping[str, Bound]
 ) -> Iterator[tuple[str, Term]]:
-    """Return each axis that the left side names, with its term."""
+    """Yield each axis that the left side names, with its term."""
     (side,), text = expression.operands, expression.text
+    # Braces find axes by name; a list without them matches by position, as in einops.
     for term in side.terms:
         if term.parts is not None and pattern.has_dots(term.parts):
             raise flaw(PatternError, "... cannot be split", text, term.span)
@@ -416,7 +414,7 @@ def _match_axes(
 
 
 def _check_word(text: str, term: Term, axis: str, names: Names) -> None:
-    """Raise PatternError for a word that is the name of another axis: it was meant as one."""
+    """Raise PatternError for a word that is the name of another axis: the user meant that axis."""
     if term.name in names and term.name != axis:
         meaning = f"stands for {axis!r} by its position"
         problem = f"{term.name!r} is the name of another axis, but {meaning}"
@@ -447,18 +445,17 @@ def _targets(
     table: Mapping[str, Bound],
     sizes: Mapping[str, int | None],
 ) -> Iterator[Target]:
-    """Return each axis of the result; a merged one has the size that its keyword gives."""
+    """Yield each axis of the result; a merged one has the size that its keyword gives."""
     text, terms, flat = expression.text, expression.result.terms, left.flat
     single: dict[Term, int] = {}
     for term in pattern.flat(terms):
         if term.name != DOTS:
             single[term] = _piece(expression, left, table, term)
+    # The dots stand for all pieces that no other term of the result names.
     rest = [piece for piece in left.rest if piece not in single.values()]
 
     def pieces_of(term: Term) -> list[int]:
-        if term.name == DOTS:
-            return rest
-        return [single[term]]
+        return rest if term.name == DOTS else [single[term]]
 
     for term in terms:
         if term.parts is None:

@@ -1,4 +1,4 @@
-"""Square roots of sums of squares, as in deviations and norms: the gradient is defined at zero."""
+"""Internal. Square roots of sums of squares, for deviations and norms: the gradient is defined at zero."""
 
 import jax
 import jax.numpy as jnp

@@ -1,7 +1,7 @@
-"""Writing by an index by name, the counterpart of `reading`.
+"""Internal. Writing by an index by name, the counterpart of `position.reading`.
 
-A box of ints and slices is written by `lax.dynamic_update_slice`, which compiles once for all starts; everything else
-is a scatter.
+`ops.update` calls it for each method of `x.at[...]`. A box of ints and slices is written by `lax.dynamic_update_slice`,
+which compiles once for all starts; everything else is a scatter.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def on_mesh(array: jax.Array) -> jax.Array:
-    """Lay out an array that was made outside a mesh with Explicit axes like the blocks written to it."""
+    """Replicate an array that was made outside a mesh with Explicit axes, so that it has the type of updates to it."""
     mesh = context.context_mesh()
     if mesh is None or not modes.has_explicit(mesh) or explicit.has_explicit_axes(array):
         return array
@@ -63,7 +63,7 @@ BLOCKWISE: Mapping[str, Callable[..., Any]] = {
     "min": jnp.minimum,
     "max": jnp.maximum,
 }
-"""What each method of `x.at[...]` does to a block of the array."""
+"""The function that each method of `x.at[...]` applies to a block of the array."""
 
 SCATTERS: Mapping[str, Callable[..., jax.Array]] = {
     "set": lax.scatter,
@@ -73,7 +73,7 @@ SCATTERS: Mapping[str, Callable[..., jax.Array]] = {
     "min": lax.scatter_min,
     "max": lax.scatter_max,
 }
-"""What each does to single elements; the others are made of "multiply"."""
+"""The scatter of each method for single elements; the others are made of "multiply"."""
 
 
 def is_box(steps: Sequence[Step]) -> bool:
@@ -93,7 +93,7 @@ class Write(NamedTuple):
     reach: Reach
 
     @property
-    def boxed(self) -> bool:
+    def is_boxed(self) -> bool:
         """Whether the index is a box: ints and slices, all in range."""
         return is_box(self.steps)
 
@@ -109,9 +109,7 @@ class Write(NamedTuple):
         given = plans.union_of(step.axes for step in gathers_in(self.steps))
         kept = plans.without(self.names, axes_of_steps(self.steps))
         shared = plans.shared(kept, given)
-        if len(shared) == len(given):
-            return shared
-        return ()
+        return shared if len(shared) == len(given) else ()
 
     @property
     def target(self) -> Names:
@@ -128,12 +126,10 @@ def write(
     update: Payload,
     reach: Reach,
 ) -> "NamedArray":
-    """Write to what an index selects."""
+    """Write to the elements at an index."""
     (array,), names = x.node
     value = payload(function, update)
-    own: Names | None = None
-    if isinstance(update, Core):
-        own = update.node[1]
+    own: Names | None = update.node[1] if isinstance(update, Core) else None
     steps, arguments = make_slices_static(steps, arguments)
     kernel = checks.planned(
         function, (x,), writing, Write(function, names, steps, operation, own, reach)
@@ -151,25 +147,21 @@ def make_slices_static(
     """Unless an index is a box, make the starts of its slices static, as a positional index requires."""
     if is_box(steps):
         return steps, arguments
-    static: list[Step] = []
-    rest: list[Payload] = []
-    for step, argument in zip(steps, arguments, strict=True):
-        if isinstance(step, Slice):
-            static.append(Strided(step.name, argument, argument + step.length, 1))
-            rest.append(0)
-        else:
-            static.append(step)
-            rest.append(argument)
-    return tuple(static), rest
+    pairs = [
+        (Strided(step.name, argument, argument + step.length, 1), 0)
+        if isinstance(step, Slice)
+        else (step, argument)
+        for step, argument in zip(steps, arguments, strict=True)
+    ]
+    return tuple(step for step, _ in pairs), [argument for _, argument in pairs]
 
 
 @up_to_renaming("plan")
 def writing(plan: Write) -> kernels.Kernel:
-    """Make the kernel that writes to what an index selects."""
-    into = _into_elements
-    if plan.boxed:
-        into = _into_box
-    plan.target  # noqa: B018  # here, for what is wrong about names is to come out before any array is looked at
+    """Make the kernel that writes to the elements at an index."""
+    into = _into_box if plan.is_boxed else _into_elements
+    # Here, so that errors about names are raised before any array is looked at.
+    plan.target  # noqa: B018
 
     def body(array: Payload, update: Payload, *arguments: Any) -> Any:
         shape_of(plan.function, array, plan.names)
@@ -181,11 +173,12 @@ def writing(plan: Write) -> kernels.Kernel:
             found = [table.get(i, argument) for i, argument in enumerate(arguments)]
             result = into(plan, array, update, found)
             if (
-                plan.boxed
+                plan.is_boxed
                 or plan.operation not in ("max", "min")
                 or not may_lose_nan(array, range(array.ndim))
             ):
                 return result
+            # The compiler may drop NaN in these scatters: a second one finds the places that have it.
             marks = into(plan._replace(operation="max"), _nans(array), _nans(update), found)
             return jnp.where(marks > 0, jnp.nan, result)
 
@@ -206,21 +199,21 @@ def _into_box(
     for step, argument in zip(plan.steps, arguments, strict=True):
         at = anonymous + plan.names.index(step.name)
         starts[at] = argument
-        lengths[at] = 1
-        if isinstance(step, Slice):
-            lengths[at] = step.length
+        lengths[at] = step.length if isinstance(step, Slice) else 1
         if removes(step):
             dropped.append(at)
     sizes = sizes_of(plan.names, lengths)
     update = _fit_update(plan, update, array, (*range(anonymous), *target), sizes)
     if 0 in lengths:
         return array
+    # An axis that an int selects is one element of the block, and the update lacks it.
     if dropped and jnp.ndim(update):
         update = lax.expand_dims(update, plans.shifted(dropped, -array.ndim))
     update = jnp.asarray(update)
     if update.dtype != array.dtype:
         update = update.astype(array.dtype)
     apply = BLOCKWISE[plan.operation]
+    # From the cheapest on: the whole array needs no block, and "set" reads none.
     if lengths == list(array.shape):
         whole: jax.Array = apply(array, update)
         return whole
@@ -258,6 +251,7 @@ def _into_elements(
 def _scatter(plan: Write, array: jax.Array, update: Payload, position: Position) -> jax.Array:
     if plan.batch:
         return _in_batches(plan, plan.operation, array, update, position)
+    # Without index arrays, no element is selected twice, unless positions are clipped to the same place.
     once = plan.reach.mode != "clip" and not gathers_in(plan.steps)
     at, mode = position.dims, plan.reach.mode
     more = uneven_scatters.count_missing(array, uneven_scatters.broadcast_shape(at))
@@ -280,12 +274,13 @@ def _scatter(plan: Write, array: jax.Array, update: Payload, position: Position)
 def _lengthen(update: Payload, position: Position, more: Mapping[str, int]) -> Payload:
     """Give an update as many positions as its index has, where it is not broadcast."""
     array = jnp.asarray(update)
-    dims: list[int] = []
-    for dim, label in enumerate(reversed(position.labels), start=1):
-        is_own = dim <= array.ndim and label in more
-        if is_own and array.shape[-dim] == position.sizes[str(label)]:
-            dims.append(array.ndim - dim)
+    # Labels are those of the result, and an update may lack the first ones.
     labels = position.labels[len(position.labels) - array.ndim :]
+    dims = [
+        at
+        for at, label in enumerate(labels)
+        if label in more and array.shape[at] == position.sizes[str(label)]
+    ]
     return uneven_scatters.extend(array, dims, [more[str(labels[dim])] for dim in dims])
 
 
@@ -303,7 +298,7 @@ def _in_batches(
         return result
     own: tuple[object, ...] = (*range(array.ndim - len(plan.names)), *plan.names)
     sizes = dict(zip(own, array.shape, strict=True)) | position.sizes
-    at = tuple(position.indexed)
+    at = tuple(position.array_dims)
     numbers = lax.ScatterDimensionNumbers(
         update_window_dims=tuple(
             i for i, label in enumerate(position.labels) if label not in position.union
@@ -317,13 +312,13 @@ def _in_batches(
     places: list[jax.Array] = []
     for i in at:
         place = position.dims[i]
+        # The primitive takes negative numbers for out of range.
         if plan.reach.wraps and not isinstance(place, int):
             place = lax.select(place < 0, place + array.shape[i], place)
         places.append(jnp.broadcast_to(place, extents))
-    # Promoted like this even with strict dtype promotion.
-    dtype: type[np.signedinteger] = np.int32
-    if any(place.dtype.itemsize > 4 for place in places):
-        dtype = np.int64
+    # By hand, since JAX may be told to promote nothing.
+    is_wide = any(place.dtype.itemsize > 4 for place in places)
+    dtype: type[np.signedinteger] = np.int64 if is_wide else np.int32
     indices = jnp.stack(places, axis=-1, dtype=dtype)
     update = jnp.broadcast_to(update, plans.values_at(sizes, position.labels))
     if update.dtype != array.dtype:

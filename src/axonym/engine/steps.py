@@ -1,4 +1,4 @@
-"""The steps of an index by name: what it does along each axis that it mentions.
+"""Internal. The steps of an index by name: one for each axis that it mentions.
 
 An index is a tuple of steps, each with an argument. A step is static, and part of the key of a kernel; its argument may
 be traced. Reads and writes use the same steps, so that they always select the same elements.
@@ -31,7 +31,7 @@ from .operands import integers, listed
 from .reading import at_start, sliced, take_strided, window
 
 Item: TypeAlias = Mapping[Any, Any] | tuple[Any, ...] | EllipsisType
-"""What stands in the brackets of `x[...]`: axes to selectors, or pairs of an axis and a selector."""
+"""The contents of the brackets of `x[...]`: axes to selectors, or pairs of an axis and a selector."""
 
 Argument: TypeAlias = int | jax.Array | NDArray[np.generic]
 
@@ -122,7 +122,7 @@ class Gather(NamedTuple):
 
 
 Step: TypeAlias = Int | Traced | Slice | Strided | Window | Gather
-"""What an index does along one axis, `name`."""
+"""The part of an index for one axis, `name`."""
 
 
 def removes(step: Step) -> bool:
@@ -145,7 +145,24 @@ def gathers_in(steps: Iterable[Step]) -> list[Gather]:
 
 
 def selectors_of(function: str, x: Core, item: Item) -> Mapping[AxisSelector, Any]:
-    """Parse the contents of brackets: a dict, or pairs of an axis and a selector."""
+    """Parse the contents of brackets: a dict, or pairs of an axis and a selector.
+
+    Args:
+        function: what the user called, for errors.
+        x: the array, for errors.
+        item: the contents.
+
+    Returns:
+        Selectors by axis, an `Axis` or a name.
+
+    Raises:
+        OperandError: if it is neither.
+
+    Examples:
+        >>> from axonym.engine import selectors_of
+        >>> selectors_of("getitem", axn.zeros({"batch": 2}), ("batch", 0))
+        {'batch': 0}
+    """
     if isinstance(item, Mapping):
         return item
     if item is ...:
@@ -183,6 +200,7 @@ def steps_of(
         raise OperandError(message(function, problem, f"array has: {facts(x)}", hint=hint))
     (array,), names = x.node
     shape = shape_of(function, array, names)
+    # Parsed together, so that an axis that is selected twice is found.
     given = selection(tuple(selectors), function)
     sizes = sizes_of(names, shape)
     steps: list[Step] = []
@@ -208,13 +226,11 @@ def _step(
         return _window_step(function, x, name, size, selector)
     indices, axes = _index_array(function, name, selector)
     _check_indices(function, name, indices, axes)
-    if axes:
-        return Gather(name, axes), indices
-    return Traced(name), indices
+    return (Gather(name, axes) if axes else Traced(name)), indices
 
 
 def is_int(value: object) -> TypeGuard[int | np.integer[Any]]:
-    """Return whether this is an integer of Python or NumPy, which a bool is not."""
+    """Return whether a value is an integer of Python or NumPy, which a bool is not."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
@@ -242,9 +258,7 @@ def _slice_step(function: str, name: str, size: int, selector: builtins.slice) -
 
 
 def _convert_bound(bound: Any) -> int | None:
-    if bound is None:
-        return None
-    return operator.index(bound)
+    return None if bound is None else operator.index(bound)
 
 
 def step_of_range(name: str, positions: range) -> tuple[Step, int]:
@@ -253,9 +267,8 @@ def step_of_range(name: str, positions: range) -> tuple[Step, int]:
         return Slice(name, len(positions)), positions.start
     if not positions:
         return Slice(name, 0), 0
-    stop: int | None = positions.stop
-    if positions.stop < 0:  # it would count from the end
-        stop = None
+    # A negative stop would count from the end.
+    stop = None if positions.stop < 0 else positions.stop
     return Strided(name, positions.start, stop, positions.step), 0
 
 
@@ -266,6 +279,7 @@ def _window_step(
     start = _start(function, name, selector.start)
     if not isinstance(start, int):
         return Window(name, length), start
+    # A start that is known and fits makes a slice, which compiles once for all starts.
     room = size - length
     if not is_symbolic_dim(room) and 0 <= start <= room:
         return Slice(name, length), start
@@ -308,16 +322,14 @@ def _index_array(function: str, name: str, selector: Any) -> tuple[Any, Names]:
         problem = f"the index over {name!r} has shape {tuple(indices.shape)}, but no names"
         hint = 'name them: axn.named(index, ("a", "b"))'
         raise OperandError(message(function, problem, hint=hint))
-    if not indices.ndim:
-        return indices, ()
-    return indices, (name,)
+    return indices, (name,) if indices.ndim else ()
 
 
 def _convert_list(function: str, name: str, selector: Sequence[Payload]) -> Any:
     """Convert a list of integers, some of which may be traced, to an array."""
     try:
         return listed(selector)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError):  # a tracer among them, or no integers at all
         pass
     try:
         return jnp.asarray(list(map(payload_of, selector)))
@@ -342,9 +354,7 @@ def normalize_indices(
     shape_of(function, indices, axes)
     _check_indices(function, name, indices, axes)
     positions = widened(indices)
-    if mode == "wrap":
-        return jnp.remainder(positions, size)
-    return positions
+    return jnp.remainder(positions, size) if mode == "wrap" else positions
 
 
 def check_range(
@@ -358,9 +368,8 @@ def check_range(
         is_known = isinstance(argument, int) or isinstance(step, Int | Slice | Strided)
         if not is_known and current_report() is not None:
             size = size_of(function, x, step.name)
-            least = -size
-            if isinstance(step, Window):
-                least = 1 - step.length
+            # A window may begin before the array, if it reaches into it.
+            least = 1 - step.length if isinstance(step, Window) else -size
             room, held = f"{step.name}={size}", f"array has: {facts(x)}"
             expect(function, "index", argument, least, size - 1, held, room=room)
 
@@ -369,6 +378,7 @@ def _check_known(function: str, x: Core, name: str, indices: NDArray[Any]) -> No
     size = size_of(function, x, name)
     if is_symbolic_dim(size) or not indices.size:
         return
+    # If there is a wrong one, the smallest or the largest is wrong.
     for at in (indices.min(), indices.max()):
         if not -size <= at < size:
             raise _out_of_range(function, x, name, size, int(at))

@@ -119,7 +119,7 @@ def _vmap(
         return jax.vmap(called, in_axes=(None, *dims), axis_size=size, spmd_axis_name=mesh_axes)
 
     @functools.wraps(fn)
-    def mapped(*positional: object, **keyword: object) -> Any:
+    def call_mapped(*positional: object, **keyword: object) -> Any:
         dims: list[object] | None = None
         if args or kwargs:
             given = _list_settings(positional, keyword, parameters, default, args, kwargs)
@@ -141,7 +141,7 @@ def _vmap(
         moved = dimension_placed("vmap", name, out_axis)
         return skeleton.fill(arrays, name=placed, plain=moved)
 
-    return mapped
+    return call_mapped
 
 
 def _call_batched(make_batched: Callable[..., Mapped], name: str, arguments: Arguments) -> Parts:
