@@ -58,6 +58,7 @@ class Case:
     kind: str
     one_sided: bool = False
     stored: dict[str, Any] | None = None  # otherwise as it is computed
+    masked: axn.NamedArray | None = None  # which tokens there are
 
 
 Long = S.resize(6)
@@ -69,14 +70,17 @@ def inputs(case: Case) -> tuple[nn.MixtureOfExperts, axn.NamedArray]:
     model = halved(model)
     if case.one_sided:
         model = eqx.tree_at(lambda model: model.router.weight.array, model, jnp.zeros((4, 8)))
-    return model, halved(draw(B, Long, E))
+    x = halved(draw(B, Long, E))
+    if case.masked is not None:  # what is elsewhere may be anything
+        x = axn.where(case.masked, x, np.nan)
+    return model, x
 
 
-def run(both: Any) -> Any:
+def run(both: Any, where: axn.NamedArray | None = None) -> Any:
     """Return result and statistics, and gradients by the layer and the tokens."""
 
     def loss(both: Any) -> Any:
-        y, routing = both[0](both[1])
+        y, routing = both[0](both[1], where=where)
         total = axn.sin(y).sum() + routing.load_balance + routing.router_z
         return total.scalar(), (y, routing)
 
@@ -89,11 +93,14 @@ def on_mesh(case: Case, mesh: jax.sharding.Mesh) -> tuple[Any, str]:
     model, x = inputs(case)
     with axn.set_mesh(mesh):
         given = axn.shard(model, case.stored or case.mapping, strict=False), axn.shard(x, case.mapping, strict=False)
-        program = axn.named_jit(run, case.mapping, strict=False).lower(given).compile()
-        return program(given), program.as_text()
+        given = given, axn.shard(case.masked, case.mapping, strict=False)
+        program = axn.named_jit(run, case.mapping, strict=False).lower(*given).compile()
+        return program(*given), program.as_text()
 
 
-def all_experts(model: nn.MixtureOfExperts, x: jax.Array, numbers: np.ndarray, kept: np.ndarray) -> Any:
+def all_experts(
+    model: nn.MixtureOfExperts, x: jax.Array, numbers: np.ndarray, kept: np.ndarray, real: np.ndarray
+) -> Any:
     """Apply all experts to all tokens, and keep what the router chose; return also which choices were dropped."""
     rows = x.reshape(-1, 4)
     scores = rows @ model.router.weight.array
@@ -101,20 +108,20 @@ def all_experts(model: nn.MixtureOfExperts, x: jax.Array, numbers: np.ndarray, k
     _, chosen = jax.lax.top_k(probabilities, 2)
     weights = jnp.take_along_axis(probabilities, chosen, 1)
     weights = weights / weights.sum(1, keepdims=True)
-    of_expert = jnp.einsum("tc,tce->te", weights * kept, jax.nn.one_hot(chosen, 8))
+    of_expert = jnp.einsum("tc,tce->te", weights * kept * real[:, None], jax.nn.one_hot(chosen, 8))
 
     def layer(own: Any, rows: jax.Array, spelled: str) -> jax.Array:
         return jnp.einsum(spelled, rows, own.weight.array) + own.bias.array[:, None]
 
     inner = layer(model.up, rows, "td,edm->etm") * jax.nn.silu(layer(model.gate, rows, "td,edm->etm"))
     y = jnp.einsum("te,etd->td", of_expert, layer(model.down, inner, "etm,emd->etd"))
-    load = np.bincount(numbers.ravel(), minlength=8) / chosen.size
+    load = np.bincount(numbers[real].ravel(), minlength=8) / numbers[real].size
     z = jax.nn.logsumexp(scores, axis=1)
-    losses = 8 * (load * probabilities.mean(0)).sum() + (z * z).mean()
-    return jnp.sin(y).sum() + losses, (y.reshape(x.shape), load, 1 - kept.mean())
+    losses = 8 * (load * probabilities[real].mean(0)).sum() + (z * z)[real].mean()
+    return jnp.sin(y).sum() + losses, (y.reshape(x.shape), load, 1 - kept[real].mean())
 
 
-def kept_choices(case: Case, chosen: np.ndarray) -> np.ndarray:
+def kept_choices(case: Case, chosen: np.ndarray, real: np.ndarray) -> np.ndarray:
     """Tell which choices an expert takes: first choices before second ones, and earlier tokens before later ones."""
     factor, tokens = case.options.get("capacity_factor"), case.options.get("tokens")
     kept = np.ones(chosen.shape)
@@ -128,16 +135,19 @@ def kept_choices(case: Case, chosen: np.ndarray) -> np.ndarray:
         for token in range(len(chosen)):
             queue = token // size, int(chosen[token, choice])
             kept[token, choice] = taken.get(queue, 0) < capacity
-            taken[queue] = taken.get(queue, 0) + 1
+            taken[queue] = taken.get(queue, 0) + real[token]
     return kept
 
 
 def check(case: Case, found: Any) -> None:
     """Compare results, statistics and gradients with those of all experts on one device, to 1e-6 of the largest."""
     model, x = inputs(case)
+    real = np.ones(B.size * Long.size, bool)
+    if case.masked is not None:
+        real, x = np.asarray(case.masked.broadcast_axis(x.axes[:2]).array).ravel(), axn.where(case.masked, x, 0)
     numbers = choices(model, x)
     (y, routing), gradients = found
-    by_hand = functools.partial(all_experts, numbers=numbers, kept=kept_choices(case, numbers))
+    by_hand = functools.partial(all_experts, numbers=numbers, kept=kept_choices(case, numbers, real), real=real)
     differentiated = jax.jit(jax.value_and_grad(by_hand, (0, 1), has_aux=True))
     (_, (theirs, load, dropped)), others = differentiated(model, x.array)
     near(y.rearrange(x.names).array, theirs)

@@ -10,6 +10,7 @@ from jax import lax
 from ...array import NamedArray, named
 from ...faults import narrow_sums
 from ...layout.assignment import Entry
+from ...ops.logical import logical_and
 from ...ops.where import where
 from ..settings import activated
 from .blocks import by_blocks
@@ -49,7 +50,8 @@ def on_device(
         y = by_sorting(layout, apply, experts, (x, gates, number), Local)
     else:
         queues = queues_of(layout, chosen, All)
-        dropped = queues.place >= layout.capacity
+        # A choice of no expert, at a masked position, has no place.
+        dropped = logical_and(queues.place >= layout.capacity, chosen < All.size)
         if layout.queued:
             nowhere = layout.count(layout.shared) * Local.size
             number = where(dropped, nowhere, number)

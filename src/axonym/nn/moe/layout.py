@@ -16,6 +16,7 @@ from ...layout.assignment import AxisMapping, Entry, MeshLike
 from ...layout.context import context_mesh, current_mapping, taken_axes
 from ...layout.scope import current_scope
 from ...names.plans import Names
+from ...ops.logical import logical_and
 from ...ops.where import where
 from ...partitioning.addresses import manual_axes
 from .linear import MoELinear
@@ -98,11 +99,10 @@ class TokenLayout:
         local, sizes = self.local_experts(Experts).size, dict(self.ways)
         zeros, places = _places(chosen // local, self.experts, sizes)
         device = _number(zeros, places, self.shared, sizes)
-        number = device * local + chosen % local
+        is_reached = chosen < Experts.size
         for axis in self.alone:
-            is_own = places[axis] == lax.axis_index(axis)
-            number = where(is_own, number, self.count(self.shared) * local)
-        return number
+            is_reached = logical_and(is_reached, places[axis] == lax.axis_index(axis))
+        return where(is_reached, device * local + chosen % local, self.count(self.shared) * local)
 
     def reached(self, Experts: Axis) -> NamedArray:
         """List the experts of each device that tokens are sent to, in the order of their numbers, {DEVICE, Experts}."""

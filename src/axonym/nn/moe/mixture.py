@@ -8,21 +8,24 @@ from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 
 from ...array import NamedArray
 from ...axis import Axis, AxisSelection, names_in, selection, sized
+from ...core import Core, facts
 from ...create import one_hot, zeros
 from ...dtypes import at_least_float32
 from ...engine import checks
-from ...errors import ArgumentError, message
+from ...errors import ArgumentError, OperandError, message
 from ...faults.split_sorts import gathers_top_k
 from ...layout.context import taken_axes, unmapped
 from ...names import plans
 from ...ops.contract import dot
+from ...ops.elementwise import maximum
 from ...ops.reduce import logsumexp
 from ...ops.softmax import softmax
 from ...ops.sorting import argsort, top_k
-from ...ops.where import where
+from ...ops.where import where as select
 from ...partitioning.addresses import is_checked, mesh_axes_of
 from ...partitioning.collectives import all_gather
 from ...partitioning.shard import auto_sharded
@@ -184,12 +187,16 @@ class MixtureOfExperts(Layer):
         return self.up.Experts
 
     def __call__(
-        self, x: NamedArray, *, key: jax.Array | None = None
+        self, x: NamedArray, *, where: NamedArray | None = None, key: jax.Array | None = None
     ) -> tuple[NamedArray, Routing]:
         """Apply the layer; the router computes in float32 or wider.
 
         Args:
             x: axes {Embed, ...}; all but `Embed` are axes of tokens.
+            where: booleans, axes among those of tokens: which tokens there are. The others, such as padding, take no
+                expert and no capacity, have no part in losses and statistics, and have zeros as result. What they hold,
+                even NaN, changes nothing else, and no gradient. The capacity itself goes by the number of all
+                positions, since it is a size of arrays.
             key: not used; every layer takes one.
 
         Returns:
@@ -198,30 +205,49 @@ class MixtureOfExperts(Layer):
         Raises:
             AxisNotFoundError: if `x` lacks `Embed`, or one of `tokens`.
             AxisClashError: if `x` has the axis of experts or the hidden one.
+            OperandError: if `where` is no array of booleans, or has an axis that tokens lack.
             ShardingError: if tokens and the hidden axis are mapped to one mesh axis.
+
+        Examples:
+            >>> Pos, Embed, Experts = axn.make_axes(pos=3, embed=2, experts=4)
+            >>> moe = axn.nn.MixtureOfExperts.init(Embed, Experts, 8, top_k=2, key=jax.random.key(0))
+            >>> y, routing = moe(axn.ones((Pos, Embed)), where=axn.named([True, True, False], Pos))
+            >>> y["pos", 2].tolist()
+            [0.0, 0.0]
         """
-        self._check(x)
-        anonymous = [f"anonymous {i}" for i in range(x.array.ndim - len(x.names))]
+        self._check(x, where)
+        anonymous = [f"anonymous {i}" for i in range(_count_anonymous(x))]
         if anonymous:
-            y, routing = self(x.tag(*anonymous))
+            if where is not None:
+                where = where.tag(*anonymous[len(anonymous) - _count_anonymous(where) :])
+            y, routing = self(x.tag(*anonymous), where=where)
             return y.untag(*anonymous), routing
         if len(x.names) == 1:
-            y, routing = self(x.broadcast_axis(Axis(TOKEN, 1)))
+            y, routing = self(x.broadcast_axis(Axis(TOKEN, 1)), where=where)
             return y.squeeze(TOKEN), routing
 
+        if where is not None:
+            # A gradient multiplies what is there by zero, which would not remove NaN.
+            x = select(where, x, 0)
         Router = self.router.Out[0]
         wide = at_least_float32(x.dtype)
         router = widened_layer(self._whole_router(), wide)
         # Each device has all scores of its tokens, which it sorts.
         with unmapped((Router.name,)):
             scores = router(x.astype(wide))
-        probabilities = softmax(scores, Router.name)
-        gates, chosen = self._chosen(probabilities)
-
-        load = one_hot(chosen, Router).mean(chosen.names)
-        mean = probabilities.mean(plans.without(scores.names, (Router.name,)))
-        balance = dot(load, mean, axis=Router.name)
-        z = logsumexp(scores, Router.name)
+            probabilities = softmax(scores, Router.name)
+            gates, chosen = self._chosen(probabilities)
+            if where is not None:
+                chosen = select(where, chosen, Router.size)  # beyond the last expert
+            # Counts of choices give the number of tokens, too, which needs no collective of its own.
+            counts = one_hot(chosen, Router).sum(chosen.names)
+            choices = maximum(counts.sum(), 1)
+            count = choices / self.top_k
+            over = plans.without(scores.names, (Router.name,))
+            mean = probabilities.sum(over, where=where) / count
+            load = counts / choices
+            balance = dot(load, mean, axis=Router.name)
+            z = logsumexp(scores, Router.name)
 
         if self.normalize:
             gates = gates / gates.sum(CHOICE)
@@ -229,16 +255,31 @@ class MixtureOfExperts(Layer):
 
         routing = Routing(
             load_balance=balance * Router.size,
-            router_z=(z * z).mean(),
-            load=load.rename({Router.name: self.Experts.name}),
-            dropped=dropped,
+            router_z=(z * z).sum(where=where) / count,
+            load=auto_sharded(load.rename({Router.name: self.Experts.name})),
+            dropped=dropped / choices,
         )
         return auto_sharded(y.rearrange(x.names)).astype(x.dtype), routing
 
-    def _check(self, x: NamedArray) -> None:
+    def _check(self, x: NamedArray, where: NamedArray | None) -> None:
+        function = "MixtureOfExperts"
         added = (self.Experts, *self.router.Out, self.up.Out)
-        check_input("MixtureOfExperts", x, (self.up.In, *self.fixed), added)
-        checks.require("MixtureOfExperts", x, self.tokens or (), "input", role=" of tokens")
+        check_input(function, x, (self.up.In, *self.fixed), added)
+        checks.require(function, x, self.tokens or (), "input", role=" of tokens")
+        if where is None:
+            return
+        if not isinstance(where, Core):
+            raise checks.unnamed(function, where)
+        held = f"where has: {facts(where)}", f"input has: {facts(x)}"
+        if where.dtype != jnp.bool_:
+            problem = f"where must be booleans, not {where.dtype}"
+            raise OperandError(message(function, problem, *held))
+        for name in plans.without(where.names, plans.without(x.names, (self.up.In.name,))):
+            problem = f"where has axis {name!r}, which is no axis of tokens"
+            raise OperandError(message(function, problem, *held))
+        if _count_anonymous(where) > _count_anonymous(x):
+            problem = "where has more anonymous dimensions than the input"
+            raise OperandError(message(function, problem, *held, hint="name them: where.tag(...)"))
 
     def _whole_router(self) -> Linear:
         """Return the router, gathered inside of a `shard_map` where it is split like the experts."""
@@ -259,12 +300,14 @@ class MixtureOfExperts(Layer):
             return top_k(probabilities, Router.name, self.top_k, CHOICE)
         order = argsort(-probabilities, Router.name)
         chosen = order[Router.name, : self.top_k].rename({Router.name: CHOICE})
-        return where(one_hot(chosen, Router, dtype=bool), probabilities, 0).sum(Router.name), chosen
+        return select(one_hot(chosen, Router, dtype=bool), probabilities, 0).sum(
+            Router.name
+        ), chosen
 
     def _dispatched(
         self, x: NamedArray, gates: NamedArray, chosen: NamedArray
     ) -> tuple[NamedArray, NamedArray]:
-        """Apply the chosen experts to each token; return the share of choices that were dropped, too."""
+        """Apply the chosen experts to each token; return how many choices were dropped, too."""
         capacity = None
         if self.capacity_factor is not None:
             capacity = self._capacity
@@ -282,7 +325,7 @@ class MixtureOfExperts(Layer):
         y, dropped = gathered(run, (x, gates, chosen), experts, keep=is_costly)
         if dropped is None:
             return y, zeros(())
-        return y, dropped.mean()
+        return y, dropped.sum()
 
     def _capacity(self, count: int) -> int:
         """Return how many of so many competing tokens an expert takes."""
@@ -291,6 +334,10 @@ class MixtureOfExperts(Layer):
         if share >= 1:
             return count
         return -(-count * share.numerator // share.denominator)
+
+
+def _count_anonymous(x: NamedArray) -> int:
+    return x.array.ndim - len(x.names)
 
 
 def _checked_top_k(top_k: int, Experts: Axis) -> int:
