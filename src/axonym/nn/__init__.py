@@ -33,6 +33,7 @@ else:
     from .mlp import *
     from .moe.linear import *
     from .moe.mixture import *
+    from .moe.routing import *
     from .norm import *
     from .pool import *
     from .recompute import *

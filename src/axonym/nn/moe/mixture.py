@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import equinox as eqx
 import jax
@@ -13,21 +13,15 @@ import jax.numpy as jnp
 from ...array import NamedArray
 from ...axis import Axis, AxisSelection, names_in, selection, sized
 from ...core import Core, facts
-from ...create import one_hot, zeros
+from ...create import zeros
 from ...dtypes import at_least_float32
 from ...engine import checks
 from ...errors import ArgumentError, OperandError, message
-from ...faults.split_sorts import gathers_top_k
 from ...layout.context import taken_axes, unmapped
 from ...names import plans
-from ...ops.contract import dot
-from ...ops.elementwise import maximum
-from ...ops.reduce import logsumexp
-from ...ops.softmax import softmax
-from ...ops.sorting import argsort, top_k
 from ...ops.where import where as select
 from ...partitioning.addresses import is_checked, mesh_axes_of
-from ...partitioning.collectives import all_gather
+from ...partitioning.collectives import all_gather, psum
 from ...partitioning.shard import auto_sharded
 from ...partitioning.shard_map import shard_map
 from ..activation import silu
@@ -35,34 +29,16 @@ from ..initializer import Initializer
 from ..inputs import check_input, with_sizes
 from ..layer import Layer
 from ..linear import Linear
+from ..mlp import MLP, GatedMLP
 from ..settings import as_axis, check_activation, integer
-from ..weights import gathered, widened_layer
+from ..weights import gathered, made_if, widened_layer
 from .device import is_costly, on_device
 from .layout import CHOICE, TOKEN, laid_out
 from .linear import MoELinear
 from .nested import in_two_maps
+from .routing import WEIGHINGS, Routing, choose_experts, normalize_weights, report_routing
 
-__all__ = ["MixtureOfExperts", "Routing"]
-
-
-class Routing(NamedTuple):
-    """Auxiliary losses of a router, to add to the training loss, and statistics to monitor.
-
-    Attributes:
-        load_balance: the number of experts times the sum over experts of share of choices times mean probability; one
-            if all experts have the same load.
-        router_z: the mean square of the log-sum-exp of the router's logits.
-        load: the share of choices that fell on each expert, axes {Experts}.
-        dropped: the share of choices that were dropped for lack of capacity.
-
-    Reference:
-        Fedus, Zoph, Shazeer (2021), Switch transformers, eq. 4; Zoph et al. (2022), ST-MoE, eq. 5.
-    """
-
-    load_balance: NamedArray
-    router_z: NamedArray
-    load: NamedArray
-    dropped: NamedArray
+__all__ = ["MixtureOfExperts"]
 
 
 class MixtureOfExperts(Layer):
@@ -84,10 +60,23 @@ class MixtureOfExperts(Layer):
         tokens: the axes of tokens that compete for capacity; None for all.
         normalize: whether the weights of a token's experts sum to one.
         fixed: those of `tokens` that were given as `Axis`, whose sizes inputs must have.
+        weighing: how scores become weights.
+        scale: a factor of the weights.
+        groups: the number of groups of experts, and from how many of them a token chooses; None for no groups.
+        choice_bias: added to weights for the choice alone, axes {Experts}, or None.
+        shared: the layer that all tokens go through, or None.
 
     Reference:
         Shazeer et al. (2017), Outrageously large neural networks; Lepikhin et al. (2020), GShard, for the capacity;
-        Gale et al. (2022), MegaBlocks, for the sorted form.
+        Gale et al. (2022), MegaBlocks, for the sorted form; DeepSeek-AI (2024), DeepSeek-V3 technical report, section
+        2.1.2, for sigmoids, groups, the bias and shared experts.
+
+    Examples:
+        >>> Batch, Embed, Experts = axn.make_axes(batch=2, embed=4, experts=3)
+        >>> moe = axn.nn.MixtureOfExperts.init(Embed, Experts, 8, top_k=2, key=jax.random.key(0))
+        >>> y, routing = moe(axn.ones((Batch, Embed)))
+        >>> y.names, routing.load.names
+        (('batch', 'embed'), ('experts',))
     """
 
     router: Linear
@@ -100,6 +89,11 @@ class MixtureOfExperts(Layer):
     tokens: tuple[str, ...] | None = eqx.field(static=True)
     normalize: bool = eqx.field(static=True)
     fixed: tuple[Axis, ...] = eqx.field(static=True, default=())
+    weighing: str = eqx.field(static=True, default="softmax")
+    scale: float = eqx.field(static=True, default=1.0)
+    groups: tuple[int, int] | None = eqx.field(static=True, default=None)
+    choice_bias: NamedArray | None = None
+    shared: MLP | GatedMLP | None = None
 
     @classmethod
     def init(
@@ -115,6 +109,11 @@ class MixtureOfExperts(Layer):
         capacity_factor: float | None = None,
         tokens: AxisSelection | None = None,
         normalize: bool = True,
+        weighing: str = "softmax",
+        scale: float = 1.0,
+        groups: tuple[int, int] | None = None,
+        use_choice_bias: bool = False,
+        shared: int | Axis | None = None,
         use_bias: bool = False,
         init_scale: float = 1.0,
         initializer: Initializer | None = None,
@@ -133,12 +132,21 @@ class MixtureOfExperts(Layer):
             tokens: the axes of tokens that compete for capacity, such as "position"; each element of the other axes
                 has its own. By default all.
             normalize: whether the weights of a token's experts sum to one.
+            weighing: how scores become the weights of experts: by a "softmax" over all, or a "sigmoid" of each.
+            scale: a factor of the weights, after they are normalised.
+            groups: such as (8, 4): experts are in 8 groups, and a token chooses from 4 of them, those with the largest
+                sum of their two best experts. None for a choice from all.
+            use_choice_bias: whether each expert has a bias that is added to its weight for the choice alone. It starts
+                at zero and has no gradient: `update_choice_bias` balances the load by it.
+            shared: the hidden axis of an expert that all tokens go to, or its size: several shared experts are one
+                with the sum of their sizes. It has no bias.
             use_bias: whether the layers of experts have a bias.
             init_scale: see `Linear.init`.
             initializer: see `Linear.init`.
 
         Raises:
-            ArgumentError: if `top_k` is not an int from 1 to the number of experts, or `capacity_factor` not positive.
+            ArgumentError: if `top_k` is not an int from 1 to the number of experts, `capacity_factor` not positive,
+                `weighing` unknown, or if `groups` do not divide the experts or have fewer than `top_k`.
             OperandError: if `activation` is not callable.
         """
         function = "MixtureOfExperts.init"
@@ -148,6 +156,7 @@ class MixtureOfExperts(Layer):
         top_k = _checked_top_k(top_k, Experts)
         if capacity_factor is not None:
             capacity_factor = _checked_capacity(capacity_factor)
+        _check_routing(weighing, groups, top_k, Experts)
 
         make: Any = {"init_scale": init_scale, "initializer": initializer}
 
@@ -162,6 +171,17 @@ class MixtureOfExperts(Layer):
             gate = layer(Embed, hidden, keys[1])
         up = layer(Embed, hidden, keys[2])
         down = layer(hidden, Embed, keys[3])
+
+        always: MLP | GatedMLP | None = None
+        if shared is not None:
+            # A key of its own leaves the other weights as they are without a shared expert.
+            make |= {"key": jax.random.fold_in(key, 4), "activation": activation}
+            size = as_axis(hidden.name, shared)
+            if gated:
+                always = GatedMLP.init(Embed, Embed, size, **make)
+            else:
+                make |= {"use_bias": False, "use_final_bias": False}
+                always = MLP.init(Embed, Embed, size, 1, **make)
 
         competing: tuple[str, ...] | None = None
         sizes: tuple[Axis, ...] = ()
@@ -179,6 +199,11 @@ class MixtureOfExperts(Layer):
             competing,
             normalize,
             sizes,
+            weighing,
+            float(scale),
+            groups,
+            made_if(use_choice_bias, zeros, (Experts,)),
+            always,
         )
 
     @property
@@ -231,32 +256,27 @@ class MixtureOfExperts(Layer):
             x = select(where, x, 0)
         Router = self.router.Out[0]
         wide = at_least_float32(x.dtype)
-        router = widened_layer(self._whole_router(), wide)
+        router, bias = widened_layer(self._whole_router(), wide), self._whole_bias()
         # Each device has all scores of its tokens, which it sorts.
         with unmapped((Router.name,)):
             scores = router(x.astype(wide))
-            probabilities = softmax(scores, Router.name)
-            gates, chosen = self._chosen(probabilities)
+            weights = WEIGHINGS[self.weighing](scores, Router.name)
+            bias = auto_sharded(bias)
+            gates, chosen = choose_experts(weights, Router, self.top_k, bias, self.groups)
             if where is not None:
                 chosen = select(where, chosen, Router.size)  # beyond the last expert
-            # Counts of choices give the number of tokens, too, which needs no collective of its own.
-            counts = one_hot(chosen, Router).sum(chosen.names)
-            choices = maximum(counts.sum(), 1)
-            count = choices / self.top_k
-            over = plans.without(scores.names, (Router.name,))
-            mean = probabilities.sum(over, where=where) / count
-            load = counts / choices
-            balance = dot(load, mean, axis=Router.name)
-            z = logsumexp(scores, Router.name)
+            routing, choices = report_routing(scores, weights, chosen, where)
 
         if self.normalize:
-            gates = gates / gates.sum(CHOICE)
+            gates = normalize_weights(gates, CHOICE)
+        if self.scale != 1:
+            gates = gates * self.scale
         y, dropped = self._dispatched(x, gates.astype(x.dtype), chosen)
-
-        routing = Routing(
-            load_balance=balance * Router.size,
-            router_z=(z * z).sum(where=where) / count,
-            load=auto_sharded(load.rename({Router.name: self.Experts.name})),
+        if self.shared is not None:
+            own = self._shared(x)
+            y = y + (own if where is None else select(where, own, 0))
+        routing = routing._replace(
+            load=auto_sharded(routing.load.rename({Router.name: self.Experts.name})),
             dropped=dropped / choices,
         )
         return auto_sharded(y.rearrange(x.names)).astype(x.dtype), routing
@@ -282,27 +302,27 @@ class MixtureOfExperts(Layer):
             raise OperandError(message(function, problem, *held, hint="name them: where.tag(...)"))
 
     def _whole_router(self) -> Linear:
-        """Return the router, gathered inside of a `shard_map` where it is split like the experts."""
-        (Router,) = self.router.Out
-        weight = self.router.weight
-        if weight.axis_size(Router.name) == Router.size:
-            return self.router
-        to: Any = "varying"
-        Block = weight.resolve_axis(Router.name)
-        if is_checked(mesh_axes_of("MixtureOfExperts", Block, weight.names)):
-            to = "invarying"
-        return dataclasses.replace(self.router, weight=all_gather(weight, Block, to=to))
+        """Return the router for all experts."""
+        return dataclasses.replace(
+            self.router, weight=_gather_block(self.router.weight, self.router.Out[0])
+        )
 
-    def _chosen(self, probabilities: NamedArray) -> tuple[NamedArray, NamedArray]:
-        """Choose experts for each token; return their probabilities and indices."""
-        Router = self.router.Out[0]
-        if not gathers_top_k():
-            return top_k(probabilities, Router.name, self.top_k, CHOICE)
-        order = argsort(-probabilities, Router.name)
-        chosen = order[Router.name, : self.top_k].rename({Router.name: CHOICE})
-        return select(one_hot(chosen, Router, dtype=bool), probabilities, 0).sum(
-            Router.name
-        ), chosen
+    def _whole_bias(self) -> NamedArray | None:
+        """Return the bias of all experts, over the axis of scores."""
+        if self.choice_bias is None:
+            return None
+        whole = _gather_block(self.choice_bias, self.Experts)
+        return whole.rename({self.Experts.name: self.router.Out[0].name})
+
+    def _shared(self, x: NamedArray) -> NamedArray:
+        """Apply the shared expert, of which a device in a `shard_map` may have a part of the hidden axis."""
+        assert self.shared is not None
+        down = self.shared.down if isinstance(self.shared, GatedMLP) else self.shared.layers[-1]
+        (Hidden,) = down.In
+        y = self.shared(x)
+        if down.weight.axis_size(Hidden.name) != Hidden.size:
+            y = psum(y, down.weight.resolve_axis(Hidden.name))
+        return y
 
     def _dispatched(
         self, x: NamedArray, gates: NamedArray, chosen: NamedArray
@@ -336,6 +356,17 @@ class MixtureOfExperts(Layer):
         return -(-count * share.numerator // share.denominator)
 
 
+def _gather_block(parameter: NamedArray, axis: Axis) -> NamedArray:
+    """Gather a parameter inside of a `shard_map` where it is split like the experts."""
+    Block = parameter.resolve_axis(axis.name)
+    if Block == axis:
+        return parameter
+    to: Any = "varying"
+    if is_checked(mesh_axes_of("MixtureOfExperts", Block, parameter.names)):
+        to = "invarying"
+    return all_gather(parameter, Block, to=to)
+
+
 def _count_anonymous(x: NamedArray) -> int:
     return x.array.ndim - len(x.names)
 
@@ -354,3 +385,30 @@ def _checked_capacity(factor: float) -> float:
         problem = f"capacity_factor must be positive, not {factor}"
         raise ArgumentError(message("MixtureOfExperts.init", problem))
     return float(factor)
+
+
+def _check_routing(
+    weighing: str, groups: tuple[int, int] | None, top_k: int, Experts: Axis
+) -> None:
+    function = "MixtureOfExperts.init"
+    if weighing not in WEIGHINGS:
+        problem = f"weighing must be one of {', '.join(WEIGHINGS)}, not {weighing!r}"
+        raise ArgumentError(message(function, problem))
+    if groups is None:
+        return
+    try:
+        count, kept = groups
+    except (TypeError, ValueError):
+        problem = f"groups must be two ints, the number of groups and of those to choose from, not {groups!r}"
+        raise ArgumentError(message(function, problem)) from None
+    count = integer(function, "the number of groups", count, least=1)
+    kept = integer(function, "the number of groups to choose from", kept, least=1)
+    if Experts.size % count:
+        problem = f"{Experts.size} experts do not divide into {count} groups of equal size"
+        raise ArgumentError(message(function, problem))
+    size = Experts.size // count
+    if kept > count or kept * size < top_k:
+        problem = (
+            f"a token cannot choose {top_k} experts from {kept} of {count} groups of {size} experts"
+        )
+        raise ArgumentError(message(function, problem))
