@@ -1,4 +1,4 @@
-"""Write `src/axonym/places.py`, which says where public names are: `python tools/places.py [--check]`.
+"""Write `src/axonym/base/places.py`, which says where public names are: `python tools/places.py [--check]`.
 
 Packages that load their names at first use import all of them where only type checkers look. The table has the same
 for Python.
@@ -12,11 +12,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SRC = ROOT / "src" / "axonym"
-TABLE = SRC / "places.py"
+TABLE = SRC / "base/places.py"
 COMMAND = "python tools/places.py"
 PACKAGES = (SRC, SRC / "nn", SRC / "partitioning", SRC / "random")
-# Run by themselves, or with another library.
-APART = {"__init__", "__main__", "command", "compat", "treescope"}
+# Run by itself, and a guest.
+APART = {"__init__", "__main__", "compat"}
 COLUMNS = 100
 
 

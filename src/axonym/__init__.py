@@ -7,7 +7,7 @@ __version__ = "0.1.0"
 if not _typing.TYPE_CHECKING:
     # A name is loaded at its first use. Where it is, `places.py` says, which `tools/places.py` writes from the imports
     # below.
-    from . import lazy as _lazy
+    from .base import lazy as _lazy
 
     __all__, __getattr__, __dir__ = _lazy.names_of("axonym")
 else:

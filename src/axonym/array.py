@@ -9,15 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from . import printing
 from .axis import Axis, AxisSelection, AxisSelector, names_in, selection
-from .core import Core, Order, axes_of, facts, register, shape_of
+from .base.foreign import ATTRIBUTES, Lacking
+from .base.kinds import Payload, has_values
+from .base.phrases import given_with_size
 from .engine.checks import require
+from .engine.core import Core, Order, axes_of, facts, register, shape_of
 from .engine.operators import equality_operator, left_operator, right_operator
 from .errors import AxisSizeError, OperandError, message
-from .foreign import ATTRIBUTES, Lacking
-from .kinds import Payload, has_values
-from .numpy_functions import ArrayFunction
 from .ops import (
     contract,
     cumulative,
@@ -35,7 +34,8 @@ from .ops import (
     update,
     where,
 )
-from .phrases import given_with_size
+from .protocols import printing
+from .protocols.numpy_functions import ArrayFunction
 from .shape import Shape
 from .typing import Annotation, AxesPattern, annotation
 
@@ -448,12 +448,12 @@ class NamedArray(Core):
         return printing.document(self, **options)
 
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
-        from . import treescope
+        from .protocols import treescope
 
         return treescope.render(self, path, subtree_renderer)
 
     def __treescope_ndarray_adapter__(self) -> Any:
-        from . import treescope
+        from .protocols import treescope
 
         return treescope.adapter(self)
 

@@ -18,7 +18,9 @@ from typing import TypeAlias, TypeVar, overload
 
 from jax.export import is_symbolic_dim
 
-from .callers import array_at_work
+from .base.callers import array_at_work
+from .base.kinds import type_text
+from .base.phrases import missing_axis
 from .errors import (
     AxisClashError,
     AxisNotFoundError,
@@ -27,8 +29,6 @@ from .errors import (
     describe,
     message,
 )
-from .kinds import type_text
-from .phrases import missing_axis
 
 __all__ = [
     "Axis",

@@ -27,13 +27,13 @@ from .axis import (
     sized,
     spec,
 )
-from .core import Core, Operand, facts, shape_of, wrap
-from .dtypes import widened
+from .base.dtypes import widened
+from .base.kinds import type_text
 from .engine import checks, kernels
 from .engine.batched import batched
+from .engine.core import Core, Operand, facts, shape_of, wrap
 from .engine.operands import integers, payload
 from .errors import AxisClashError, AxisError, OperandError, message
-from .kinds import type_text
 from .layout import constraints, explicit
 
 __all__ = [

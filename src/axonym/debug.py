@@ -18,11 +18,11 @@ from jax.sharding import NamedSharding
 from . import parameters
 from .array import NamedArray, is_named_array
 from .axis import shown
-from .core import payload_of
+from .base.kinds import Payload, Tree, has_type
 from .engine.audits import Report, checking
+from .engine.core import payload_of
 from .engine.operands import own_names
 from .errors import ArgumentError, AxisSizeError, describe, message
-from .kinds import Payload, Tree, has_type
 from .layout.assignment import path_text
 from .partitioning.trees import find_static_axes, is_optimiser_state
 from .report.table import Printed

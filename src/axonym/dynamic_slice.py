@@ -8,9 +8,9 @@ import jax
 from jax.export import is_symbolic_dim
 
 from .axis import Axis
-from .dtypes import widened
+from .base.dtypes import widened
+from .base.kinds import type_text
 from .errors import AxisSizeError, OperandError, message
-from .kinds import type_text
 
 __all__ = ["dblock", "ds", "dslice"]
 

@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from .callers import is_called_by_optax, layer_at_work
+from .base.callers import is_called_by_optax, layer_at_work
 
 __all__ = [
     "ArgumentError",

@@ -15,6 +15,7 @@ import jax
 
 from . import parameters
 from .axis import AxisSelection, AxisSpec, names_in, selection, spec
+from .base.kinds import Payload, Tree
 from .errors import (
     ArgumentError,
     AxisNotFoundError,
@@ -24,7 +25,6 @@ from .errors import (
     message,
     suggestion,
 )
-from .kinds import Payload, Tree
 from .layout.assignment import looked_up, matches, with_bases
 from .names import plans
 from .names.plans import Names

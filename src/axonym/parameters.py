@@ -15,10 +15,10 @@ import jax.numpy as jnp
 
 from .array import is_named_array
 from .axis import AxisSelection, axis_name, names_in, selection
-from .core import payload_of, shape_of, sizes_of
+from .base.kinds import Payload, Tree, has_type, type_text
+from .engine.core import payload_of, shape_of, sizes_of
 from .engine.operands import own_names
 from .errors import ArgumentError, OperandError, message
-from .kinds import Payload, Tree, has_type, type_text
 from .layout.assignment import Mappings, MeshLike, ResourceMapping, matches, path_text
 from .names import plans
 from .names.plans import Names

@@ -14,8 +14,9 @@ import numpy as np
 
 from .array import NamedArray
 from .axis import Axis, AxisKey, AxisSelection, AxisSelector, axis_name
-from .core import Operand, axes_of, facts
-from .dtypes import widened
+from .base.dtypes import widened
+from .base.kinds import type_text
+from .engine.core import Operand, axes_of, facts
 from .engine.position import Reach, reading, run_with_ints
 from .engine.scatter import write
 from .engine.steps import (
@@ -34,7 +35,6 @@ from .engine.steps import (
     steps_of,
 )
 from .errors import OperandError, describe, message
-from .kinds import type_text
 from .shape import Shape
 
 __all__ = ["NamedRef", "freeze", "get", "new_ref", "swap"]

@@ -14,8 +14,9 @@ import jax
 from . import random
 from .array import NamedArray, is_named_array
 from .axis import Axis, AxisSelector, selector
+from .base.kinds import Payload, Tree
+from .base.phrases import given_with_size
 from .errors import AxisNotFoundError, AxisSizeError, message, suggestion
-from .kinds import Payload, Tree
 from .layout.assignment import with_bases
 from .nn.stack.rounds import mapped
 from .nn.stack.stacked import Stacked
@@ -23,7 +24,6 @@ from .ops.index import index
 from .ops.join import concatenate
 from .ops.shape import broadcast_axis
 from .partitioning.shard import auto_sharded
-from .phrases import given_with_size
 from .transform.leaves import is_hole
 
 __all__ = ["flatten", "leaves", "map", "resize_axis", "scan_aware_map", "structure", "unflatten"]

@@ -38,7 +38,7 @@ import jax
 import jax.numpy as jnp
 
 from .axis import Axis, Pairs, names_in, selection, selectors
-from .core import Core
+from .engine.core import Core
 from .errors import ArgumentError, OperandError, message
 from .names.plans import Names
 

@@ -8,9 +8,9 @@ import jax
 import numpy as np
 
 from .array import NamedArray, is_named_array, named
-from .core import facts
+from .base.kinds import Payload, Tree, is_array, type_text
+from .engine.core import facts
 from .errors import OperandError, message
-from .kinds import Payload, Tree, is_array, type_text
 
 __all__ = ["from_xarray", "to_xarray"]
 

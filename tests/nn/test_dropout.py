@@ -7,8 +7,8 @@ import pytest
 
 import axonym as axn
 from axonym import nn
+from axonym.base.kinds import type_text
 from axonym.errors import ArgumentError, AxisNotFoundError, AxisSizeError, OperandError
-from axonym.kinds import type_text
 from tests.nn.layouts import draw, fails, lies, same
 
 B, S, E = axn.make_axes(batch=8, seq=6, embed=4)

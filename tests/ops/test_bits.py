@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import axonym as axn
-from axonym.core import wrap
+from axonym.engine.core import wrap
 from axonym.errors import ArgumentError, OperandError
 from axonym.ops import bits
 from tests.laws import Bulk, Row, Values, has_row_for_each, row_along

@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 import axonym as axn
-from axonym.core import renamed
+from axonym.engine.core import renamed
 from axonym.errors import ArgumentError, AxisNotFoundError, AxisSizeError, BroadcastError, OperandError
 from axonym.ops import signal
 from tests.laws import Row, SmoothBulk, Values, has_row_for_each, primitives

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import axonym as axn
-from axonym import draw, nn
+from axonym import nn
+from axonym.random import draw
 from benchmarks.measure import collectives
 
 A, B, LAYERS = axn.make_axes(a=256, b=128, layers=4)

@@ -10,8 +10,8 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 
 import axonym as axn
+from axonym.base.kinds import type_text
 from axonym.errors import LostAxisError, OperandError, ShardingError
-from axonym.kinds import type_text
 from axonym.partitioning import show, visualize
 
 B, E, M = axn.make_axes(batch=8, embed=4, mlp=6)

@@ -8,9 +8,9 @@ import optax
 import pytest
 
 import axonym as axn
-from axonym.core import register
+from axonym.base.kinds import is_array
+from axonym.engine.core import register
 from axonym.errors import AxisClashError, AxisSizeError, OperandError
-from axonym.kinds import is_array
 from axonym.transform.leaves import Arguments, axis_placed, is_hole, spread, take_arrays
 from tests.nn.layouts import draw, fails, same, same_trees
 

@@ -6,9 +6,8 @@ nothing else of Axonym than this and public names; `axonym.costs` also uses the 
 """
 
 from ..axis import AxisKey, Pairs, names_in, selection, selector, selectors, shown, sized, spec
-from ..core import facts, payload_of, shape_of, wrap
-from ..dtypes import limits
-from ..kinds import Payload, Tree, type_text
+from ..base.dtypes import limits
+from ..base.kinds import Payload, Tree, type_text
 from ..layout.assignment import AxisMapping, Entry, MeshLike, bases_of, normalized
 from ..layout.context import MAPPING, context_mesh, resolve_mapping
 from ..layout.layout import Layout
@@ -18,6 +17,7 @@ from ..layout.records import LEDGER, Ledger
 from ..layout.tracing import transforming
 from ..names.plans import Names
 from .auto import whole
+from .core import facts, payload_of, shape_of, wrap
 from .operators import equality_operator, left_operator, right_operator
 from .pointwise import nary
 from .steps import selectors_of

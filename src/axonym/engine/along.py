@@ -12,13 +12,13 @@ import jax
 from jax import lax
 
 from ..axis import AxisSelection, AxisSelector, names_in, selector
-from ..core import Core, shape_of, wrap
 from ..errors import AxisError
 from ..layout import explicit
 from ..names import plans
 from ..names.plans import Names
 from .auto import moved, whole
 from .checks import Function, check_given, keyed, planned, selected_pairs, title, unnamed
+from .core import Core, shape_of, wrap
 from .kernels import Kernel, Options, keywords_of, lined_up, new, static
 from .nonempty import check_nonempty, explain_empty
 from .prefixes import in_parts, parts_along

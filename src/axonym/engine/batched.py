@@ -14,15 +14,15 @@ import jax
 import jax.numpy as jnp
 
 from ..axis import AxisSelection, Pairs, names_in, selection, selectors
-from ..core import shape_of, wrap
+from ..base.kinds import Payload
 from ..errors import AxisNotFoundError, OperandError, message, suggestion
-from ..kinds import Payload
 from ..layout import explicit
 from ..layout.assignment import Entry
 from ..layout.partition import without
 from ..names import plans
 from ..names.plans import Names
 from . import auto, checks, kernels, pointwise
+from .core import shape_of, wrap
 from .nonempty import explain_empty
 from .renaming import up_to_renaming
 

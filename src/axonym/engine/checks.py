@@ -14,14 +14,14 @@ import numpy as np
 from jax.export import is_symbolic_dim
 
 from ..axis import Axis, AxisSelection, Pairs, names_in, selection
-from ..core import Core, facts, shape_of, sizes_of
+from ..base.kinds import Payload, type_text
+from ..base.phrases import given_with_size, missing_axis, verb
 from ..errors import AxisError, AxisSizeError, OperandError, describe, explained, message
-from ..kinds import Payload, type_text
 from ..layout.scope import current_scope
 from ..names import plans
 from ..names.plans import Names
-from ..phrases import given_with_size, missing_axis, verb
 from ..shape import Shape
+from .core import Core, facts, shape_of, sizes_of
 
 Function = Callable[..., Any]
 P = ParamSpec("P")

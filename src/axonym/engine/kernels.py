@@ -14,14 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..core import Order
+from ..base.kinds import Payload, type_text
 from ..errors import OperandError, message
 from ..faults import empty_arrays
-from ..kinds import Payload, type_text
 from ..layout import constraints, explicit, tracing
 from ..names import plans
 from ..names.plans import Names
 from .checks import NUMBERS, Function, anonymous_shape, title
+from .core import Order
 
 Options = tuple[tuple[str, Any, Any], ...]
 

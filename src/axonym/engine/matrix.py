@@ -14,13 +14,13 @@ import jax
 from jax import lax
 
 from ..axis import AxisSelection, AxisSelector, names_in, selection, selector, selectors
-from ..core import Core
+from ..base.kinds import Payload, in_tuple
 from ..errors import AxisClashError, AxisSizeError, describe, message
-from ..kinds import Payload, in_tuple
 from ..names import plans
 from ..names.plans import Names
 from . import checks
 from .batched import batched
+from .core import Core
 from .operands import own_names
 
 if TYPE_CHECKING:

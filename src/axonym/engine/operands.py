@@ -13,10 +13,10 @@ from jax.export import is_symbolic_dim
 from numpy.typing import NDArray
 
 from ..axis import AxisSelector, selector
-from ..core import Core, facts
+from ..base.kinds import Payload, type_text
 from ..errors import ArgumentError, AxisNotFoundError, OperandError, message
-from ..kinds import Payload, type_text
 from . import checks
+from .core import Core, facts
 
 
 def integers(function: str, what: str, operand: object, *, for_masks: str | None = None) -> None:

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import jax
 
-from ..core import Core
 from ..errors import OperandError
 from . import checks
+from .core import Core
 
 F = TypeVar("F", bound=Callable[[Any, Any], Any])
 

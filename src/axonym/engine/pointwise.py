@@ -13,9 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..core import Core, wrap
+from ..base.kinds import Payload
 from ..errors import OperandError, message
-from ..kinds import Payload
 from ..names import plans
 from ..names.plans import Names
 from . import primitives
@@ -30,6 +29,7 @@ from .checks import (
     title,
     unnamed,
 )
+from .core import Core, wrap
 from .kernels import (
     Kernel,
     Options,

@@ -16,17 +16,17 @@ import numpy as np
 from jax.core import Tracer
 from jax.export import is_symbolic_dim
 
-from ..core import Core, shape_of, sizes_of
-from ..dtypes import widened
+from ..base.dtypes import widened
+from ..base.kinds import Payload
 from ..errors import ArgumentError, AxisSizeError, OperandError, describe, message
 from ..faults import uneven_scatters
 from ..faults.gathered_rows import look_up
 from ..faults.merged_slices import fit_start, may_merge, separate_gradient
-from ..kinds import Payload
 from ..layout import explicit
 from ..names import plans
 from ..names.plans import Names
 from . import checks, kernels
+from .core import Core, shape_of, sizes_of
 from .reading import read_locally
 from .renaming import up_to_renaming
 from .steps import (

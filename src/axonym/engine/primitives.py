@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..dtypes import at_least_float32, of_one_rank
+from ..base.dtypes import at_least_float32, of_one_rank
 
 Number = float | int
 Array = jax.Array

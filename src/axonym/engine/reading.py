@@ -14,10 +14,10 @@ import jax.numpy as jnp
 from jax import lax
 from jax.export import is_symbolic_dim
 
-from ..dtypes import widened
+from ..base.dtypes import widened
+from ..base.kinds import Payload
 from ..faults.merged_slices import fit_start, like, separate_gradient
 from ..faults.shared_paddings import separate_padding
-from ..kinds import Payload
 from ..layout import context, explicit, modes, partition
 from ..names import plans
 from ..names.plans import Names

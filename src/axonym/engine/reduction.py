@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 
 from ..axis import AxisSelection, names_in
-from ..core import Core, shape_of, wrap
+from ..base.kinds import Payload, Tree
 from ..errors import AxisError, OperandError, describe, message
-from ..kinds import Payload, Tree
 from ..names import plans
 from ..names.plans import Names
 from .checks import (
@@ -26,6 +25,7 @@ from .checks import (
     unnamed,
     with_operands,
 )
+from .core import Core, shape_of, wrap
 from .kernels import (
     Kernel,
     Options,

@@ -14,7 +14,7 @@ import jax
 from jax import lax
 
 from ..axis import Pairs
-from ..core import Core, shape_of, sizes_of, wrap
+from ..base.phrases import given_with_size
 from ..errors import (
     AxisClashError,
     AxisNotFoundError,
@@ -28,8 +28,8 @@ from ..layout import assignment, context, explicit, partition
 from ..names import pattern, plans
 from ..names.pattern import DOTS, UNBOUND, Bindings, Bound, Expression, Span, Term, flaw, name_for
 from ..names.plans import Names, hold_axes
-from ..phrases import given_with_size
 from . import checks, kernels
+from .core import Core, shape_of, sizes_of, wrap
 from .renaming import up_to_renaming
 
 if TYPE_CHECKING:

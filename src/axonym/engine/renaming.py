@@ -11,9 +11,9 @@ from functools import lru_cache, wraps
 from typing import Any, ParamSpec, cast
 
 from ..axis import Axis
+from ..base.kinds import Payload
 from ..current import features
 from ..errors import AxonymError
-from ..kinds import Payload
 from ..names import plans
 from ..names.plans import Names
 from .checks import Function

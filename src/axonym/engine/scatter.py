@@ -12,17 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..core import Core, shape_of, sizes_of, wrap
+from ..base.kinds import Payload
 from ..errors import AxisSizeError, BroadcastError, OperandError, describe, message, suggestion
 from ..faults import uneven_scatters
 from ..faults.lost_nan import may_lose_nan
 from ..faults.merged_slices import separate, separate_gradient
 from ..faults.sorted_positions import mark_varying_like
-from ..kinds import Payload
 from ..layout import context, explicit, modes
 from ..names import plans
 from ..names.plans import Names, hold_axes
 from . import auto, checks, kernels
+from .core import Core, shape_of, sizes_of, wrap
 from .operands import payload
 from .position import (
     Position,

@@ -18,15 +18,15 @@ from jax.export import is_symbolic_dim
 from numpy.typing import NDArray
 
 from ..axis import AxisKey, AxisSelector, selection, selector as one_axis
-from ..core import Core, facts, payload_of, shape_of, sizes_of
-from ..dtypes import widened
+from ..base.dtypes import widened
+from ..base.kinds import Payload, in_tuple, type_text
 from ..dynamic_slice import dslice
 from ..errors import AxisNotFoundError, AxisSizeError, OperandError, describe, message, suggestion
-from ..kinds import Payload, in_tuple, type_text
 from ..names import plans
 from ..names.plans import Names, hold_axes
 from . import checks
 from .audits import current_report, expect
+from .core import Core, facts, payload_of, shape_of, sizes_of
 from .operands import integers, listed
 from .reading import at_start, sliced, take_strided, window
 

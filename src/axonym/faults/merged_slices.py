@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 from jax.export import is_symbolic_dim
 
-from ..dtypes import widened
+from ..base.dtypes import widened
 
 MERGES = jax.__version_info__ < (0, 12)
 

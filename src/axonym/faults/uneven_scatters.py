@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..dtypes import widened
+from ..base.dtypes import widened
 from ..layout import context, modes, partition
 from .shared_paddings import separate_padding
 

@@ -11,8 +11,8 @@ from functools import lru_cache
 from types import EllipsisType
 from typing import NamedTuple, Protocol, TypeVar
 
+from ..base.phrases import missing_axis
 from ..errors import AxisClashError, AxisNotFoundError, BroadcastError, suggestion
-from ..phrases import missing_axis
 
 Names = tuple[str, ...]
 Labels = tuple[Hashable, ...]

@@ -3,7 +3,7 @@
 import typing as _typing
 
 if not _typing.TYPE_CHECKING:
-    from .. import lazy as _lazy
+    from ..base import lazy as _lazy
 
     # Their modules have the same names, and would be found here once anything has loaded them.
     from .dropout import dropout as dropout

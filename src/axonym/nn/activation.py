@@ -16,8 +16,8 @@ from jax import lax
 
 from ..array import NamedArray
 from ..axis import AxisSelector, shown
-from ..core import facts
 from ..engine import along, pointwise
+from ..engine.core import facts
 from ..engine.primitives import add, multiply, subtract
 from ..errors import ArgumentError, AxisSizeError, message
 from .recompute import from_inputs

@@ -8,10 +8,10 @@ import jax
 
 from ..array import NamedArray
 from ..axis import Axis, AxisSelection, AxisSpec, axis_name, names_in, selection, shown, spec
-from ..core import facts
+from ..base.dtypes import widen, widened_to
 from ..create import ones, zeros
-from ..dtypes import widen, widened_to
 from ..engine import checks
+from ..engine.core import facts
 from ..errors import AxisClashError, AxisError, AxisSizeError, OperandError, message
 from ..layout import context
 from ..names import plans

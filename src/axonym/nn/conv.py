@@ -17,9 +17,9 @@ from jax import lax
 
 from ..array import NamedArray
 from ..axis import Axis, AxisSelection, axis_name, names_in, selection, selectors, shown, sized
-from ..core import Core, facts, wrap
-from ..dtypes import at_least_float32
+from ..base.dtypes import at_least_float32
 from ..engine import auto, checks, kernels
+from ..engine.core import Core, facts, wrap
 from ..engine.renaming import up_to_renaming
 from ..errors import ArgumentError, AxisSizeError, message
 from ..faults.shared_paddings import separate_padding

@@ -6,10 +6,10 @@ import jax
 from .. import random
 from ..array import NamedArray
 from ..axis import Axis, AxisSelection, Pairs, axis_name, names_in, selection, without_axes
-from ..core import Core, shape_of
+from ..base.kinds import type_text
 from ..engine import checks
+from ..engine.core import Core, shape_of
 from ..errors import OperandError, message
-from ..kinds import type_text
 from ..ops.where import where
 from .layer import Layer
 from .settings import fraction

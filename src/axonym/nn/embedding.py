@@ -10,9 +10,9 @@ import jax
 from .. import random
 from ..array import NamedArray
 from ..axis import Axis, AxisSpec, axis_name, axis_size, sized, spec
-from ..core import facts
-from ..dtypes import widen
+from ..base.dtypes import widen
 from ..engine.audits import current_report, expect
+from ..engine.core import facts
 from ..engine.operands import integers
 from ..ops.join import concatenate
 from ..partitioning.shard import auto_sharded

@@ -12,10 +12,10 @@ import jax
 
 from ..array import NamedArray
 from ..axis import Axis, AxisSelector, selector, sized
-from ..core import facts
+from ..base.kinds import type_text
 from ..create import full, one_hot
+from ..engine.core import facts
 from ..errors import AxisClashError, AxisNotFoundError, AxisSizeError, OperandError, message
-from ..kinds import type_text
 from ..ops.join import concatenate, stack
 from ..ops.logical import equal
 from ..ops.reduce import argmax

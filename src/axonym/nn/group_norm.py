@@ -8,10 +8,10 @@ from jax import lax
 
 from ..array import NamedArray
 from ..axis import Axis, AxisSelection, names_in, selection, shown, sized
-from ..core import wrap
+from ..base.dtypes import at_least_float32
 from ..create import ones, zeros
-from ..dtypes import at_least_float32
 from ..engine import auto, checks, kernels
+from ..engine.core import wrap
 from ..engine.renaming import up_to_renaming
 from ..errors import ArgumentError, message
 from ..layout import explicit

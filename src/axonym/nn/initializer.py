@@ -21,9 +21,9 @@ from jax.typing import DTypeLike
 from .. import create, random
 from ..array import NamedArray
 from ..axis import Axis, AxisSelection, AxisSpec, axis_size, selection, shown, spec, without_axes
+from ..base.phrases import given_with_size, missing_axis
 from ..errors import ArgumentError, AxisClashError, AxisSizeError, message, suggestion
 from ..partitioning.shard import auto_sharded
-from ..phrases import given_with_size, missing_axis
 from .settings import as_python
 
 __all__ = [

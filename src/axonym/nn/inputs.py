@@ -8,11 +8,11 @@ import numpy as np
 
 from ..array import NamedArray
 from ..axis import Axis, AxisSelector, Pairs, selector, shown, sized
-from ..core import Core, facts, shape_of
+from ..base.kinds import type_text
 from ..create import arange
 from ..engine import checks
+from ..engine.core import Core, facts, shape_of
 from ..errors import AxisClashError, AxisSizeError, OperandError, message
-from ..kinds import type_text
 from ..layout.scope import current_scope
 
 

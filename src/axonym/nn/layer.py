@@ -20,7 +20,7 @@ import equinox as eqx
 import jax
 from jax.core import Tracer
 
-from ..core import Core
+from ..engine.core import Core
 from ..errors import OperandError, message
 
 P = ParamSpec("P")

@@ -13,10 +13,10 @@ import jax
 
 from ..array import NamedArray, is_named_array
 from ..axis import Axis, axis_name, shown, sized, without_axes
+from ..base.dtypes import at_least_float32
+from ..base.kinds import type_text
 from ..create import zeros
-from ..dtypes import at_least_float32
 from ..errors import ArgumentError, AxisClashError, OperandError, message
-from ..kinds import type_text
 from ..layout.assignment import path_text
 from ..ops.contract import dot
 from ..transform.leaves import is_hole

@@ -10,11 +10,11 @@ from jax import lax
 
 from ..array import NamedArray
 from ..axis import Axis, AxisSelection, AxisSelector, names_in, selection, selector
-from ..core import Core, axes_of, facts, wrap
+from ..base.dtypes import at_least_float32, widen
 from ..create import arange
-from ..dtypes import at_least_float32, widen
 from ..engine import checks, kernels, pointwise, primitives
 from ..engine.audits import expect
+from ..engine.core import Core, axes_of, facts, wrap
 from ..engine.renaming import up_to_renaming
 from ..errors import ArgumentError, OperandError, message
 from ..layout import explicit

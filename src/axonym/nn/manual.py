@@ -20,7 +20,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from ..array import NamedArray
-from ..core import wrap
+from ..engine.core import wrap
 from ..errors import ShardingError
 from ..layout import constraints, context, modes, tracing
 from ..layout.assignment import AxisMapping, Entry, MeshLike

@@ -14,10 +14,10 @@ from jax.typing import DTypeLike
 
 from ..array import NamedArray
 from ..axis import Axis, AxisSpec, axis_name, spec
-from ..core import wrap
+from ..base.dtypes import at_least_float32, widened_to
 from ..create import ones, zeros
-from ..dtypes import at_least_float32, widened_to
 from ..engine import checks, kernels, primitives
+from ..engine.core import wrap
 from ..engine.renaming import up_to_renaming
 from ..faults.broadcast_gradients import add_then_broadcast
 from ..names import plans

@@ -14,9 +14,9 @@ from jax.typing import ArrayLike
 
 from ..array import NamedArray
 from ..axis import AxisSpec, axis_name, spec
-from ..core import Core, facts, shape_of, wrap
-from ..dtypes import limits, widen
+from ..base.dtypes import limits, widen
 from ..engine import along, auto, checks, kernels
+from ..engine.core import Core, facts, shape_of, wrap
 from ..errors import AxisSizeError, message
 from ..faults.padded_sums import sum_windows
 from ..faults.shared_paddings import separate_padding

@@ -12,9 +12,9 @@ import jax
 
 from ..array import NamedArray
 from ..axis import Axis, AxisSelector, AxisSpec, sized
+from ..base.kinds import type_text
 from ..create import zeros, zeros_like
 from ..errors import OperandError, message
-from ..kinds import type_text
 from ..ops.elementwise import tanh
 from ..partitioning.shard import auto_sharded
 from ..transform.checkpoint import ScanCheckpointSpec

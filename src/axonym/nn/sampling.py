@@ -10,9 +10,9 @@ import jax.numpy as jnp
 
 from ..array import NamedArray, named
 from ..axis import AxisSelector
-from ..core import Core, facts
-from ..dtypes import widen
+from ..base.dtypes import widen
 from ..engine import checks
+from ..engine.core import Core, facts
 from ..errors import ArgumentError, OperandError, message
 from ..ops.cumulative import cumsum
 from ..ops.elementwise import exp

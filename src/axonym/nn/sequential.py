@@ -6,8 +6,8 @@ import equinox as eqx
 import jax
 
 from ..array import NamedArray
+from ..base.kinds import type_text
 from ..errors import OperandError, message
-from ..kinds import type_text
 from .layer import Layer
 
 __all__ = ["Sequential"]

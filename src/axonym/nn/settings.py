@@ -15,9 +15,9 @@ import numpy as np
 
 from ..array import NamedArray
 from ..axis import Axis
-from ..core import Core
+from ..base.kinds import type_text
+from ..engine.core import Core
 from ..errors import ArgumentError, OperandError, message
-from ..kinds import type_text
 
 
 def integer(function: str, what: str, value: Any, least: int | None = None) -> int:

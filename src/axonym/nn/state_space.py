@@ -16,9 +16,9 @@ from jax import lax
 from .. import random
 from ..array import NamedArray
 from ..axis import Axis, AxisSelector, sized, without_axes
-from ..core import Core, facts
-from ..dtypes import widen, widened_to
+from ..base.dtypes import widen, widened_to
 from ..engine import auto, pointwise, prefixes
+from ..engine.core import Core, facts
 from ..errors import ArgumentError, AxisClashError, message
 from ..layout import explicit
 from ..ops.elementwise import exp, imag, log, log1p, real

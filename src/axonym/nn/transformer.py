@@ -8,7 +8,7 @@ import jax
 
 from ..array import NamedArray
 from ..axis import Axis, AxisSelector, AxisSpec
-from ..core import Operand
+from ..engine.core import Operand
 from ..errors import OperandError, message
 from .activation import gelu, silu
 from .attention.cache.cache import KVCache

@@ -17,7 +17,7 @@ from jax.typing import DTypeLike
 
 from ..array import NamedArray
 from ..axis import Axis, AxisSpec, axis_name
-from ..dtypes import widened_to
+from ..base.dtypes import widened_to
 from ..engine import primitives
 from ..faults.gathered_rows import find_lookup
 from ..layout import tracing

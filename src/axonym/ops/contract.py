@@ -15,9 +15,9 @@ from jax.lax import PrecisionLike
 from jax.typing import DTypeLike
 
 from ..axis import Axis, AxisSelection, AxisSelector, Pairs, names_in, selector
-from ..core import Core, Operand, wrap
 from ..engine import auto, checks, kernels
 from ..engine.batched import batched
+from ..engine.core import Core, Operand, wrap
 from ..engine.renaming import up_to_renaming
 from ..errors import (
     AxisNotFoundError,

@@ -11,13 +11,13 @@ from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
 from ..axis import AxisSelector, Pairs, names_in, selection, selector
-from ..core import Core, Operand, shape_of, wrap
+from ..base.kinds import type_text
 from ..engine import checks, kernels, pointwise, reduction
 from ..engine.batched import batched
+from ..engine.core import Core, Operand, shape_of, wrap
 from ..engine.operands import own_names
 from ..errors import OperandError, message
 from ..faults.shared_paddings import separate_padding
-from ..kinds import type_text
 from ..names import plans
 from ..names.plans import Names
 

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from ..core import Core, Operand, wrap
 from ..engine.checks import NUMBERS
+from ..engine.core import Core, Operand, wrap
 from ..engine.pointwise import between, binary, nary, unary, unary_with
 from ..faults.sorted_positions import mark_varying_like
 from .examples import add_examples

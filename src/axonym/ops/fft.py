@@ -23,15 +23,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..axis import Axis, AxisSelection, AxisSelector, axis_name, names_in, selection, selector
-from ..core import Core, axes_of, facts, wrap
+from ..base.kinds import type_text
+from ..base.phrases import given_with_size
 from ..engine import auto, checks, reduction
 from ..engine.batched import batched
+from ..engine.core import Core, axes_of, facts, wrap
 from ..engine.operands import one_of
 from ..errors import ArgumentError, AxisError, AxisSizeError, OperandError, message
 from ..faults.gathered_transforms import transform_blocks
 from ..faults.transform_layouts import must_gather_before
-from ..kinds import type_text
-from ..phrases import given_with_size
 
 if TYPE_CHECKING:
     from ..array import NamedArray

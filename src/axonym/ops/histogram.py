@@ -20,14 +20,14 @@ from ..axis import (
     selectors,
     sized,
 )
-from ..core import Core, Operand, wrap
+from ..base.kinds import type_text
 from ..engine import checks
 from ..engine.batched import batched, hashable
+from ..engine.core import Core, Operand, wrap
 from ..engine.operands import integers, names_of, only_axis
 from ..errors import ArgumentError, OperandError, message
 from ..faults import uneven_scatters
 from ..faults.lost_nan import find_max, find_min
-from ..kinds import type_text
 from ..names import plans
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import jax
 
 from ..axis import AxisSpec, names_and_sizes, spec
-from ..core import shape_of, wrap
 from ..engine import auto, checks, kernels
+from ..engine.core import shape_of, wrap
 from ..engine.renaming import up_to_renaming
 from ..errors import ArgumentError, AxisSizeError, describe, message, suggestion
 from ..names import plans

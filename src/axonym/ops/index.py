@@ -28,11 +28,12 @@ from ..axis import (
     shown,
     spec,
 )
-from ..core import Core, Operand, facts, shape_of, wrap
-from ..dtypes import widened
+from ..base.dtypes import widened
+from ..base.kinds import Payload
 from ..engine import checks, kernels, pointwise
 from ..engine.audits import current_report, expect
 from ..engine.batched import batched
+from ..engine.core import Core, Operand, facts, shape_of, wrap
 from ..engine.operands import integers, payload
 from ..engine.position import Reach, reaching, reading, run_with_ints
 from ..engine.reading import sliced
@@ -58,7 +59,6 @@ from ..errors import (
     describe,
     message,
 )
-from ..kinds import Payload
 from ..names import plans
 from ..names.plans import Names
 

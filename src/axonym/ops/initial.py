@@ -11,9 +11,9 @@ import jax
 import numpy as np
 from jax.typing import DTypeLike
 
+from ..base.kinds import type_text
 from ..engine import auto
 from ..errors import ArgumentError, OperandError, message
-from ..kinds import type_text
 from ..layout import explicit
 
 At: TypeAlias = tuple[int, ...]

@@ -15,12 +15,12 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
 from ..axis import Axis, AxisSelector, selector, sized, spec
-from ..core import Core, Operand, facts, shape_of, wrap
+from ..base.kinds import type_text
 from ..engine import auto, checks, kernels, reading
+from ..engine.core import Core, Operand, facts, shape_of, wrap
 from ..engine.operands import listed, own_names, payload, position_of
 from ..engine.renaming import up_to_renaming
 from ..errors import AxisClashError, AxisSizeError, OperandError, describe, message
-from ..kinds import type_text
 from ..layout import context, explicit, partition
 from ..layout.assignment import Entry
 from ..names import plans

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
-from ..core import Core, Operand
 from ..engine import checks, pointwise
+from ..engine.core import Core, Operand
 from ..errors import AxisSizeError, BroadcastError
 from .examples import add_examples
 

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from ..axis import AxisSelection
-from ..core import Operand
-from ..dtypes import limits
+from ..base.dtypes import limits
 from ..engine import along, reduction
+from ..engine.core import Operand
 from ..engine.root import root
 from .initial import At, Mask, check_initial, multiply_over, pass_dtype, refuse_empty
 

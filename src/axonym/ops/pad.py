@@ -8,14 +8,14 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..axis import Axis, AxisKey, AxisSelector, Pairs, names_in, selection, shown, sized
-from ..core import Core, Operand, facts, shape_of, wrap
+from ..base.kinds import type_text
 from ..engine import auto, checks, kernels
 from ..engine.batched import batched
+from ..engine.core import Core, Operand, facts, shape_of, wrap
 from ..engine.operands import payload, static_count
 from ..engine.renaming import up_to_renaming
 from ..errors import ArgumentError, AxisSizeError, OperandError, describe, message
 from ..faults.shared_paddings import separate_padding
-from ..kinds import type_text
 from ..names import plans
 from ..names.plans import Names
 

@@ -16,13 +16,13 @@ from jax import lax
 from jax.core import Tracer
 
 from ..axis import Axis, AxisSelection, AxisSelector, selector, selectors
-from ..core import Core, Operand, facts, renamed, wrap
+from ..base.kinds import type_text
 from ..engine import auto, checks
 from ..engine.batched import batched
+from ..engine.core import Core, Operand, facts, renamed, wrap
 from ..engine.operands import one_of, own_names, position_of
 from ..errors import ArgumentError, AxisError, AxisSizeError, OperandError, message
 from ..faults.slid_signals import slide_replicated
-from ..kinds import type_text
 from ..names import plans
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..axis import AxisSelection, names_in, selection
-from ..core import Core, Operand
-from ..dtypes import at_least_float32, inexact_dtype
+from ..base.dtypes import at_least_float32, inexact_dtype
 from ..engine import auto, batched, checks, reduction
+from ..engine.core import Core, Operand
 from ..engine.operands import own_names
 from ..errors import ArgumentError, AxisClashError, AxisSizeError, message, suggestion
 from ..faults.split_sorts import gather_sorted

@@ -13,13 +13,13 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from ..axis import AxisSelection
-from ..core import Core, Operand, facts
-from ..dtypes import as_inexact, limits, of_one_rank
+from ..base.dtypes import as_inexact, limits, of_one_rank
+from ..base.kinds import type_text
 from ..engine import along, reduction
+from ..engine.core import Core, Operand, facts
 from ..engine.root import root
 from ..errors import OperandError, message
 from ..faults.lost_nan import find_max, find_min, restore_nan
-from ..kinds import type_text
 from .initial import At, Mask, check_initial, multiply_over, pass_dtype, refuse_empty
 
 if TYPE_CHECKING:

@@ -10,17 +10,17 @@ import numpy as np
 from jax.core import Tracer
 
 from ..axis import AxisKey, AxisSelection, AxisSelector, Pairs, names_in, selection, selector
-from ..core import Core, Operand, facts, shape_of, wrap
-from ..dtypes import widened
+from ..base.dtypes import widened
+from ..base.kinds import type_text
+from ..base.phrases import given_with_size
 from ..engine import along, auto, checks, kernels
 from ..engine.batched import batched
+from ..engine.core import Core, Operand, facts, shape_of, wrap
 from ..engine.operands import listed, payload, static_count
 from ..engine.renaming import up_to_renaming
 from ..errors import ArgumentError, AxisSizeError, OperandError, message
-from ..kinds import type_text
 from ..names import plans
 from ..names.plans import Names
-from ..phrases import given_with_size
 
 if TYPE_CHECKING:
     from ..array import NamedArray

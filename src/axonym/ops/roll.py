@@ -14,9 +14,9 @@ import numpy as np
 from jax import lax
 
 from ..axis import AxisSelection, AxisSelector, names_in, selection
-from ..core import Core, Operand
 from ..engine import auto, checks, reduction
 from ..engine.batched import batched, hashable
+from ..engine.core import Core, Operand
 from ..engine.kernels import with_options
 from ..errors import ArgumentError, OperandError, message
 from ..layout import explicit

@@ -22,10 +22,10 @@ from ..axis import (
     selectors,
     sized,
 )
-from ..core import Core, Operand, facts
-from ..dtypes import at_least_float32
+from ..base.dtypes import at_least_float32
 from ..engine import checks
 from ..engine.batched import batched
+from ..engine.core import Core, Operand, facts
 from ..engine.operands import integers, names_of
 from ..engine.position import reaching
 from ..errors import OperandError, message

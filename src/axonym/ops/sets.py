@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..axis import Axis, AxisSelection, AxisSelector, axis_name, sized
-from ..core import Core, Operand
+from ..base.kinds import in_tuple
 from ..engine import checks
 from ..engine.batched import batched
+from ..engine.core import Core, Operand
 from ..errors import ArgumentError, message
-from ..kinds import in_tuple
 from ..names import plans
 from ..names.plans import Names
 

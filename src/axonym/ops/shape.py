@@ -25,15 +25,15 @@ from ..axis import (
     shown,
     spec,
 )
-from ..core import Core, Operand, axes_of, facts, renamed, shape_of, wrap
+from ..base.kinds import type_text
+from ..base.phrases import given_with_size
 from ..engine import checks, kernels, regroup
+from ..engine.core import Core, Operand, axes_of, facts, renamed, shape_of, wrap
 from ..engine.renaming import up_to_renaming
 from ..errors import AxisError, AxisNotFoundError, AxisSizeError, OperandError, describe, message
-from ..kinds import type_text
 from ..layout import context, explicit
 from ..names import plans
 from ..names.plans import Names
-from ..phrases import given_with_size
 
 if TYPE_CHECKING:
     from ..array import NamedArray

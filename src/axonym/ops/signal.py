@@ -18,10 +18,10 @@ from jax.lax import PrecisionLike
 from jax.typing import DTypeLike
 
 from ..axis import Axis, AxisSelection, AxisSelector, names_in, selection, selector, selectors
-from ..core import Core, Operand, renamed
-from ..dtypes import inexact_dtype, of_one_rank
+from ..base.dtypes import inexact_dtype, of_one_rank
 from ..engine import along, checks
 from ..engine.batched import batched
+from ..engine.core import Core, Operand, renamed
 from ..errors import ArgumentError, AxisSizeError, message
 from ..faults.slid_signals import slide_replicated
 from ..names import plans

@@ -9,9 +9,9 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from ..axis import AxisSelection
-from ..core import Core, Operand, facts
 from ..engine import pointwise, primitives, reduction
 from ..engine.batched import hashable
+from ..engine.core import Core, Operand, facts
 from ..errors import OperandError, message
 from . import reduce
 from .cumulative import Positions

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..axis import Axis, AxisSelection, AxisSelector, axis_name, selector
-from ..core import Operand
-from ..dtypes import inexact_dtype
+from ..base.dtypes import inexact_dtype
 from ..engine import along, checks
 from ..engine.batched import batched
+from ..engine.core import Operand
 from ..engine.operands import integers, only_axis, own_names, static_int
 from ..errors import ArgumentError, AxisSizeError, OperandError, message
 from ..faults.sorted_positions import mark_varying_like

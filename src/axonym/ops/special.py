@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from jax.scipy import special
 
-from ..core import Operand
 from ..engine import batched, checks, pointwise
+from ..engine.core import Operand
 from .examples import add_examples
 
 if TYPE_CHECKING:

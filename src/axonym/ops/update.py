@@ -16,8 +16,9 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from ..axis import AxisKey, AxisSelector, Pairs, names_in, selection
-from ..core import Core, Operand, facts, shape_of, wrap
+from ..base.kinds import type_text
 from ..engine import auto, checks, kernels
+from ..engine.core import Core, Operand, facts, shape_of, wrap
 from ..engine.operands import own_names, payload
 from ..engine.position import Reach, reaching, reading, run_with_ints
 from ..engine.renaming import up_to_renaming
@@ -33,7 +34,6 @@ from ..errors import (
     suggestion,
 )
 from ..faults.merged_slices import fit_start, keep_gradient_apart, separate, separate_gradient
-from ..kinds import type_text
 from ..layout import explicit
 from ..names import plans
 from ..names.plans import Names

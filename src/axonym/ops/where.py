@@ -12,13 +12,13 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from ..axis import Axis, AxisSelection, AxisSelector, selector, sized
-from ..core import Core, Operand, facts
-from ..dtypes import widened
+from ..base.dtypes import widened
+from ..base.kinds import type_text
 from ..engine import auto, checks, pointwise
 from ..engine.batched import batched, hashable
+from ..engine.core import Core, Operand, facts
 from ..engine.operands import integers, names_of
 from ..errors import ArgumentError, AxisNotFoundError, AxisSizeError, OperandError, message
-from ..kinds import type_text
 
 if TYPE_CHECKING:
     from ..array import NamedArray

@@ -7,7 +7,7 @@ package has the others: reports of layouts, costs of mappings, and blocks that l
 import typing as _typing
 
 if not _typing.TYPE_CHECKING:
-    from .. import lazy as _lazy
+    from ..base import lazy as _lazy
 
     __all__, __getattr__, __dir__ = _lazy.names_of("axonym.partitioning")
 else:

@@ -14,13 +14,13 @@ import jax
 from jax import lax
 
 from ..axis import AxisSelection, selection
+from ..base.phrases import given_with_size, missing_axis
 from ..errors import AxisNotFoundError, AxisSizeError, ShardingError, describe, message, suggestion
 from ..layout import assignment, context, explicit, modes, partition
 from ..layout.assignment import AxisMapping, Entry
 from ..layout.records import LEDGER
 from ..layout.scope import current_scope
 from ..names.plans import Names
-from ..phrases import given_with_size, missing_axis
 
 REDUCTIONS = ("psum", "pmean", "pmax", "pmin")
 

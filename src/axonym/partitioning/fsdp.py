@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 import jax
 
 from ..array import NamedArray, is_named_array
-from ..core import axes_of
+from ..engine.core import axes_of
 from ..errors import ArgumentError, OperandError, ShardingError, message, suggestion
 from ..layout import assignment, context, partition
 from ..layout.assignment import Mappings, MeshAxes, MeshLike, ResourceMapping

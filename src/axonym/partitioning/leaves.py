@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from ..array import NamedArray, is_named_array
 from ..axis import AxisSelection, selection
-from ..core import shape_of
+from ..engine.core import shape_of
 from ..errors import OperandError, message
 from ..names.plans import Names
 from ..transform.leaves import is_hole

@@ -15,9 +15,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..array import NamedArray, is_named_array
 from ..axis import AxisSpec, names_and_sizes, spec
-from ..core import facts, shape_of, wrap
+from ..base.kinds import type_text
+from ..engine.core import facts, shape_of, wrap
 from ..errors import AxisSizeError, OperandError, ShardingError, describe, message
-from ..kinds import type_text
 from ..layout import context, partition
 from ..layout.assignment import AxisMapping, MeshLike, ResourceMapping
 from ..layout.records import note

@@ -8,9 +8,9 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from ..array import NamedArray, is_named_array
 from ..axis import Axis, sized
+from ..base.kinds import type_text
 from ..current.blocks import Blocks, Entered
 from ..errors import OperandError, ShardingError, message
-from ..kinds import type_text
 from ..layout import assignment, context, partition
 from ..layout.assignment import AxisMapping, Mappings, MeshLike, ResourceMapping
 from .keys import check_keys

@@ -17,10 +17,10 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ..array import NamedArray, is_named_array
-from ..core import shape_of
+from ..base.kinds import type_text
 from ..current.features import Feature, using
+from ..engine.core import shape_of
 from ..errors import OperandError, ShardingError, describe, message, suggestion
-from ..kinds import type_text
 from ..layout import assignment, context, explicit, modes, partition, tracing
 from ..layout.assignment import Entry, Mappings, MeshLike, ResourceMapping
 from ..layout.context import MAPPING, STORED

@@ -16,9 +16,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..array import NamedArray, is_named_array
 from ..axis import Axis
-from ..core import shape_of, wrap
+from ..base.kinds import in_tuple
+from ..engine.core import shape_of, wrap
 from ..errors import ShardingError, explained, message
-from ..kinds import in_tuple
 from ..layout import assignment, constraints, partition, tracing
 from ..layout.assignment import AxisMapping, Mappings, MeshLike
 from ..layout.records import note

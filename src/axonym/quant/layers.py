@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import jax
 
+from ..base.kinds import type_text
 from ..errors import ArgumentError, OperandError, message, suggestion
-from ..kinds import type_text
 from ..layout.assignment import path_text
 from ..nn.linear import Linear
 from .fp8 import Fp8DotGeneral

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import DTypeLike
 
-from ..dtypes import at_least_float32
+from ..base.dtypes import at_least_float32
 from ..errors import ArgumentError, OperandError, message
 from ..layout.tracing import varying
 from ..nn.linear import Linear

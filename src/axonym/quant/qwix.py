@@ -12,11 +12,11 @@ import jax.numpy as jnp
 from jax.lax import PrecisionLike
 from jax.typing import DTypeLike
 
-from ..core import wrap
+from ..base.kinds import type_text
+from ..base.lazy import library
+from ..engine.core import wrap
 from ..errors import ArgumentError, OperandError, message
-from ..kinds import type_text
 from ..layout.assignment import path_text
-from ..lazy import library
 from ..nn.linear import Linear
 from .product import has_weight, hashable, is_linear, with_product
 

@@ -10,8 +10,8 @@ from jax.typing import DTypeLike
 from .. import random
 from ..array import NamedArray
 from ..axis import Axis
-from ..core import shape_of
 from ..engine import pointwise
+from ..engine.core import shape_of
 from ..errors import OperandError, message
 
 __all__ = ["stochastic_round"]

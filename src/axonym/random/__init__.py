@@ -7,7 +7,7 @@ function draws the same numbers as its namesake in `jax.random`, for the same ke
 import typing as _typing
 
 if not _typing.TYPE_CHECKING:
-    from .. import lazy as _lazy
+    from ..base import lazy as _lazy
 
     __all__, __getattr__, __dir__ = _lazy.names_of("axonym.random")
 else:

@@ -11,8 +11,8 @@ from jax.typing import DTypeLike
 
 from ..array import NamedArray
 from ..axis import AxisSpec
-from ..core import Operand
-from ..draw import Key, draw
+from ..engine.core import Operand
+from .draw import Key, draw
 
 __all__ = [
     "bernoulli",

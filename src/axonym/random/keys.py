@@ -8,9 +8,9 @@ from jax.typing import DTypeLike
 
 from ..array import NamedArray
 from ..axis import AxisSpec
-from ..core import Core, Operand
-from ..draw import Key, draw, one_key
 from ..engine import batched
+from ..engine.core import Core, Operand
+from .draw import Key, draw, one_key
 
 __all__ = [
     "fold_in",

@@ -8,11 +8,11 @@ from jax.typing import DTypeLike
 
 from ..array import NamedArray
 from ..axis import Axis, AxisSelector, AxisSpec, axis_size, shown, spec
-from ..core import Operand, facts
-from ..draw import Key, alone, axis_of, draw, one_key
 from ..engine import auto
+from ..engine.core import Operand, facts
 from ..errors import ArgumentError, OperandError, message
 from ..layout import constraints, explicit
+from .draw import Key, alone, axis_of, draw, one_key
 
 __all__ = [
     "ball",

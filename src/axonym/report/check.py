@@ -10,10 +10,10 @@ import jax
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from ..array import NamedArray, is_named_array
-from ..core import payload_of
+from ..base.kinds import Payload, Tree
 from ..current.features import using
+from ..engine.core import payload_of
 from ..errors import ShardingError, describe, message, suggestion
-from ..kinds import Payload, Tree
 from ..layout import assignment, constraints, context, modes, partition
 from ..layout.assignment import AxisMapping, Mappings, MeshLike, ResourceMapping
 from ..layout.context import MAPPING

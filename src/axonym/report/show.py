@@ -12,10 +12,10 @@ from jax.core import Tracer
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from ..array import NamedArray, is_named_array
-from ..core import facts, shape_of
+from ..base.kinds import Payload, Tree, has_type, type_text
 from ..engine import checks
+from ..engine.core import facts, shape_of
 from ..errors import OperandError, describe, message
-from ..kinds import Payload, Tree, has_type, type_text
 from ..layout import assignment, context, modes, partition
 from ..layout.assignment import AxisMapping, Mappings, MeshLike, ResourceMapping
 from ..layout.layout import Layout
@@ -29,7 +29,7 @@ from ..partitioning.trees import (
     find_several,
     no_mesh,
 )
-from ..printing import summary
+from ..protocols.printing import summary
 from .picture import Drawing, Picture, Side, cut
 from .table import Cell, Printed, Table, byte_text, grouped, numbers, total
 

@@ -12,8 +12,8 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
+from ..base.kinds import Payload, Tree
 from ..errors import OperandError, message
-from ..kinds import Payload, Tree
 from ..layout import assignment, modes
 from ..partitioning.jit import NamedJit
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kinds import Payload
+from ..base.kinds import Payload
 
 __all__ = ["StoredArray", "StoredAxes", "StoredAxis"]
 

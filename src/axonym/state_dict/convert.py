@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ..array import is_named_array
 from ..axis import Axis
+from ..base.kinds import Payload, Tree, type_text
 from ..errors import ArgumentError, OperandError, message
-from ..kinds import Payload, Tree, type_text
 from ..layout import context, layout, partition
 from ..layout.assignment import AxisMapping, Mappings, MeshLike, ResourceMapping
 from ..nn.linear import Linear

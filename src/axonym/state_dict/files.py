@@ -13,8 +13,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 from numpy.typing import NDArray
 
+from ..base.kinds import Payload, Typed
 from ..errors import ArgumentError, message
-from ..kinds import Payload, Typed
 from .axes import StoredArray, StoredAxes
 from .format import CODES, METADATA, File, Unreadable, header_of, open_file, parse
 from .places import axes_of, on_host, require_state, spec_of

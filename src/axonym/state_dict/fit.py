@@ -13,8 +13,8 @@ import numpy as np
 from jax.typing import DTypeLike
 from numpy.typing import NDArray
 
+from ..base.kinds import Payload, Typed
 from ..errors import ArgumentError, OperandError, message, suggestion
-from ..kinds import Payload, Typed
 from ..layout.assignment import with_bases
 from .axes import StoredArray, StoredAxes, StoredAxis
 from .places import Form, Index, Place, axes_of, on_host, spec_of

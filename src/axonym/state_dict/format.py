@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.kinds import Typed
 from ..errors import ArgumentError, message
-from ..kinds import Typed
 
 DTYPES: dict[str, np.dtype[Any]] = {
     code: jnp.dtype(kind)

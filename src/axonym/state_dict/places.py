@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from ..array import NamedArray, is_named_array
 from ..axis import names_in, selection
-from ..core import facts, shape_of, sizes_of
+from ..base.kinds import Payload, Tree, Typed, type_text
 from ..engine import auto
+from ..engine.core import facts, shape_of, sizes_of
 from ..engine.operands import own_names
 from ..errors import (
     ArgumentError,
@@ -31,7 +32,6 @@ from ..errors import (
     message,
     suggestion,
 )
-from ..kinds import Payload, Tree, Typed, type_text
 from ..layout.assignment import path_text
 from ..names import plans
 from ..names.plans import Names

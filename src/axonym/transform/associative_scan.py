@@ -15,10 +15,10 @@ from jax.core import Tracer
 
 from ..array import NamedArray, is_named_array
 from ..axis import AxisSelector, selector
-from ..core import facts
+from ..base.kinds import is_array
 from ..engine import auto, checks, kernels, prefixes
+from ..engine.core import facts
 from ..errors import AxisError, OperandError, message
-from ..kinds import is_array
 from ..layout import context, explicit, modes, partition
 from ..layout.assignment import Entry
 from ..names import plans

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from ..array import NamedArray, is_named_array
-from ..core import facts
+from ..base.kinds import is_array
+from ..engine.core import facts
 from ..errors import ShardingError, message
-from ..kinds import is_array
 from ..layout import tracing
 
 

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..array import NamedArray, is_named_array
-from ..core import facts, shape_of
+from ..base.kinds import is_array, type_text
+from ..engine.core import facts, shape_of
 from ..errors import (
     AxisClashError,
     AxisError,
@@ -26,7 +27,6 @@ from ..errors import (
     message,
     suggestion,
 )
-from ..kinds import is_array, type_text
 from ..layout import context, explicit
 from ..layout.scope import current_scope
 from ..names import plans

@@ -15,7 +15,8 @@ import numpy as np
 
 from ..array import NamedArray, is_named_array
 from ..axis import Axis
-from ..core import facts, renamed_hole, shape_of, wrap
+from ..base.kinds import is_array
+from ..engine.core import facts, renamed_hole, shape_of, wrap
 from ..errors import (
     ArgumentError,
     AxisClashError,
@@ -25,7 +26,6 @@ from ..errors import (
     message,
     suggestion,
 )
-from ..kinds import is_array
 from ..names import plans
 
 _DATA = (bool, int, float, complex, str, bytes, np.generic)

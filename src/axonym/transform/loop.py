@@ -18,10 +18,10 @@ from jax.core import Tracer
 
 from ..array import NamedArray, is_named_array
 from ..axis import Axis, AxisSelector, selector
-from ..core import payload_of, wrap
+from ..base.kinds import is_array, type_text
 from ..engine import auto, kernels
+from ..engine.core import payload_of, wrap
 from ..errors import AxisError, AxisSizeError, OperandError, describe, message, suggestion
-from ..kinds import is_array, type_text
 from ..layout import context, explicit, tracing
 from ..layout.assignment import Entry
 from ..layout.scope import current_scope, hiding

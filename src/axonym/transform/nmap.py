@@ -14,8 +14,8 @@ import jax.numpy as jnp
 
 from ..array import NamedArray, is_named_array
 from ..axis import Axis, AxisSelection, selection
-from ..core import renamed_hole, shape_of, wrap
 from ..engine import auto, checks
+from ..engine.core import renamed_hole, shape_of, wrap
 from ..errors import AxisSizeError, OperandError, describe, message
 from ..layout import context, explicit
 from ..layout.scope import hiding

@@ -14,9 +14,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ..array import NamedArray
 from ..axis import Axis, AxisSelection, selection
+from ..base.kinds import is_array
 from ..errors import OperandError, message, suggestion
 from ..faults import empty_arrays
-from ..kinds import is_array
 from ..layout import assignment, constraints, context, explicit, modes, partition
 from ..layout.assignment import Entry
 from ..layout.layout import Layout

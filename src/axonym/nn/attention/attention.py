@@ -7,7 +7,7 @@ from jax.typing import DTypeLike
 
 from ...array import NamedArray
 from ...axis import AxisSelector
-from ...core import Operand
+from ...engine.core import Operand
 from ...errors import OperandError, message
 from ..settings import fraction
 from ..windows import each

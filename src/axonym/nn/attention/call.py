@@ -16,9 +16,10 @@ import numpy as np
 
 from ...array import NamedArray, is_named_array
 from ...axis import Axis, AxisSelector, axis_name, without_axes
-from ...core import Core, Operand, axes_of, facts, wrap
-from ...dtypes import at_least_float32
+from ...base.dtypes import at_least_float32
+from ...base.kinds import type_text
 from ...engine import checks
+from ...engine.core import Core, Operand, axes_of, facts, wrap
 from ...errors import (
     AxisClashError,
     AxisNotFoundError,
@@ -27,7 +28,6 @@ from ...errors import (
     message,
     suggestion,
 )
-from ...kinds import type_text
 from ...layout.reshards import users_line
 from ...names import plans
 from ...names.plans import Names

@@ -15,8 +15,8 @@ from jax import lax
 
 from ...array import NamedArray
 from ...axis import Axis
-from ...core import wrap
 from ...create import arange
+from ...engine.core import wrap
 from ...layout import tracing
 from ...ops.where import where
 

@@ -8,8 +8,8 @@ import jax
 
 from ...array import NamedArray
 from ...axis import Axis, AxisSelector, AxisSpec, axis_name, shown, spec
-from ...core import Operand
 from ...engine import checks
+from ...engine.core import Operand
 from ...errors import AxisNotFoundError, message
 from ..initializer import Initializer
 from ..layer import Layer, in_scope

@@ -11,7 +11,7 @@ import jax
 
 from ...array import NamedArray, is_named_array
 from ...axis import Axis
-from ...core import axes_of
+from ...engine.core import axes_of
 from ...faults.copied_scores import find_single_axes
 from ...names.plans import Names
 from ...ops.contract import dot

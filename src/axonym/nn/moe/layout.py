@@ -9,8 +9,8 @@ from jax import lax
 
 from ...array import NamedArray
 from ...axis import Axis
-from ...core import wrap
 from ...create import arange
+from ...engine.core import wrap
 from ...layout import constraints, modes, partition
 from ...layout.assignment import AxisMapping, Entry, MeshLike
 from ...layout.context import context_mesh, current_mapping, taken_axes

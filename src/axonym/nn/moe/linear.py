@@ -7,10 +7,10 @@ import jax
 
 from ...array import NamedArray
 from ...axis import Axis, sized
-from ...core import Core, facts
+from ...base.kinds import type_text
 from ...create import arange, zeros
+from ...engine.core import Core, facts
 from ...errors import OperandError, message
-from ...kinds import type_text
 from ...names import plans
 from ...ops.cumulative import cumsum
 from ...ops.index import take

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 
 from ...array import NamedArray
 from ...axis import Axis, AxisSelection, names_in, selection, sized
-from ...core import Core, facts
+from ...base.dtypes import at_least_float32
 from ...create import zeros
-from ...dtypes import at_least_float32
 from ...engine import checks
+from ...engine.core import Core, facts
 from ...errors import ArgumentError, OperandError, message
 from ...layout.context import taken_axes, unmapped
 from ...names import plans

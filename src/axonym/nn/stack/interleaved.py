@@ -10,8 +10,8 @@ import jax
 
 from ...array import NamedArray, is_named_array
 from ...axis import Axis, shown
+from ...base.kinds import is_array
 from ...errors import AxisSizeError, OperandError, ShardingError, message
-from ...kinds import is_array
 from ...layout.assignment import Entry
 from ...ops.join import concatenate
 from ...ops.shape import flatten_axes, rearrange

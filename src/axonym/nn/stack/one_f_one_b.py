@@ -24,10 +24,10 @@ import jax.numpy as jnp
 
 from ...array import NamedArray, is_named_array, named
 from ...axis import Axis, shown
+from ...base.kinds import Tree
 from ...create import arange
 from ...current.features import using
 from ...errors import OperandError, message
-from ...kinds import Tree
 from ...layout import context
 from ...layout.records import note_waiting
 from ...ops.shape import broadcast_axis, rearrange

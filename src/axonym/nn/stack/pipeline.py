@@ -39,11 +39,11 @@ import jax.numpy as jnp
 
 from ...array import NamedArray, is_named_array
 from ...axis import Axis, shown
-from ...core import wrap
+from ...base.kinds import Tree, is_array
 from ...create import arange
 from ...current.features import using
+from ...engine.core import wrap
 from ...errors import AxisSizeError, OperandError, ShardingError, message, suggestion
-from ...kinds import Tree, is_array
 from ...layout import context, modes, partition
 from ...layout.assignment import looked_up
 from ...layout.records import note_waiting

@@ -11,9 +11,9 @@ import jax
 
 from ...array import NamedArray, is_named_array
 from ...axis import Axis, shown
-from ...core import renamed_hole
+from ...base.kinds import is_array
+from ...engine.core import renamed_hole
 from ...errors import ArgumentError, AxisSizeError, ShardingError, message
-from ...kinds import is_array
 from ...layout.assignment import Entry
 from ...ops.shape import flatten_axes, unflatten_axis
 from ...transform.leaves import hole_without, is_hole

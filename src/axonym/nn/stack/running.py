@@ -12,9 +12,9 @@ from jax.core import Tracer
 
 from ...array import NamedArray, is_named_array, named
 from ...axis import Axis, shown
+from ...base.kinds import is_array, type_text
 from ...engine import auto, kernels
 from ...errors import AxisSizeError, OperandError, describe, message
-from ...kinds import is_array, type_text
 from ...layout.assignment import Entry
 from ...ops.index import index
 from ...ops.join import stack

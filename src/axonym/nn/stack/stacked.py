@@ -11,9 +11,9 @@ import jax
 
 from ...array import NamedArray, is_named_array
 from ...axis import Axis, shown
+from ...base.kinds import is_array
 from ...engine import auto
 from ...errors import AxisSizeError, OperandError, message
-from ...kinds import is_array
 from ...layout.assignment import Entry
 from ...ops.join import unbind
 from ...transform.checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec

@@ -12,9 +12,9 @@ from jax import lax
 
 from ...array import NamedArray, is_named_array, named
 from ...axis import Axis, shown
+from ...base.kinds import is_array
 from ...create import arange
 from ...errors import AxisSizeError, OperandError, message
-from ...kinds import is_array
 from ...layout import constraints, context, explicit
 from ...layout.assignment import AxisMapping, Entry
 from ...ops.index import index

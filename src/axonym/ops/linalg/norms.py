@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...axis import AxisSelection, selection, selectors
-from ...core import Core
-from ...dtypes import as_inexact
+from ...base.dtypes import as_inexact
 from ...engine import checks, reduction
+from ...engine.core import Core
 from ...engine.matrix import matrix_axes, over
 from ...engine.operands import one_of
 from ...engine.root import root

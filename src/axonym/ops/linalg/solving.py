@@ -17,13 +17,13 @@ import jax.scipy.linalg
 import numpy as np
 
 from ...axis import AxisSelection, AxisSelector, selector, selectors
-from ...core import Operand
-from ...dtypes import of_one_rank
+from ...base.dtypes import of_one_rank
+from ...base.kinds import type_text
 from ...engine.batched import batched
+from ...engine.core import Operand
 from ...engine.matrix import over
 from ...engine.operands import one_of
 from ...errors import AxisSizeError, OperandError, message
-from ...kinds import type_text
 from .. import contract, elementwise
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from jax import lax
 
 from ....array import NamedArray, is_named_array
 from ....axis import Axis
-from ....core import wrap
+from ....engine.core import wrap
 from ....layout.assignment import Entry
 from ....names import plans
 from ....ops.contract import dot

@@ -16,8 +16,8 @@ from jax.export import is_symbolic_dim
 from jax.typing import DTypeLike
 
 from ....array import NamedArray, is_named_array
-from ....core import Operand, wrap
-from ....dtypes import at_least_float32
+from ....base.dtypes import at_least_float32
+from ....engine.core import Operand, wrap
 from ....errors import ArgumentError, message
 from ....layout import tracing
 from ....names.plans import Names

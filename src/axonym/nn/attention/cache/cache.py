@@ -13,12 +13,14 @@ from jax.typing import DTypeLike
 
 from ....array import NamedArray
 from ....axis import Axis, AxisSelector, AxisSpec, axis_name, selector, sized, spec
-from ....core import Core, Operand, facts
+from ....base.dtypes import widened
+from ....base.kinds import type_text
+from ....base.phrases import missing_axis
 from ....create import arange, zeros
-from ....dtypes import widened
 from ....engine import checks
 from ....engine.audits import expect
 from ....engine.batched import batched
+from ....engine.core import Core, Operand, facts
 from ....engine.operands import integers
 from ....errors import (
     ArgumentError,
@@ -29,10 +31,8 @@ from ....errors import (
     message,
     suggestion,
 )
-from ....kinds import type_text
 from ....names import plans
 from ....partitioning.shard import auto_sharded
-from ....phrases import missing_axis
 from ...layer import Layer
 from ...settings import integer
 from ..attention import dot_product_attention

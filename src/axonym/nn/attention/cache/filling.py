@@ -15,8 +15,8 @@ import numpy as np
 from jax import lax
 
 from ....array import NamedArray
-from ....core import wrap
 from ....engine import auto
+from ....engine.core import wrap
 from ....engine.position import Reach
 from ....engine.scatter import on_mesh, write
 from ....engine.steps import steps_of

@@ -13,7 +13,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from ....array import NamedArray
-from ....core import wrap
+from ....engine.core import wrap
 from ....layout import context, explicit, modes, tracing
 from ....layout.assignment import Entry, MeshLike
 from ....layout.blocks import find_entries

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from ....array import NamedArray
-from ....lazy import library
+from ....base.lazy import library
 from ..call import FUNCTION, AttentionCall
 from . import adapter
 from .adapter import Kernel, Operands, Rest, Roles

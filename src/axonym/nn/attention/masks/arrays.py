@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from .... import random
 from ....array import NamedArray
 from ....axis import Axis, AxisSpec
-from ....core import Core, Operand
 from ....create import arange
+from ....engine.core import Core, Operand
 from ....errors import OperandError, message
 from ....ops.logical import equal, logical_or as either
 from ....ops.where import where

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 
 from ....array import NamedArray, named
 from ....axis import Axis, axis_name, sized
-from ....core import Core, Operand
 from ....create import arange
 from ....engine.batched import batched
+from ....engine.core import Core, Operand
 from ....errors import AxisClashError, OperandError, message
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from ....array import NamedArray
 from ....axis import Axis
-from ....core import Core, Operand
+from ....engine.core import Core, Operand
 from ....errors import ArgumentError, OperandError, message
 from ...settings import integer
 from .conditions import combine, logical_and, materialize, minimum

@@ -15,9 +15,9 @@ from jax.typing import DTypeLike
 
 from ....array import NamedArray
 from ....axis import Axis, AxisSpec, shown, sized
-from ....core import Core, facts, wrap
-from ....dtypes import at_least_float32
+from ....base.dtypes import at_least_float32
 from ....engine import kernels
+from ....engine.core import Core, facts, wrap
 from ....errors import ArgumentError, AxisClashError, AxisSizeError, message
 from ....ops.index import index
 from ....ops.shape import rename

@@ -15,9 +15,9 @@ from jax.typing import DTypeLike
 
 from ....array import NamedArray
 from ....axis import Axis, AxisSelector, selector, shown, sized
-from ....core import Core, facts, shape_of, wrap
-from ....dtypes import at_least_float32
+from ....base.dtypes import at_least_float32
 from ....engine import auto, checks, kernels
+from ....engine.core import Core, facts, shape_of, wrap
 from ....engine.renaming import up_to_renaming
 from ....errors import ArgumentError, AxisClashError, message
 from ....layout import explicit

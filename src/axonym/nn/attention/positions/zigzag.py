@@ -17,12 +17,12 @@ import numpy as np
 
 from ....array import NamedArray, is_named_array
 from ....axis import AxisSelector, axis_name
-from ....core import facts
+from ....base.phrases import missing_axis
+from ....engine.core import facts
 from ....errors import ArgumentError, message
 from ....layout import context, partition
 from ....ops.index import take
 from ....partitioning.trees import collect_names
-from ....phrases import missing_axis
 from ....transform.leaves import is_hole
 from ...settings import integer
 

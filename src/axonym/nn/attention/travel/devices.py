@@ -17,8 +17,8 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from ....array import NamedArray, is_named_array
-from ....core import Core, wrap
 from ....engine import auto, kernels
+from ....engine.core import Core, wrap
 from ....faults.mapped_exchanges import exchange_one_by_one
 from ....layout import explicit, modes, partition, tracing
 from ....layout.assignment import Entry, MeshLike

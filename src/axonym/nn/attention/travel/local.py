@@ -7,8 +7,8 @@ Memory is linear in the number of positions. It is the way of travel in which no
 import jax
 
 from ....array import NamedArray, is_named_array
-from ....core import wrap
 from ....engine import auto
+from ....engine.core import wrap
 from ....layout import explicit
 from ....layout.assignment import Entry
 from ....partitioning.shard import auto_sharded

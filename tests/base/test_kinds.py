@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import axonym as axn
-from axonym import kinds
+from axonym.base import kinds
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from .core import Core, facts
-from .engine.checks import facts_by_number
-from .errors import OperandError, message
-from .foreign import FUNCTIONS
-from .places import NAMES
+from ..base.foreign import FUNCTIONS
+from ..base.places import NAMES
+from ..engine.checks import facts_by_number
+from ..engine.core import Core, facts
+from ..errors import OperandError, message
 
 # What these tell needs no values: an array may be traced.
 _OF_SHAPES: dict[str, Callable[..., Any]] = {
@@ -79,7 +79,7 @@ def _by_position(function: Any, named: Sequence[Core]) -> OperandError:
 
 def _named_form(module: str, name: str) -> str | None:
     """Say what to write in place of a function of NumPy."""
-    from .ops import linalg  # slow to import
+    from ..ops import linalg  # slow to import
 
     if module == "np.linalg" and name in linalg.__all__:
         return f"write axn.linalg.{name}"

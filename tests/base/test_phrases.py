@@ -2,7 +2,7 @@
 
 import pytest
 
-from axonym import phrases
+from axonym.base import phrases
 from axonym.errors import AxisNotFoundError
 
 CASES = {

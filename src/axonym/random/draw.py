@@ -10,8 +10,8 @@ import numpy as np
 from jax.core import Tracer
 from jax.sharding import NamedSharding, PartitionSpec
 
-from .array import NamedArray
-from .axis import (
+from ..array import NamedArray
+from ..axis import (
     Axis,
     AxisSelector,
     AxisSpec,
@@ -21,13 +21,13 @@ from .axis import (
     shown,
     spec,
 )
-from .core import Core, Operand, axes_of, facts, shape_of
-from .engine import checks, kernels
-from .errors import AxisNotFoundError, OperandError, message, suggestion
-from .kinds import Payload, type_text
-from .layout import constraints, context, explicit, modes
-from .names import plans
-from .names.plans import Names
+from ..base.kinds import Payload, type_text
+from ..engine import checks, kernels
+from ..engine.core import Core, Operand, axes_of, facts, shape_of
+from ..errors import AxisNotFoundError, OperandError, message, suggestion
+from ..layout import constraints, context, explicit, modes
+from ..names import plans
+from ..names.plans import Names
 
 Labels: TypeAlias = tuple[str | int, ...]
 Key: TypeAlias = Core | jax.Array | np.ndarray

@@ -9,7 +9,7 @@ import jax
 import pytest
 
 import axonym as axn
-from axonym.places import NAMES
+from axonym.base.places import NAMES
 
 HEAVY = (
     *("jax", "equinox", "numpy"),
@@ -50,7 +50,7 @@ def test_a_named_array_needs_no_layer() -> None:
 EVERY = """
 import jax
 from importlib import import_module
-from axonym.places import BELOW, NAMES
+from axonym.base.places import BELOW, NAMES
 
 def load(x):
     for package, modules in BELOW.items():

@@ -6,7 +6,7 @@ These names are not defined, which `hasattr` shows; reading one raises an Attrib
 import sys
 from typing import NoReturn
 
-from .errors import message, suggestion
+from ..errors import message, suggestion
 from .places import NAMES
 
 _REORDER = 'x.rearrange(("embed", ...)) stores the axes in another order'

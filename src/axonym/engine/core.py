@@ -15,13 +15,13 @@ import jax
 from jax.export import register_pytree_node_serialization
 from jax.typing import ArrayLike
 
-from .axis import Axis
-from .errors import LostAxisError, OperandError, describe, message
-from .kinds import Payload, type_text
-from .names.plans import Names
+from ..axis import Axis
+from ..base.kinds import Payload, type_text
+from ..errors import LostAxisError, OperandError, describe, message
+from ..names.plans import Names
 
 if TYPE_CHECKING:
-    from .array import NamedArray
+    from ..array import NamedArray
 
 
 C = TypeVar("C", bound="Core")

@@ -46,7 +46,7 @@ def library(function: str, name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != name:  # the library is there, and misses something itself
             raise
-        from .errors import message
+        from ..errors import message
 
         problem = f"the library {name!r} is not installed"
         text = message(function, problem, hint=f"pip install {name}")

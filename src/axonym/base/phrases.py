@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from .errors import AxisNotFoundError, message, suggestion
+from ..errors import AxisNotFoundError, message, suggestion
 
 _SEVERAL = {"keys", "logits", "values"}
 

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from .core import Core, facts, shape_of
-from .errors import OperandError, describe, message
-from .kinds import Payload, has_type, has_values
+from ..base.kinds import Payload, has_type, has_values
+from ..engine.core import Core, facts, shape_of
+from ..errors import OperandError, describe, message
 
 SMALL = 16  # the largest number of elements to print
 

@@ -10,7 +10,7 @@ import pytest
 
 import axonym as axn
 from axonym import linalg
-from axonym.dtypes import widened
+from axonym.base.dtypes import widened
 from tests.laws import program
 
 Bins = axn.Axis("bin", 2)

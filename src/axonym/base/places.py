@@ -191,10 +191,9 @@ NAMES: dict[str, dict[str, str]] = {
 # The modules of a package, for whoever writes the whole path.
 BELOW: dict[str, str] = {
     "axonym": (
-        "array axis callers core costs create current debug draw dtypes dynamic_slice engine "
-        "errors faults foreign kinds layout lazy mup names nn numpy_functions ops parameters "
-        "partitioning phrases places printing quant random ref report shape state_dict transform "
-        "tree typing xarray"
+        "array axis base costs create current debug dynamic_slice engine errors faults layout mup "
+        "names nn ops parameters partitioning protocols quant random ref report shape state_dict "
+        "transform tree typing xarray"
     ),
     "axonym.nn": (
         "activation attention batch_norm conv dropout embedding generation group_norm initializer "
@@ -205,5 +204,5 @@ BELOW: dict[str, str] = {
         "addresses arguments blocks buffers captured collectives flattened fsdp held jit keys "
         "leaves numbers options permutations placement processes shard shard_map stages trees"
     ),
-    "axonym.random": "distributions keys vectors",
+    "axonym.random": "distributions draw keys vectors",
 }

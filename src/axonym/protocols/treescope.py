@@ -4,8 +4,8 @@ from typing import Any
 
 from treescope import ndarray_adapters, rendering_parts, type_registries  # type: ignore[import-untyped]  # no py.typed
 
-from .core import Core, axes_of
-from .ops.shape import broadcast_to
+from ..engine.core import Core, axes_of
+from ..ops.shape import broadcast_to
 from .printing import summary
 
 # Treescope takes objects without a hash for mutable, and marks an array that a tree holds twice.

@@ -7,7 +7,8 @@ import jax
 import pytest
 
 import axonym as axn
-from axonym import foreign, nn
+from axonym import nn
+from axonym.base import foreign
 
 X = axn.ones({"batch": 2, "embed": 4})
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from axonym.places import BELOW, NAMES
+from axonym.base.places import BELOW, NAMES
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_table_is_what_the_tool_writes() -> None:
