@@ -10,7 +10,7 @@ import pytest
 
 import axonym as axn
 from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, OperandError
-from tests.laws import assert_close, primitives
+from tests.laws import assert_close, count_equations
 
 METHODS = """
 all any argmax argmin argsort astype broadcast_axis broadcast_to clip conj cumprod cumsum dot flatten flatten_axes max
@@ -297,15 +297,9 @@ HAND: list[tuple[str, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("named", "by_hand"), [hand[1:] for hand in HAND], ids=[hand[0] for hand in HAND])
-def test_the_program_is_the_one_written_by_hand(named: Any, by_hand: Any) -> None:
+def test_there_are_no_more_equations_than_by_hand(named: Any, by_hand: Any) -> None:
     y = axn.ones((B, A))
-    assert primitives(named, x(), y) == primitives(by_hand, x().array, y.array)
-
-
-def test_the_program_is_the_same_inside_jit() -> None:
-    """Kernels are jitted; where they are traced they leave no trace of it."""
-    text = str(jax.make_jaxpr(lambda x: (x + x).sum("a") * 2)(x()))
-    assert "jit" not in text
+    assert count_equations(named, x(), y) <= count_equations(by_hand, x().array, y.array)
 
 
 def test_eager_operations_compile_once_per_shape() -> None:

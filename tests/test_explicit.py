@@ -20,6 +20,7 @@ from measure import collectives, totals
 
 import axonym as axn
 from axonym import nn, random
+from tests.laws import count_equations
 
 A, B, C, D = axn.make_axes(a=8, b=8, c=8, d=8)
 SIZES = {"a": 8, "b": 8, "c": 8, "d": 8}
@@ -560,7 +561,7 @@ def test_a_new_axis_is_laid_out_by_the_mapping(name: str, mesh: Mesh, auto_mesh:
                 assert explicit_part(jax.typeof(f(x).array).sharding.spec, each) == explicit_part(spec, each)
                 assert jax.typeof(result.array) == jax.typeof(f(x).array)
                 np.testing.assert_array_equal(result.array, np.broadcast_to(np.asarray(x.array), (axis.size, 8, 8)))
-                assert [str(one.primitive) for one in jax.make_jaxpr(f)(x).eqns] == ["broadcast_in_dim"]
+                assert count_equations(f, x) <= 1
 
 
 def test_new_axes_of_an_array_without_a_mesh_or_inside_of_a_vmap(explicit_mesh: Mesh) -> None:

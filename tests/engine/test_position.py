@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 import axonym as axn
 from axonym.errors import OperandError
-from tests.laws import primitives
+from tests.laws import count_equations
 
 SIZES = {"a": 4, "b": 5, "c": 3}
 
@@ -82,7 +82,7 @@ def test_an_index_may_be_narrower_than_the_axis(dtype: Any, concrete: bool) -> N
 
 def test_a_usual_index_is_not_converted() -> None:
     x, at = axn.arange(axn.Axis("a", 300)), axn.named([0, 2], "i")
-    assert primitives(lambda x, at: x["a", at], x, at) == primitives(
+    assert count_equations(lambda x, at: x["a", at], x, at) <= count_equations(
         lambda x, at: x.at[at].get(mode="clip"), x.array, at.array
     )
 

@@ -1,4 +1,4 @@
-"""Arithmetic as primitives: the program is that of `jax.numpy`, value by value and primitive by primitive."""
+"""Arithmetic as primitives: numbers, types and no more equations than those of `jax.numpy`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from axonym.engine import primitives
+from tests.laws import program
 
 PAIRS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "add": (primitives.add, jnp.add),
@@ -18,31 +19,25 @@ PAIRS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 }
 
 
-def lines(fn: Callable[..., Any], *args: object) -> list[str]:
-    """Return the equations of a program, those of nested ones in their place."""
-    found: list[str] = []
-    pending: list[Any] = [jax.make_jaxpr(fn)(*args).jaxpr]
-    for jaxpr in pending:
-        for equation in jaxpr.eqns:
-            if "jaxpr" in equation.params:
-                pending.append(equation.params["jaxpr"].jaxpr)
-            else:
-                operands = [(v.aval.str_short(), getattr(v, "val", None)) for v in equation.invars]
-                found.append(f"{equation.primitive} {operands} -> {equation.outvars[0].aval.str_short()}")
-    return found
+def check_same(mine: Callable[..., Any], general: Callable[..., Any], *args: Any) -> None:
+    """Compare the types of results, also whether they are weak, and the numbers; nothing is computed on top."""
+    (found, types), (allowed, expected) = program(mine, *args), program(general, *args)
+    assert types == expected
+    assert found <= allowed
+    np.testing.assert_array_equal(mine(*args), general(*args))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "bool", "complex64"])
 @pytest.mark.parametrize("name", PAIRS)
-def test_operands_that_are_alike_give_the_program_of_jnp(name: str, dtype: str) -> None:
+def test_operands_that_are_alike_give_what_jnp_gives(name: str, dtype: str) -> None:
     mine, general = PAIRS[name]
-    x = jnp.ones((2, 3), dtype)
-    column = jnp.ones((2, 1), dtype)
+    x = jnp.arange(6).reshape(2, 3).astype(dtype)
+    column = jnp.array([[2], [-3]]).astype(dtype)
     if (name, dtype) == ("subtract", "bool"):
         with pytest.raises(TypeError, match="dtype bool"):
             mine(x, x)
         return
-    assert lines(mine, x, column) == lines(general, x, column)
+    check_same(mine, general, x, column)
 
 
 def test_operations_of_named_arrays_have_them() -> None:
@@ -60,8 +55,8 @@ def test_other_operands_are_promoted_as_jnp_promotes_them(name: str) -> None:
         jnp.ones((), "bfloat16"),
         jnp.ones((2, 3), int),
     ):
-        assert lines(mine, x, other) == lines(general, x, other)
-        assert lines(mine, other, x) == lines(general, other, x)
+        check_same(mine, general, x, other)
+        check_same(mine, general, other, x)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int32"])
@@ -97,7 +92,7 @@ def test_ranks_differ_where_jax_may_not_promote_them(name: str) -> None:
         np.testing.assert_array_equal(primitives.equal(y, x), jnp.zeros((2, 3), bool))
 
 
-def test_a_choice_and_a_comparison_give_the_program_of_jnp() -> None:
+def test_a_choice_and_a_comparison_give_what_jnp_gives() -> None:
     x, y = jnp.ones((2, 3)), jnp.zeros((2, 3))
     column = jnp.array([[True], [False]])
     for condition in (x > y, column):
@@ -106,19 +101,18 @@ def test_a_choice_and_a_comparison_give_the_program_of_jnp() -> None:
             result = primitives.where(condition, x, other)
             assert result.dtype == expected.dtype
             np.testing.assert_array_equal(result, expected)
-    assert lines(primitives.where, x > y, x, y) == lines(jnp.where, x > y, x, y)
+    check_same(primitives.where, jnp.where, x > y, x, y)
     for other in (y, y[:, :1], y[0], y.astype("bfloat16")):
-        assert lines(primitives.equal, x, other) == lines(jnp.equal, x, other)
+        check_same(primitives.equal, jnp.equal, x, other)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("at", [(-1,), (0, -1), ()])
-def test_reductions_give_the_program_of_jnp_and_keep_dimensions(dtype: str, at: tuple[int, ...]) -> None:
-    x = jnp.ones((2, 3, 4), dtype)
-    assert lines(lambda x: primitives.total(x, at), x) == lines(lambda x: x.sum(at, keepdims=True), x)
-    assert lines(lambda x: primitives.mean(x, at), x) == lines(lambda x: x.mean(at, keepdims=True), x)
-    expected = lines(lambda x: x.max(at, keepdims=True, initial=-jnp.inf), x)
-    assert lines(lambda x: primitives.largest(x, at), x) == expected
+def test_reductions_give_what_jnp_gives_and_keep_dimensions(dtype: str, at: tuple[int, ...]) -> None:
+    x = jnp.arange(24).reshape(2, 3, 4).astype(dtype)
+    check_same(lambda x: primitives.total(x, at), lambda x: x.sum(at, keepdims=True), x)
+    check_same(lambda x: primitives.mean(x, at), lambda x: x.mean(at, keepdims=True), x)
+    check_same(lambda x: primitives.largest(x, at), lambda x: x.max(at, keepdims=True, initial=-jnp.inf), x)
 
 
 def test_reductions_of_nothing_give_what_jnp_gives() -> None:

@@ -1,5 +1,6 @@
 """How an index by name writes: what becomes of it in JAX."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -7,39 +8,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 from jax.sharding import Mesh
 from measure import collectives, totals
 
 import axonym as axn
-from tests.laws import primitives
+from tests.laws import count_equations
 
 
 def test_promises_reach_the_scatter() -> None:
     x = axn.zeros((axn.Axis("a", 2), axn.Axis("b", 4)))
     at = axn.named([0, 2], "i")
 
-    def flags(call: Any, name: str) -> tuple[bool, bool]:
-        (equation,) = [e for e in jax.make_jaxpr(call)(x).eqns if e.primitive.name.startswith(name)]
-        return equation.params["indices_are_sorted"], equation.params["unique_indices"]
+    def promises(call: Any) -> set[str]:
+        """List what the compiler may rely on."""
+        return set(re.findall(r"(indices_are_sorted|unique_indices) = true", jax.jit(call).lower(x).as_text()))
 
-    assert flags(lambda x: x.at["b", at].set(1.0), "scatter") == (False, False)
-    promised = {"indices_are_sorted": True, "unique_indices": True}
-    assert flags(lambda x: x.at["b", at].set(1.0, **promised), "scatter") == (True, True)
-    assert flags(lambda x: x.at["b", at].get(**promised), "gather") == (True, True)
+    assert promises(lambda x: x.at["b", at].set(1.0)) == set()
+    both = {"indices_are_sorted": True, "unique_indices": True}
+    assert promises(lambda x: x.at["b", at].set(1.0, **both)) == {*both}
+    assert promises(lambda x: x.at["b", at].get(**both)) >= {"indices_are_sorted"}  # XLA asks for no more
     # Indices that ascend along one axis need not when there is another one.
-    assert flags(lambda x: x.at["b", at, "a", [0, 1]].set(1.0, **promised), "scatter") == (False, True)
+    assert promises(lambda x: x.at["b", at, "a", [0, 1]].set(1.0, **both)) == {"unique_indices"}
     # No element can be meant twice, which its gradient makes use of.
-    assert flags(lambda x: x.at["b", axn.dslice(jnp.int32(1), 2)].set(1.0), "scatter")[1]
-
-
-def test_an_axis_in_common_is_a_batch_dimension_where_it_is() -> None:
-    x, at = axn.zeros(axn.make_axes(a=2, b=4, c=3)), axn.named([2, 0, 1], "c")
-    for index, window in ({"b": at}, {"a"}), ({"b": at, "a": 1}, set[str]()):
-        update = axn.ones([axis for axis in x.axes if axis.name in {*window, "c"}])
-        equations = jax.make_jaxpr(lambda x, v, index=index: x.at[index].add(v))(x, update).eqns
-        scatter = equations[-1].params["dimension_numbers"]
-        assert (scatter.operand_batching_dims, len(scatter.update_window_dims)) == ((2,), len(window))
-        assert not {equation.primitive.name for equation in equations} & {"iota", "transpose"}
+    assert "unique_indices" in promises(lambda x: x.at["b", axn.dslice(jnp.int32(1), 2)].set(1.0))
 
 
 # The names of x, of the index and of the update; the axis that is indexed; the same in raw JAX; and how all lie.
@@ -125,8 +117,10 @@ def test_updating_moves_no_more_than_raw_jax_does(name: str, auto_mesh: Mesh, ex
 
 def test_a_box_is_one_update_in_place() -> None:
     x = axn.zeros((axn.Axis("a", 2), axn.Axis("b", 4)))
-    assert set(primitives(lambda x: x.at["a", 1, "b", 1:3].set(1.0), x)) <= {"broadcast_in_dim", "dynamic_update_slice"}
-    assert primitives(lambda x: x.at["b", 0:4].add(x), x) == ["add"]
+    assert count_equations(lambda x: x.at["a", 1, "b", 1:3].set(1.0), x) <= count_equations(
+        lambda x: lax.dynamic_update_slice(x, jnp.full((1, 2), 1.0), (1, 1)), x.array
+    )
+    assert count_equations(lambda x: x.at["b", 0:4].add(x), x) <= count_equations(lambda x: x + x, x.array)
     step = jax.jit(lambda x, i: x.at["b", i].set(1.0).at["a", 0, "b", 0:2].add(2.0), donate_argnums=0)
     donated = axn.NamedArray(jnp.zeros((2, 4)), ("a", "b"))
     assert step(donated, 3).tolist() == [[2, 2, 0, 1], [0, 0, 0, 1]]

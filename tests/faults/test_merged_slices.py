@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from measure import collectives
 
 import axonym as axn
+from tests.laws import count_equations
 
 A = axn.Axis("a", 16)
 NUMBERS = np.arange(16, dtype=np.float32)
@@ -85,8 +86,7 @@ def test_an_update_is_in_place_also_in_a_loop() -> None:
 
 def test_where_no_device_looks_at_one_position_alone_nothing_is_added(auto_mesh: Mesh) -> None:
     with jax.set_mesh(auto_mesh):
-        x, many, few = axn.ones(A), axn.arange(axn.Axis("i", 16)), axn.arange(axn.Axis("i", 2))
-        program = jax.make_jaxpr(jax.grad(lambda x: x["a", many].sum().scalar()))(x)
-        assert "optimization_barrier" not in str(program)
-        program = jax.make_jaxpr(jax.grad(lambda x: x["a", few].sum().scalar()))(x)
-        assert ("optimization_barrier" in str(program)) == (jax.__version_info__ < (0, 12))
+        x, many = axn.ones(A), axn.arange(axn.Axis("i", 16))
+        mine = count_equations(jax.grad(lambda x: x["a", many].sum().scalar()), x)
+        by_hand = jax.grad(lambda x: x.at[many.array].get(mode="clip").sum())
+        assert mine <= count_equations(by_hand, x.array)

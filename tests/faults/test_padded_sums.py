@@ -8,6 +8,7 @@ import pytest
 
 import axonym as axn
 import axonym.nn as nn
+from tests.laws import count_equations
 
 Batch, Time = axn.make_axes(batch=3, time=5)
 WEIGHTS = axn.named([1.0, 10.0, 100.0], "batch")
@@ -54,8 +55,7 @@ def test_one_element_of_sums_over_windows() -> None:
 
 
 def test_no_more_than_the_sum_is_computed_where_nothing_can_be_confused() -> None:
-    steps = str(jax.make_jaxpr(lambda x: x.cumsum("time").array)(axn.ones((Batch, Time.resize(6)))))
-    assert "barrier" not in steps
+    assert count_equations(lambda x: x.cumsum("time"), axn.ones((Batch, Time.resize(6)))) == 1
 
 
 WINDOWED: dict[str, Callable[[axn.NamedArray], axn.NamedArray]] = {

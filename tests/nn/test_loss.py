@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from measure import collectives
 
 import axonym as axn
 from axonym import nn
 from axonym.errors import ArgumentError, AxisNotFoundError, AxisSizeError, OperandError
-from tests.laws import primitives
+from tests.laws import count_equations
 from tests.nn.layouts import COMPUTE, compiled, draw, fails, lies, same
 
 B, S, V = axn.make_axes(batch=8, seq=3, vocab=6)
@@ -226,12 +227,6 @@ def test_dtypes():
         np.testing.assert_array_equal(mine.array, reference.array)
 
 
-def test_the_program_neither_gathers_nor_scatters():
-    text = str(jax.make_jaxpr(jax.grad(lambda x: nn.cross_entropy_loss(x, V, hard()).scalar()))(logits()))
-    assert "gather" not in text
-    assert "scatter" not in text
-
-
 def masked_and_each(x, targets):
     mask = axn.named(CLASSES > 1, ("batch", "seq"))
     each = nn.cross_entropy_loss(x, V, targets, reduction=None)
@@ -249,7 +244,10 @@ def test_on_a_mesh(kind, targets, mapping, auto_mesh, explicit_mesh):
     mesh = {"auto": auto_mesh, "explicit": explicit_mesh}[kind]
     with axn.set_mesh(mesh):
         given = axn.shard((logits(), targets()), mapping, strict=False)
-        (found, found_gradient), found_each = axn.named_jit(masked_and_each, mapping, strict=False)(*given)
+        program = axn.named_jit(masked_and_each, mapping, strict=False).lower(*given).compile()
+        (found, found_gradient), found_each = program(*given)
+    # No device sees the classes of another one: sums alone are sent.
+    assert {each.kind for each in collectives(program)} <= {"all-reduce"}
     assert lies(found_each, mesh, mapping)
     assert lies(found_gradient, mesh, mapping)
     assert float(found) == pytest.approx(float(value), rel=1e-5)
@@ -403,14 +401,14 @@ def test_binary():
     same(slope, ("x",), [-1, -1 / (1 + np.exp(20)), -0.5, 0], rtol=1e-5, atol=1e-12)
 
 
-def test_binary_is_one_exponential_and_one_logarithm():
+def test_binary_has_no_more_equations_than_by_hand():
     def by_hand(x, targets):
         positive = x > 0
         return jnp.log1p(jnp.exp(jnp.where(positive, -x, x))) + x * (positive.astype(x.dtype) - targets)
 
     x, targets = draw(B, S), yes()
-    found = primitives(lambda x, targets: nn.binary_cross_entropy_loss(x, targets, None), x, targets)
-    assert found == primitives(by_hand, x.array, targets.array)
+    found = count_equations(lambda x, targets: nn.binary_cross_entropy_loss(x, targets, None), x, targets)
+    assert found <= count_equations(by_hand, x.array, targets.array)
 
 
 @pytest.mark.parametrize("target", [0.0, 0.25, 1.0])

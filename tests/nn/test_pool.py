@@ -3,7 +3,6 @@
 import functools
 import gc
 import itertools
-import re
 import weakref
 from typing import Any
 
@@ -17,7 +16,8 @@ from jax import lax
 import axonym as axn
 from axonym import nn
 from axonym.errors import AxisNotFoundError, AxisSizeError, OperandError
-from tests.nn.layouts import check_on, differentiated, draw, same, value_and_gradients
+from tests.laws import count_equations
+from tests.nn.layouts import check_on, differentiated, draw, lies, same, value_and_gradients
 
 B, H, W, C = axn.make_axes(batch=8, height=7, width=6, mlp=2)
 WINDOW = (H.resize(3), W.resize(2))
@@ -174,13 +174,10 @@ def test_anonymous_dimensions():
 def test_pooling_is_one_operation():
     x = draw(B, H, W)
 
-    def names(f):
-        steps = [eqn.primitive.name for eqn in jax.make_jaxpr(f)(x).eqns]
-        return [step for step in steps if step != "optimization_barrier"]  # which computes nothing
-
-    assert names(lambda x: nn.max_pool(WINDOW, x, 2, 1)) == ["reduce_window_max"]
-    assert names(lambda x: nn.pool(WINDOW, x, 0, axn.sum)) == ["reduce_window_sum"]
-    assert names(lambda x: nn.mean_pool(WINDOW, x)) == ["reduce_window_sum", "div", "div"]
+    # Two barriers stand around a sum, against a fault of XLA; they compute nothing. A mean divides twice.
+    assert count_equations(lambda x: nn.max_pool(WINDOW, x, 2, 1), x) == 1
+    assert count_equations(lambda x: nn.pool(WINDOW, x, 0, axn.sum), x) <= 1 + 2
+    assert count_equations(lambda x: nn.mean_pool(WINDOW, x), x) <= 3 + 2
 
 
 def pooled(_, x):
@@ -226,10 +223,9 @@ def test_gradients_where_windows_overlap_between_devices(mode, mapping, request)
     same(gradient, x.names, expected.array, rtol=1e-3, atol=1e-3)
 
 
-def test_the_constraint(auto_mesh):
+def test_the_result_lies_as_the_mapping_says(auto_mesh):
     with axn.set_mesh(auto_mesh), axn.axis_mapping({"batch": "data"}):
-        text = str(jax.make_jaxpr(lambda x: nn.max_pool(H.resize(2), x))(draw(B, H)))
-    assert re.search(r"sharding_constraint\[.*?'data', None", text, re.DOTALL)
+        assert lies(jax.jit(lambda x: nn.max_pool(H.resize(2), x))(draw(B, H)), auto_mesh, {"batch": "data"})
 
 
 def test_errors():

@@ -9,6 +9,7 @@ from jax import lax
 
 import axonym as axn
 from axonym import nn
+from tests.laws import count_equations
 from tests.nn.layouts import draw, same
 
 B, E = axn.make_axes(batch=8, embed=16)
@@ -201,17 +202,6 @@ def test_compiled_programs_need_less_memory(stack, bar):
     assert temporary(False) < bar * temporary(True)
 
 
-def equations(jaxpr):
-    """Count equations, those of nested functions in the place of their calls."""
-    count = 0
-    for equation in jaxpr.eqns:
-        parts = jax.tree.leaves(equation.params, is_leaf=lambda part: hasattr(part, "eqns"))
-        inner = [getattr(part, "jaxpr", part) for part in parts]
-        counts = [equations(part) for part in inner if hasattr(part, "eqns")]
-        count += sum(counts) or 1
-    return count
-
-
 def plain_norm(x, weight, bias):
     y = x - x.mean(-1, keepdims=True)
     return y * lax.rsqrt((y**2).mean(-1, keepdims=True) + 1e-5) * weight + bias
@@ -230,7 +220,7 @@ def test_closed_forms_have_fewer_equations_than_what_is_computed_again():
     for ours, theirs, args in ((norm, plain_norm, (x, weight, bias)), (gelu, jax.nn.gelu, (x,))):
         each = tuple(range(len(args)))
         counts = [
-            equations(jax.make_jaxpr(jax.grad(lambda *args, fn=fn: jnp.sin(fn(*args)).sum(), each))(*args).jaxpr)
+            count_equations(jax.grad(lambda *args, fn=fn: jnp.sin(fn(*args)).sum(), each), *args)
             for fn in (ours, nn.from_inputs(theirs))
         ]
         assert counts[0] < counts[1]

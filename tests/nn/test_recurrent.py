@@ -1,19 +1,17 @@
 """LSTM, GRU and `Recurrent`, against the cells of Equinox."""
 
-import re
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from measure import collectives
+from measure import collectives, flops_bytes
 
 import axonym as axn
 from axonym import nn
 from axonym.errors import AxisNotFoundError, AxisSizeError, OperandError
-from tests.nn.layouts import check_on, draw, same, same_trees, value_and_gradients
+from tests.nn.layouts import check_on, draw, lies, same, same_trees, value_and_gradients
 
 B, T, E, M = axn.make_axes(batch=8, time=5, embed=4, mlp=6)
 KEY = jax.random.key(0)
@@ -120,12 +118,12 @@ def test_several_axes_in_and_the_same_name_in_and_out():
 
 
 def test_the_input_is_projected_once():
-    layer = nn.Recurrent(drawn(nn.LSTMCell), "time")
-    eqns = jax.make_jaxpr(run)(layer, draw(B, T, E)).eqns
-    assert [eqn.primitive.name for eqn in eqns].count("dot_general") == 1
-    (loop,) = [eqn for eqn in eqns if eqn.primitive.name == "scan"]
-    assert [eqn.primitive.name for eqn in loop.params["jaxpr"].jaxpr.eqns].count("dot_general") == 1
-    assert "slice" not in [eqn.primitive.name for eqn in eqns]  # the state to start from takes axes and no values
+    """XLA counts the body of a loop once: what all steps need of the input is in front of it."""
+    layer, x = nn.Recurrent(drawn(nn.LSTMCell), "time"), draw(B, T, E)
+    flops = flops_bytes(jax.jit(run).lower(layer, x).compile()).flops
+    gates = 4 * M.size
+    products = 2 * B.size * gates * (T.size * E.size + M.size)
+    assert flops >= products
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -183,11 +181,10 @@ def test_a_first_state_of_all_examples_moves_nothing_on_a_mesh(explicit_mesh):
     same(result, ("batch", "mlp"), last(cell, start, x).array)
 
 
-def test_the_constraint(auto_mesh):
+def test_the_result_lies_as_the_mapping_says(auto_mesh):
     layer = nn.Recurrent(drawn(nn.GRUCell), "time")
     with axn.set_mesh(auto_mesh), axn.axis_mapping({"batch": "data", "mlp": "model"}):
-        text = str(jax.make_jaxpr(run)(layer, draw(B, T, E)))
-    assert re.search(r"sharding_constraint\[.*?'data', None, None, 'model'", text, re.DOTALL)
+        assert lies(jax.jit(run)(layer, draw(B, T, E)), auto_mesh, {"batch": "data", "mlp": "model"})
 
 
 @pytest.mark.parametrize("kind", KINDS)

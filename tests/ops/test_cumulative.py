@@ -13,7 +13,7 @@ from jax import lax
 import axonym as axn
 from axonym.errors import AxisError, AxisSizeError
 from axonym.ops import cumulative
-from tests.laws import Bulk, Smooth, SmoothBulk, Values, has_row_for_each, primitives, row_along
+from tests.laws import Bulk, Smooth, SmoothBulk, Values, count_equations, has_row_for_each, row_along
 
 row = functools.partial(row_along, cumulative)
 
@@ -173,7 +173,10 @@ def test_a_maximum_is_nan_from_the_first_nan_on() -> None:
 def test_backwards_is_one_equation_and_in_the_dtype_of_forwards(name: str) -> None:
     fn, positional = getattr(cumulative, name), getattr(jnp, name)
     x = axn.named([[2.0, 0, -2], [1, 3, 2]], ("a", "b"))
-    assert primitives(lambda x: fn(x, "a", reverse=True), x) == [name]
+    at_once = getattr(lax, name)
+    assert count_equations(lambda x: fn(x, "a", reverse=True), x) <= count_equations(
+        lambda x: at_once(x, reverse=True), x.array
+    )
 
     @jax.jit
     def both(x: axn.NamedArray) -> list[tuple[jax.Array, jax.Array]]:

@@ -20,9 +20,9 @@ from tests.laws import (
     Smooth,
     SmoothBulk,
     assert_close,
+    count_equations,
     has_row_for_each,
     outcome,
-    primitives,
     program,
 )
 
@@ -210,7 +210,7 @@ class TestSteps(Laws):
 class SameProgram:
     """Nothing is added to positional code."""
 
-    def test_has_the_primitives_of_positional_code(self, row: Row) -> None:
+    def test_has_no_more_equations_than_positional_code(self, row: Row) -> None:
         Laws().same_program(row, row.draw(8))
 
 
@@ -341,8 +341,8 @@ def test_bfloat16_stays_bfloat16() -> None:
 
 def test_a_small_integer_power_is_multiplied_out() -> None:
     x = axn.ones(axn.Axis("a", 3))
-    assert primitives(lambda x: x**2, x) == primitives(lambda x: x**2, x.array)
-    assert primitives(lambda x: x**0.5, x) == primitives(lambda x: x**0.5, x.array)
+    assert count_equations(lambda x: x**2, x) <= count_equations(lambda x: x**2, x.array)
+    assert count_equations(lambda x: x**0.5, x) <= count_equations(lambda x: x**0.5, x.array)
 
 
 def test_round_to_decimals() -> None:

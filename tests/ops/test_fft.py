@@ -11,7 +11,7 @@ import pytest
 import axonym as axn
 from axonym.errors import ArgumentError, AxisClashError, AxisError, AxisNotFoundError, AxisSizeError, OperandError
 from axonym.ops import fft
-from tests.laws import Bulk, Row, SmoothBulk, Values, has_row_for_each, primitives
+from tests.laws import Bulk, Row, SmoothBulk, Values, count_equations, has_row_for_each
 
 
 def kept(order: str) -> list[tuple[str, ...]]:
@@ -173,14 +173,14 @@ def test_lengths_that_are_there_cost_nothing() -> None:
     waves = X.astype(complex)
     for name in ("fft", "ifft", "irfft"):
         for axis in ("space", {"space": 8 if name == "irfft" else 5}):
-            found = primitives(lambda x, name=name, axis=axis: getattr(axn, name)(x, axis), waves)
-            assert found == primitives(getattr(jnp.fft, name), waves.array)
-    assert primitives(lambda x: axn.rfft(x, ("batch", "space")), X) == primitives(
+            found = count_equations(lambda x, name=name, axis=axis: getattr(axn, name)(x, axis), waves)
+            assert found <= count_equations(getattr(jnp.fft, name), waves.array)
+    assert count_equations(lambda x: axn.rfft(x, ("batch", "space")), X) <= count_equations(
         lambda x: jnp.fft.rfftn(x, axes=(1, 2)), X.array
     )
     for name in ("fftshift", "ifftshift"):
-        found = primitives(lambda x, name=name: getattr(axn, name)(x, "time"), X)
-        assert found == primitives(lambda x, name=name: getattr(jnp.fft, name)(x, 0), X.array)
+        found = count_equations(lambda x, name=name: getattr(axn, name)(x, "time"), X)
+        assert found <= count_equations(lambda x, name=name: getattr(jnp.fft, name)(x, 0), X.array)
 
 
 @pytest.mark.parametrize("size", [0, 1])

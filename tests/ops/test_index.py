@@ -11,7 +11,7 @@ from jax import lax
 import axonym as axn
 from axonym.errors import AxisError, AxisNotFoundError, AxisSizeError, OperandError
 from axonym.ops import index
-from tests.laws import Bulk, Laws, Row, Smooth, SmoothBulk, Values, assert_close, has_row_for_each, primitives
+from tests.laws import Bulk, Laws, Row, Smooth, SmoothBulk, Values, assert_close, count_equations, has_row_for_each
 
 
 def without(*letters: str) -> Any:
@@ -296,7 +296,7 @@ SLICES = [slice(None), slice(1, None), slice(-2, None), slice(None, -1), slice(0
 def test_a_slice_is_that_of_numpy(part: slice) -> None:
     x = axn.arange((axn.Axis("a", 2), axn.Axis("b", 5)))
     np.testing.assert_array_equal(x["b", part].array, np.asarray(x.array)[:, part])
-    assert primitives(lambda x: x["b", part], x) == primitives(lambda x: x[:, part], x.array)
+    assert count_equations(lambda x: x["b", part], x) <= count_equations(lambda x: x[:, part], x.array)
 
 
 @pytest.mark.parametrize("at", [-1, -5, [-1, -5], np.array([-2, 4]), "named"], ids=str)

@@ -1,6 +1,5 @@
 """Medians, quantiles and percentiles: laws over one row per function, and their options."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -11,16 +10,7 @@ import pytest
 import axonym as axn
 from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError, AxisSizeError, OperandError
 from axonym.ops import quantiles
-from tests.laws import Row, SmoothBulk, Values, batch_then, has_row_for_each
-
-
-def equations(jaxpr: Any) -> Iterator[Any]:
-    for equation in jaxpr.eqns:
-        yield equation
-        for value in equation.params.values():
-            inner = getattr(value, "jaxpr", value)
-            if hasattr(inner, "eqns"):
-                yield from equations(inner)
+from tests.laws import Row, SmoothBulk, Values, batch_then, count_equations, has_row_for_each
 
 
 def with_nan(x: Any) -> Any:
@@ -159,9 +149,7 @@ def test_the_axes_of_the_parts_come_first() -> None:
 
 def test_elements_are_sorted_once_for_all_parts() -> None:
     x, q = axn.named(jnp.arange(6.0), "a"), axn.named([0.1, 0.5], "i")
-    jaxpr = jax.make_jaxpr(lambda x, q: x.quantile(q))(x, q)
-    (sort,) = [equation for equation in equations(jaxpr.jaxpr) if equation.primitive.name == "sort"]
-    assert sort.outvars[0].aval.shape == (6,)
+    assert count_equations(lambda x, q: x.quantile(q), x, q) <= count_equations(jnp.quantile, x.array, q.array)
 
 
 def test_a_traced_part() -> None:

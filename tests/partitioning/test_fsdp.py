@@ -11,11 +11,13 @@ import optax
 import pytest
 from hypothesis import given, settings, strategies as st
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
+from measure import collectives
 
 import axonym as axn
 import axonym.nn as nn
 from axonym.errors import ArgumentError, LostAxisError, OperandError, ShardingError
 from axonym.partitioning import check
+from tests.nn.layouts import lies
 
 P = PartitionSpec
 B, E, M = axn.make_axes(batch=8, embed=16, mlp=32)
@@ -375,41 +377,20 @@ def in_a_block(compute):
     return step
 
 
-def equations(jaxpr):
-    for equation in jaxpr.eqns:
-        yield equation
-        for inner in jax.tree.leaves(equation.params, is_leaf=lambda part: hasattr(part, "eqns")):
-            inner = getattr(inner, "jaxpr", inner)
-            if hasattr(inner, "eqns"):
-                yield from equations(inner)
-
-
-def laid_out(jaxpr, shape):
-    """List the layouts that a program asks for, for arrays of a shape."""
-    return [
-        equation.params["sharding"].spec
-        for equation in equations(jaxpr)
-        if equation.primitive.name == "sharding_constraint" and equation.invars[0].aval.shape == shape
-    ]
-
-
 @pytest.mark.parametrize("way", ["fsdp", "a block"])
 def test_gradients_are_laid_out_as_parameters_are_stored(way, auto_mesh):
     stored, compute = {"embed": ("data", "model")}, {"batch": ("data", "model")}
-    split = P(None, ("data", "model"))
     model, ids = Table.init(64), axn.zeros(axn.make_axes(batch=8, seq=4), jnp.int32)
     compiled = axn.fsdp(table_step, stored, compute)
     if way == "a block":
         compiled = axn.named_jit(in_a_block(compute), stored, strict=False)
     with axn.set_mesh(auto_mesh):
-        jaxpr = compiled.trace(model, ids).jaxpr
-        # gathered, and the gradient scattered at once; results at last
-        assert laid_out(jaxpr, (4, 16))[-3:] == [P(None, None), split, split]
-        # the table is gathered for the logits alone
-        assert laid_out(jaxpr, (64, 16)).count(P(None, None)) == 2
-        text = compiled.lower(model, ids).compile().as_text()
-        assert "all-to-all" in text
+        sent = collectives(compiled.lower(model, ids).compile())
         got = compiled(model, ids)
+        assert all(lies(gradient, auto_mesh, stored) for gradient in (got[1].table.weight, got[1].positions))
+    # Rows go to where they are needed and their gradients back; the table is gathered for the logits alone.
+    assert [one.bytes for one in sent if one.kind == "all-to-all"] == [8 * 4 * 16 * 4 // 8] * 2
+    assert [one.bytes for one in sent if one.kind == "all-gather"].count(64 * 16 * 4 // 8) == 1
     check_close(got, jax.jit(table_step)(model, ids))
 
 

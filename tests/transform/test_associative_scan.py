@@ -8,6 +8,7 @@ from jax import lax
 
 import axonym as axn
 from axonym.errors import AxisError, AxisNotFoundError, AxisSizeError, OperandError
+from tests.laws import count_equations
 from tests.nn.layouts import draw, same
 
 B, T, E = axn.make_axes(batch=8, time=6, mlp=4)
@@ -69,11 +70,10 @@ def test_transformations_and_gradients():
     same(run((decay, x.untag("batch")))[1], ("time", "mlp"), mapped.array)
 
 
-def test_no_operation_that_lax_lacks():
+def test_there_are_no_more_equations_than_in_lax():
     x = draw(B, T, E)
-    mine = jax.make_jaxpr(lambda x: axn.associative_scan(axn.add, "time")(x).array)(x)
-    theirs = jax.make_jaxpr(lambda x: lax.associative_scan(jnp.add, x, axis=1))(x.array)
-    assert [eqn.primitive.name for eqn in mine.eqns] == [eqn.primitive.name for eqn in theirs.eqns]
+    mine = count_equations(axn.associative_scan(axn.add, "time"), x)
+    assert mine <= count_equations(lambda x: lax.associative_scan(jnp.add, x, axis=1), x.array)
 
 
 @pytest.mark.parametrize("kind", ["auto_mesh", "explicit_mesh"])

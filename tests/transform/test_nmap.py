@@ -8,6 +8,7 @@ from hypothesis import given, strategies as st
 
 import axonym as axn
 from axonym.errors import AxisClashError, AxisSizeError, LostAxisError, OperandError
+from tests.laws import count_equations
 
 A, B, C = axn.make_axes(a=2, b=3, c=4)
 
@@ -125,9 +126,8 @@ def test_under_jit_grad_and_raw_vmap():
     same(y.tag("a", "c"), ("a", "c", "b"), np.moveaxis(np.cumsum(x.array, -1), 1, 2))
 
 
-def test_the_jaxpr_of_an_elementwise_function_needs_no_transpose():
-    jaxpr = jax.make_jaxpr(axn.nmap(jnp.sin))(draw(A, B, C)).jaxpr
-    assert [str(eqn.primitive) for eqn in jaxpr.eqns] == ["sin"]
+def test_an_elementwise_function_needs_no_transpose():
+    assert count_equations(axn.nmap(jnp.sin), draw(A, B, C)) == 1
 
 
 @pytest.fixture(params=["auto", "explicit"])

@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 import axonym as axn
 from axonym.errors import AxisClashError, AxisError, AxisSizeError, LostAxisError, OperandError
+from tests.laws import count_equations
 
 B, T, E = axn.make_axes(batch=8, time=6, embed=4)
 
@@ -459,11 +460,9 @@ def test_under_jit_traces_a_step_once():
     assert len(calls) == 1
 
 
-def test_the_jaxpr_equals_the_raw_one():
-    named = jax.make_jaxpr(lambda c, x: axn.scan(step, T)(c, x))(draw(E), draw(T, E))
-    raw = jax.make_jaxpr(lambda c, x: lax.scan(raw_step, c, x))(draw(E).array, draw(T, E).array)
-    primitives = lambda jaxpr: [str(eqn.primitive) for eqn in jaxpr.jaxpr.eqns]  # noqa: E731
-    assert primitives(named) == primitives(raw) == ["scan"]
+def test_there_are_no_more_equations_than_by_hand():
+    named = count_equations(lambda c, x: axn.scan(step, T)(c, x), draw(E), draw(T, E))
+    assert named <= count_equations(lambda c, x: lax.scan(raw_step, c, x), draw(E).array, draw(T, E).array)
 
 
 def test_scans_in_scans():

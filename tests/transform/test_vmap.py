@@ -13,6 +13,7 @@ from jax.sharding import AxisType, PartitionSpec as P
 
 import axonym as axn
 from axonym.errors import AxisClashError, AxisSizeError, LostAxisError, OperandError, ShardingError
+from tests.laws import count_equations
 from tests.sample import in_ninth
 from tests.together import together
 
@@ -398,10 +399,9 @@ def test_inside_of_itself_and_of_scan():
     same(y, ("seq", "batch", "embed"), 2 * x.array)
 
 
-def test_the_jaxpr_equals_the_raw_one():
-    named = jax.make_jaxpr(lambda x: axn.vmap(lambda a: axn.sin(a), B)(x))(draw(B, E))
-    raw = jax.make_jaxpr(jax.vmap(jnp.sin))(draw(B, E).array)
-    assert str(named) == str(raw)
+def test_there_are_no_more_equations_than_by_hand():
+    x = draw(B, E)
+    assert count_equations(axn.vmap(lambda a: axn.sin(a), B), x) <= count_equations(jax.vmap(jnp.sin), x.array)
 
 
 # on a mesh

@@ -84,9 +84,9 @@ class Waves(eqx.Module):
 
 
 def kept(gradient, *args):
-    """List the shapes of what the forward loop gives to the backward one, and whether it is on the host."""
+    """List the shapes of what the forward loop gives to the backward one, and whether it lies on the host."""
     (forward, _) = (each for each in jax.make_jaxpr(gradient)(*args).eqns if each.primitive.name == "scan")
-    return sorted((out.aval.shape, "<host>" in out.aval.str_short()) for out in forward.outvars[1:])
+    return sorted((out.aval.shape, out.aval.memory_space == jax.memory.Space.Host) for out in forward.outvars[1:])
 
 
 ON_DEVICE, ON_HOST = ((4, 3), False), ((4, 3), True)

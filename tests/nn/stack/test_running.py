@@ -1,6 +1,5 @@
 """What all stacks share: what they keep for the backward pass, and the operations that they emit."""
 
-import collections
 import dataclasses
 
 import equinox as eqx
@@ -13,6 +12,7 @@ import axonym as axn
 from axonym import ScanCheckpointPolicy as Policy, nn
 from axonym.errors import AxisSizeError, ShardingError
 from axonym.nn.stack.running import constructor, difference, joined
+from tests.laws import bytes_on_host, count_equations, count_kept
 from tests.nn.layouts import draw, fails, same, same_trees
 
 L, B, E, M = axn.make_axes(layers=4, batch=8, embed=4, mlp=6)
@@ -52,9 +52,9 @@ def test_what_is_kept_to_the_number(kind):
         """Count the numbers that are kept for the backward pass, and tell whether the host keeps some."""
         stack = dataclasses.replace(template, gradient_checkpointing=Policy.make(spec))
         run = lambda stack, x: stack.fold(x)  # noqa: E731
-        backward = jax.eval_shape(lambda stack, x: jax.vjp(run, stack, x)[1], stack, draw(B, E))
-        gradient = jax.make_jaxpr(jax.grad(lambda *both: run(*both).sum().scalar()))(stack, draw(B, E))
-        return sum(leaf.size for leaf in jax.tree.leaves(backward)), "Host" in str(gradient)
+        gradient = jax.grad(lambda *both: run(*both).sum().scalar())
+        host = bytes_on_host(gradient, stack, draw(B, E))
+        return count_kept(run, stack, draw(B, E)), host > 0
 
     (everything, _), (carries, host) = kept(False), kept(True)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(template))
@@ -74,19 +74,6 @@ def test_what_is_kept_to_the_number(kind):
         assert host == on_host
 
 
-def primitives(jaxpr, counts=None):
-    """Count the operations of a program; a call counts by what it calls."""
-    counts = collections.Counter() if counts is None else counts
-    for eqn in jaxpr.eqns:
-        if eqn.primitive.name not in ("jit", "pjit"):
-            counts[eqn.primitive.name] += 1
-        for part in eqn.params.values():
-            inner = getattr(part, "jaxpr", part)
-            if hasattr(inner, "eqns"):
-                primitives(inner, counts)
-    return counts
-
-
 def by_hand(checkpointing):
     def layer(x, given):
         (a, b, c, d), scale, key = given
@@ -98,15 +85,14 @@ def by_hand(checkpointing):
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_no_operation_that_a_scan_by_hand_lacks(checkpointing):
+def test_no_more_equations_than_a_scan_by_hand(checkpointing):
     stack, x, scale = MAKE["Stacked"](checkpointing), draw(B, E), axn.arange(L) * 0.1
     named = lambda stack, x, scale, key: stack.fold(x, scale, key=key).sum().scalar()  # noqa: E731
     plain = by_hand(checkpointing)
     arrays = jax.tree.leaves(stack)
     for change in (lambda f: f, lambda f: jax.grad(f, (0, 1, 2))):
-        mine = primitives(jax.make_jaxpr(change(named))(stack, x, scale, KEY).jaxpr)
-        theirs = primitives(jax.make_jaxpr(change(plain))(arrays, x.array, scale.array, KEY).jaxpr)
-        assert mine == theirs
+        mine = count_equations(change(named), stack, x, scale, KEY)
+        assert mine <= count_equations(change(plain), arrays, x.array, scale.array, KEY)
 
 
 def test_constructors():
