@@ -1,7 +1,7 @@
 """Internal. Errors of functions that have no result along an empty axis, such as maxima."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 
 from ..errors import AxisSizeError, AxonymError, describe, message
@@ -49,7 +49,7 @@ def check_nonempty(
 @contextmanager
 def explain_empty(
     function: str, known: Iterable[tuple[Names, tuple[int, ...], Names]]
-) -> Iterator[None]:
+) -> Generator[None]:
     """Raise AxisSizeError if JAX fails, with an error of its own, and an axis that a function works on is empty.
 
     Args:

@@ -217,9 +217,9 @@ def _transform(
     whole = must_gather_before(sizes)
 
     def transform(array: jax.Array) -> jax.Array:
-        operand = wrap(a, array, a.names)
-        options = {"sizes": sizes, "norm": norm}
-        return batched(fn, [operand], [core], names, in_place=True, whole=whole, **options).array
+        own = [wrap(a, array, a.names)]
+        result = batched(fn, own, [core], names, in_place=True, whole=whole, sizes=sizes, norm=norm)
+        return result.array
 
     return wrap(a, transform_blocks(transform, a.array, a.names, names), a.names)
 

@@ -324,17 +324,14 @@ def _agree_on_layout(
         return arrays, None
     labels = [plans.labels(names, a.ndim) for a in arrays]
     out = labels[0]
-    table = explicit.choose(out, labels, arrays)
     if joined is not None:
-        at, ways = (
-            out.index(joined),
-            partition.count_shards(explicit.mesh_of_type(typed), table[joined]),
-        )
+        at, entry = out.index(joined), explicit.choose(out, labels, arrays)[joined]
+        ways = partition.count_shards(explicit.mesh_of_type(typed), entry)
         labels = [
             (*own[:at], None, *own[at + 1 :]) if a.shape[at] % ways else own
             for own, a in zip(labels, arrays, strict=True)
         ]
-    arrays, _ = explicit.agree(out, labels, arrays, table, others_whole=True)
+    arrays, table = explicit.agree(out, labels, arrays, others_whole=True)
     return arrays, list(plans.values_at(table, out))
 
 

@@ -5,7 +5,7 @@ named arrays too, if the function returns a plain scalar; the functions here als
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Integral
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -157,7 +157,7 @@ def _value_and_grad(
 @contextmanager
 def _explain_leaves(
     function: str, args: Sequence[object], argnums: int | Sequence[int], allow_int: bool
-) -> Iterator[None]:
+) -> Generator[None]:
     """Name the leaf of an argument for which JAX refuses to differentiate."""
     try:
         yield
@@ -165,20 +165,22 @@ def _explain_leaves(
         if isinstance(flaw, AxonymError):
             raise
         # JAX looks at these leaves before it calls the function, so one that it refuses is the reason.
+        kind = np.number if allow_int else np.inexact
         for number in _numbers(argnums):
-            for path, leaf in jax.tree_util.tree_leaves_with_path(args[number], is_named_array):
-                for array in jax.tree.leaves(leaf):
-                    is_taken = is_array(array) or isinstance(array, int | float | complex)
-                    kind = np.number if allow_int else np.inexact
-                    if is_taken and jnp.issubdtype(jnp.result_type(array), kind):
-                        continue
-                    place = f"argument {number}{jax.tree_util.keystr(path)}"
-                    has = type_text(array)
-                    if is_array(array):
-                        sizes = facts(leaf) if is_named_array(leaf) else str(array.shape)
-                        has = f"{array.dtype}, {sizes}"
-                    problem = f"{place} has no derivatives: {has}"
-                    raise OperandError(message(function, problem, hint=_FILTER)) from flaw
+            asked = args[number] if -len(args) <= number < len(args) else None
+            for path, leaf in jax.tree_util.tree_leaves_with_path(asked, is_named_array):
+                for value in jax.tree.leaves(leaf):
+                    has = type_text(value)
+                    if is_array(value):
+                        has = (
+                            f"{value.dtype}, {facts(leaf) if is_named_array(leaf) else value.shape}"
+                        )
+                    elif isinstance(value, int | float | complex):
+                        value = np.asarray(value)
+                    if not is_array(value) or not jnp.issubdtype(value.dtype, kind):
+                        place = f"argument {number}{jax.tree_util.keystr(path)}"
+                        problem = f"{place} has no derivatives: {has}"
+                        raise OperandError(message(function, problem, hint=_FILTER)) from flaw
         raise
 
 
