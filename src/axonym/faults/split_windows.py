@@ -93,7 +93,10 @@ def must_convolve_in_blocks(
 
 
 def choose_blocks(
-    mesh: MeshLike, entries: Sequence[Entry], slides: Mapping[int, Slide]
+    mesh: MeshLike,
+    entries: Sequence[Entry],
+    slides: Mapping[int, Slide],
+    modes: Mapping[int, str] | None = None,
 ) -> tuple[list[Entry], Edges, list[tuple[int, int]]]:
     """Choose which dimensions stay in blocks, and which are gathered.
 
@@ -101,24 +104,37 @@ def choose_blocks(
         mesh: the mesh.
         entries: the mesh axes of each dimension.
         slides: for each dimension that windows slide along, how.
+        modes: how dimensions are padded that are not padded by zeros; the edges of these have all padding.
 
     Returns:
         The mesh axes that each dimension keeps, the edges that blocks exchange, and the padding of each slide.
     """
+    modes = modes or {}
     kept, edges, pads = list(entries), Edges(), [slide.pads for slide in slides.values()]
     for i, (at, slide) in enumerate(slides.items()):
         found = None
         if kept[at]:
-            found = slide.of_blocks(count_shards(mesh, kept[at]))
+            count = count_shards(mesh, kept[at])
+            found = slide.of_blocks(count)
+            # An element at the end of an axis is not reflected itself, so that a block needs one more.
+            if found and modes.get(at) == "reflect" and max(found[0]) >= slide.size // count:
+                found = None
         if found is None:
             kept[at] = ()
         else:
             edges[at], pads[i] = found
+        if found is None and at in modes:
+            edges[at], pads[i] = slide.pads, (0, 0)
     return kept, edges, pads
 
 
 def add_edges(
-    block: jax.Array, edges: Edges, entries: Sequence[Entry], outside: Any = None
+    block: jax.Array,
+    edges: Edges,
+    entries: Sequence[Entry],
+    outside: Any = None,
+    modes: Mapping[int, str] | None = None,
+    beyond: Sequence[jax.Array] = (),
 ) -> jax.Array:
     """Put the edges of its neighbours around a block, inside a shard_map.
 
@@ -127,26 +143,72 @@ def add_edges(
         edges: how much of each neighbour.
         entries: the mesh axes of each dimension.
         outside: the value where there is no neighbour; by default zeros.
+        modes: what is there instead along some dimensions: a mode of `jnp.pad`, or "given" for `beyond`.
+        beyond: what lies before and after the dimension whose mode is "given".
     """
-    for at, (before, after) in edges.items():
-        mesh_axes, size = entries[at], block.shape[at]
-        devices, ordered = list_devices(mesh_axes)
+    modes = modes or {}
+    # What is given has the sizes of the block, and so comes first.
+    for at in sorted(edges, key=lambda at: modes.get(at) != "given"):
         pieces = [block]
-        if before:
-            edge = lax.slice_in_dim(block, size - before, size, axis=at)
-            edge = lax.ppermute(edge, ordered, list(pairwise(devices)))
-            if outside is not None:
-                edge = jnp.where(lax.axis_index(mesh_axes) == 0, outside, edge)
-            pieces.insert(0, edge)
-        if after:
-            edge = lax.slice_in_dim(block, 0, after, axis=at)
-            edge = lax.ppermute(edge, ordered, list(pairwise(devices[::-1])))
-            if outside is not None:
-                is_last = lax.axis_index(mesh_axes) == len(devices) - 1
-                edge = jnp.where(is_last, outside, edge)
-            pieces.append(edge)
+        for is_after, width in enumerate(edges[at]):
+            if width:
+                edge = _find_edge(
+                    block, at, width, entries[at], bool(is_after), outside, modes, beyond
+                )
+                pieces.insert(len(pieces) * is_after, edge)
         block = lax.concatenate(pieces, at)
     return block
+
+
+def _find_edge(
+    block: jax.Array,
+    at: int,
+    width: int,
+    mesh_axes: Entry,
+    is_after: bool,
+    outside: Any,
+    modes: Mapping[int, str],
+    beyond: Sequence[jax.Array],
+) -> jax.Array:
+    """Return what lies before or after a block."""
+    size, mode = block.shape[at], modes.get(at)
+    end = None  # what lies beyond the first or the last block
+    if mode == "given":
+        own = beyond[is_after]
+        start = 0 if is_after else own.shape[at] - width
+        end = lax.slice_in_dim(own, start, start + width, axis=at)
+    elif mode is not None and (mode != "wrap" or not mesh_axes):
+        widths = [(0, 0)] * block.ndim
+        widths[at] = (0, width) if is_after else (width, 0)
+        start = size if is_after else 0
+        end = lax.slice_in_dim(jnp.pad(block, widths, mode), start, start + width, axis=at)
+    elif outside is not None:
+        end = outside
+    if not mesh_axes and end is not None:
+        return end
+
+    devices, ordered = list_devices(mesh_axes)
+    if is_after:
+        devices = devices[::-1]
+    pairs = list(pairwise(devices))
+    if mode == "wrap":
+        pairs.append((devices[-1], devices[0]))
+    start = 0 if is_after else size - width
+    edge = lax.ppermute(lax.slice_in_dim(block, start, start + width, axis=at), ordered, pairs)
+    if end is None:
+        return edge
+    last = len(devices) - 1 if is_after else 0
+    return jnp.where(lax.axis_index(mesh_axes) == last, end, edge)
+
+
+def pad_ends(
+    array: jax.Array,
+    sides: Mapping[int, tuple[int, int]],
+    modes: Mapping[int, str],
+    beyond: Sequence[jax.Array],
+) -> jax.Array:
+    """Pad a whole array as `add_edges` pads the blocks of one."""
+    return add_edges(array, dict(sides), [()] * array.ndim, None, modes, beyond)
 
 
 def trim(result: jax.Array, slides: Mapping[int, Slide]) -> jax.Array:

@@ -23,7 +23,14 @@ from ..engine.core import Core, facts, wrap
 from ..engine.renaming import up_to_renaming
 from ..errors import ArgumentError, AxisSizeError, message
 from ..faults.shared_paddings import separate_padding
-from ..faults.split_windows import Slide, add_edges, choose_blocks, must_convolve_in_blocks, trim
+from ..faults.split_windows import (
+    Slide,
+    add_edges,
+    choose_blocks,
+    must_convolve_in_blocks,
+    pad_ends,
+    trim,
+)
 from ..layout import assignment, context, explicit, partition, tracing
 from ..layout.blocks import choose_manual_axes, find_entries, find_mesh
 from ..layout.layout import Layout
@@ -35,7 +42,16 @@ from .inputs import check_input
 from .layer import Layer
 from .settings import drawn, integer
 from .weights import add_bias, gathered, stored_outputs
-from .windows import Padding, Pads, check_fit, each, pads
+from .windows import (
+    Padding,
+    Pads,
+    check_fit,
+    count_sides,
+    each,
+    find_beyond,
+    find_modes,
+    pads,
+)
 
 __all__ = ["Conv", "ConvTranspose"]
 
@@ -73,16 +89,20 @@ class _Conv(Layer):
         sizes = zip(self.kernel_size, self.dilation, strict=True)
         return [dilation * (size - 1) for size, dilation in sizes]
 
-    def _apply(self, x: NamedArray, spatial: Names, **options: object) -> NamedArray:
-        """Convolve with the weight, and add the bias."""
+    def _apply(
+        self, x: NamedArray, spatial: Names, *beyond: NamedArray, **options: object
+    ) -> NamedArray:
+        """Convolve with the weight, and add the bias; `beyond` lies beyond the ends of an axis."""
         options |= {"rhs_dilation": self.dilation, "feature_group_count": self.groups}
         operands, settings = (x.names, self.weight.names), tuple(options.items())
         kernel = _make_kernel(operands, spatial, self.In.name, self.Out.name, settings)
 
-        def run(x: NamedArray, weight: NamedArray) -> NamedArray:
-            return wrap(x, kernel.call(x.array, weight.array), kernel.names)
+        def run(inputs: tuple[NamedArray, ...], weight: NamedArray) -> NamedArray:
+            x, *beyond = inputs
+            arrays = x.array, weight.array, *(own.array for own in beyond)
+            return wrap(x, kernel.call(*arrays), kernel.names)
 
-        return add_bias(auto_sharded(gathered(run, x, self.weight)), self.bias)
+        return add_bias(auto_sharded(gathered(run, (x, *beyond), self.weight)), self.bias)
 
 
 class Conv(_Conv):
@@ -105,7 +125,7 @@ class Conv(_Conv):
         Out: the axis that replaces it.
         kernel_size: the size of the kernel along each spatial axis.
         stride: the step along each.
-        padding: the number of zeros on each side of each, or "SAME" or "VALID".
+        padding: the number of zeros on each side of each, or "SAME" or "VALID", or what lies beyond the ends.
         dilation: the distance between neighbours in the kernel, along each.
         groups: the number of parts of `In` and `Out`; each part of `Out` sees only its part of `In`. The convolution
             is depthwise if there are as many groups as input channels.
@@ -144,7 +164,10 @@ class Conv(_Conv):
             kernel_size: the size of the kernel.
             key: for weight and bias.
             stride: the step.
-            padding: zeros around the input: "SAME", "VALID", an int, one for each axis, or a pair for each axis.
+            padding: zeros around the input: "SAME", "VALID", an int, one for each axis, or a pair for each axis. In a
+                mapping by axis, also what lies beyond its ends, as much as keeps the size at stride 1: "wrap" for a
+                circle, "reflect", "symmetric", "edge", "constant" for zeros, or a function. It gets the elements at
+                one end, as many as are to be added and in their order, and returns those beyond that end.
             dilation: the distance between neighbours in the kernel.
             groups: the number of independent parts.
             use_bias: whether to add a bias.
@@ -160,6 +183,10 @@ class Conv(_Conv):
             >>> conv = axn.nn.Conv.init(("height", "width"), Channels, Features, 3, stride=2, key=jax.random.key(0))
             >>> conv(axn.ones({"batch": 2, "height": 9, "width": 9, "channels": 3})).shape
             {'batch': 2, 'height': 4, 'width': 4, 'features': 8}
+            >>> padding = {"lat": "edge", "lon": "wrap"}
+            >>> conv = axn.nn.Conv.init(("lat", "lon"), Channels, Features, 3, padding=padding, key=jax.random.key(0))
+            >>> conv(axn.ones({"lat": 4, "lon": 8, "channels": 3})).shape
+            {'lat': 4, 'lon': 8, 'features': 8}
         """
         weight, bias, spatial, kernel, groups = _make_parameters(
             "Conv.init", Spatial, In, Out, kernel_size, groups, use_bias, initializer, key
@@ -167,7 +194,8 @@ class Conv(_Conv):
         count = len(spatial)
         steps = each("Conv.init", "stride", stride, count)
         apart = each("Conv.init", "dilation", dilation, count)
-        sides = pads("Conv.init", padding, count)
+        windows = [step * (size - 1) + 1 for size, step in zip(kernel, apart, strict=True)]
+        sides = pads("Conv.init", padding, count, axis_name(spatial), windows)
         return cls(weight, bias, spatial, In, Out, kernel, steps, sides, apart, groups)
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
@@ -188,7 +216,9 @@ class Conv(_Conv):
         names, sizes = self._read_spatial_axes(x)
         windows = [span + 1 for span in self._spans]
         check_fit("Conv", names, sizes, windows, self.padding, facts(x))
-        return self._apply(x, names, window_strides=self.stride, padding=self.padding)
+        beyond = find_beyond("Conv", x, names, self.padding)
+        padding = {"padding": count_sides(self.padding), "modes": find_modes(self.padding)}
+        return self._apply(x, names, *beyond, window_strides=self.stride, **padding)
 
 
 class ConvTranspose(_Conv):
@@ -383,9 +413,10 @@ def _make_kernel(
     target = plans.rename(names, ((feature, out),))
     core = plans.positions(names, (feature, *spatial))
 
-    def body(x: jax.Array, weight: jax.Array) -> jax.Array:
+    def body(x: jax.Array, weight: jax.Array, *beyond: jax.Array) -> jax.Array:
         dtype = jnp.promote_types(x.dtype, weight.dtype)
         x, weight = x.astype(dtype), weight.astype(dtype)
+        beyond = tuple(own.astype(dtype) for own in beyond)
 
         mesh = find_mesh(x)
         entries, filters = find_entries(x, names), find_entries(weight, stored)
@@ -395,7 +426,13 @@ def _make_kernel(
 
         at = [i + x.ndim for i in core]
         settings = dict(options)
-        plain: Callable[..., jax.Array] = partial(_convolve, core=at, shards=shards, **settings)
+        padded = {
+            i: mode for i, mode in zip(at[1:], settings.pop("modes", ()), strict=False) if mode
+        }
+        settings["modes"] = padded
+        plain: Callable[..., jax.Array] = partial(
+            _convolve_whole, core=at, shards=shards, **settings
+        )
         call = plain
 
         groups = settings["feature_group_count"]
@@ -404,9 +441,9 @@ def _make_kernel(
             layout = {"entries": entries, "filters": filters, "manual": manual}
             call = partial(_convolve_blocks, core=at, **layout, **settings)
         if not is_explicit:
-            return call(x, weight)
+            return call(x, weight, *beyond)
         # Explicit axes want the type of the result before it is computed. Types without sharding give its shape.
-        operands = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (x, weight)]
+        operands = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (x, weight, *beyond)]
         shape = jax.eval_shape(plain, *operands).shape
         anonymous = tuple(range(x.ndim - len(names)))
         labels = (*anonymous, *(None if name == feature else name for name in names))
@@ -418,21 +455,40 @@ def _make_kernel(
         }
         kinds = labels, (out, *(None for _ in stored[1:]))
         table = explicit.choose(results, kinds, (x, weight), decided)
-        result: jax.Array = auto.local(call, [x, weight], list(plans.values_at(table, results)))
+        layout = list(plans.values_at(table, results))
+        result: jax.Array = auto.local(call, [x, weight, *beyond], layout)
         return result
 
     return kernels.Kernel(target, body)
 
 
+def _convolve_whole(
+    x: jax.Array,
+    weight: jax.Array,
+    *beyond: jax.Array,
+    core: Sequence[int],
+    padding: Pads,
+    modes: Mapping[int, str],
+    **options: Any,
+) -> jax.Array:
+    """Pad an input as the modes say, and convolve."""
+    if modes:
+        sides = dict(zip(core[1:], count_sides(padding), strict=True))
+        x = pad_ends(x, {at: sides[at] for at in modes}, modes, beyond)
+        padding = tuple((0, 0) if at in modes else side for at, side in sides.items())
+    return _convolve(x, weight, core=core, padding=padding, **options)
+
+
 def _convolve_blocks(
     x: jax.Array,
     weight: jax.Array,
-    *,
+    *beyond: jax.Array,
     core: Sequence[int],
     entries: Sequence[assignment.Entry],
     filters: Sequence[assignment.Entry],
     manual: Set[str],
     padding: Pads,
+    modes: Mapping[int, str],
     **options: Any,
 ) -> jax.Array:
     """Convolve each block of an input on its own device; blocks of a spatial dimension exchange their edges.
@@ -440,11 +496,13 @@ def _convolve_blocks(
     Args:
         x: the input.
         weight: the weight.
+        beyond: what lies beyond the ends of the dimension whose mode is "given".
         core: the dimensions of the input to convolve over, the feature first.
         entries: the mesh axes of each dimension of the input.
         filters: those of the weight; its output axes also split the result if they split no axis of the input.
         manual: the mesh axes that become Manual.
         padding: as in `lax`, like all other options.
+        modes: the modes of dimensions that are padded by something other than zeros.
     """
     mesh, sharding = find_mesh(x), list(entries)
     feature, *spatial = core
@@ -464,17 +522,16 @@ def _convolve_blocks(
         options["feature_group_count"] = groups // partition.count_shards(mesh, out)
 
     slides = _find_slides(x, weight, spatial, padding, options)
-    sharding, edges, sides = choose_blocks(mesh, sharding, slides)
+    sharding, edges, sides = choose_blocks(mesh, sharding, slides, modes)
 
     # Sums over devices, also those of gradients, are more exact in float32.
     dtype, wide = x.dtype, at_least_float32(x.dtype)
     spread = set(out).union(*sharding)
 
-    def convolve(x: jax.Array, weight: jax.Array) -> jax.Array:
-        # Both vary before the cast: transposed, the sum of gradients over devices then comes after it, in `wide`.
-        x = tracing.varying(x, spread).astype(dtype)
-        weight = tracing.varying(weight, spread).astype(dtype)
-        x = add_edges(x, edges, sharding)
+    def convolve(*blocks: jax.Array) -> jax.Array:
+        # All vary before the cast: transposed, the sum of gradients over devices then comes after it, in `wide`.
+        x, weight, *beyond = (tracing.varying(block, spread).astype(dtype) for block in blocks)
+        x = add_edges(x, edges, sharding, None, modes, beyond)
         y = _convolve(x, weight, core=core, shards=[1] * x.ndim, padding=sides, **options)
         if summed:
             y = lax.psum(y.astype(wide), summed).astype(dtype)
@@ -483,13 +540,14 @@ def _convolve_blocks(
     results = list(sharding)
     results[feature] = out
     kernel = [out, summed, *[()] * len(spatial)]
+    ends = [() if modes.get(at) == "given" else entry for at, entry in enumerate(sharding)]
     y = jax.shard_map(
         convolve,
-        in_specs=(Layout(sharding).spec, Layout(kernel).spec),
+        in_specs=(Layout(sharding).spec, Layout(kernel).spec, *[Layout(ends).spec] * len(beyond)),
         out_specs=Layout(results).spec,
         axis_names=manual,
         mesh=context.mesh_for_blocks(mesh),
-    )(x.astype(wide), weight.astype(wide))
+    )(*(array.astype(wide) for array in (x, weight, *beyond)))
     return trim(y, slides)
 
 

@@ -1,19 +1,50 @@
 """Internal. Windows that slide along named axes: their sizes, strides and padding, for `conv` and `pool`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from ..errors import ArgumentError, AxisSizeError, message
+from ..array import NamedArray, is_named_array
+from ..axis import AxisSelector, axis_name
+from ..base.kinds import type_text
+from ..engine.core import facts
+from ..errors import (
+    ArgumentError,
+    AxisNotFoundError,
+    AxisSizeError,
+    OperandError,
+    message,
+    suggestion,
+)
 from .settings import integer
 
-Padding: TypeAlias = str | int | Sequence[int] | Sequence[tuple[int, int]]
+Beyond: TypeAlias = str | Callable[[NamedArray], NamedArray]
+"""What lies beyond the ends of an axis: a mode, or a function of the elements at an end."""
+
+Padding: TypeAlias = (
+    str
+    | int
+    | Sequence[int]
+    | Sequence[tuple[int, int]]
+    | Mapping[AxisSelector, int | tuple[int, int] | Beyond]
+)
 """The padding of an input: "VALID" for none, "SAME" to keep the size at stride 1, or how much for all axes, for each
-of them, or for the two sides of each."""
+of them, or for the two sides of each. A mapping by axis may also say what lies beyond its ends."""
 
-Pads: TypeAlias = str | tuple[tuple[int, int], ...]
 
+class Side(NamedTuple):
+    """The padding of one axis: how much at each end, and what it consists of; None for zeros."""
+
+    low: int
+    high: int
+    beyond: Beyond | None = None
+
+
+Pads: TypeAlias = str | tuple[tuple[int, int] | Side, ...]
+
+MODES = ("constant", "edge", "reflect", "symmetric", "wrap")
 _KINDS_OF_PADDING = '"SAME", "VALID", an int, one int for each axis, or a pair for each axis'
+_KINDS_BY_AXIS = f"an int, a pair, one of {', '.join(map(repr, MODES))}, or a function"
 
 
 def each(
@@ -42,17 +73,28 @@ def each(
     return tuple(integer(function, what, entry, least) for entry in entries)
 
 
-def pads(function: str, padding: Padding, count: int) -> Pads:
+def pads(
+    function: str,
+    padding: Padding,
+    count: int,
+    names: Sequence[str] = (),
+    windows: Sequence[int] = (),
+) -> Pads:
     """Return a padding as "SAME", "VALID", or the two sides of each axis.
 
     Args:
         function: the name for errors.
         padding: see `Padding`.
         count: the number of axes.
+        names: their names; without them, a mapping is not allowed.
+        windows: for each, the distance of the ends of a window plus one.
 
     Raises:
         ArgumentError: if it is none of these.
+        AxisNotFoundError: if a mapping has another axis.
     """
+    if isinstance(padding, Mapping) and names:
+        return _read_by_axis(function, padding, names, windows)
     if isinstance(padding, str):
         if padding in ("SAME", "VALID"):
             return padding
@@ -68,6 +110,83 @@ def pads(function: str, padding: Padding, count: int) -> Pads:
         )
         raise ArgumentError(message(function, problem, hint=_KINDS_OF_PADDING))
     return tuple((int(low), int(high)) for low, high in sides)
+
+
+def _read_by_axis(
+    function: str, padding: Mapping[Any, Any], names: Sequence[str], windows: Sequence[int]
+) -> tuple[Side, ...]:
+    """Read a padding by axis; an axis that it leaves out has none."""
+    given = {axis_name(axis): value for axis, value in padding.items()}
+    for name in given:
+        if name not in names:
+            problem = f"the padding has axis {name!r}, along which nothing slides"
+            there = f"axes: {', '.join(names)}"
+            raise AxisNotFoundError(message(function, problem, there, hint=suggestion(name, names)))
+    sides: list[Side] = []
+    for name, window in zip(names, windows, strict=True):
+        value = given.get(name, 0)
+        if value in MODES if isinstance(value, str) else callable(value):
+            low = (window - 1) // 2
+            sides.append(Side(low, window - 1 - low, value))
+            continue
+        ends = _as_tuple(value, 2)
+        if isinstance(value, str) or len(ends) != 2 or not all(map(_is_count, ends)):
+            problem = f"unknown padding of axis {name!r}: {value!r}"
+            raise ArgumentError(message(function, problem, hint=_KINDS_BY_AXIS))
+        sides.append(Side(int(ends[0]), int(ends[1])))
+    if sum(callable(side.beyond) for side in sides) > 1:
+        # Which of the two would make the corners?
+        problem = "only one axis can be padded by a function"
+        raise ArgumentError(message(function, problem, hint="pad the other axis by a mode"))
+    return tuple(sides)
+
+
+def find_modes(padding: Pads) -> tuple[str | None, ...]:
+    """Return the mode of each axis: None for zeros, "given" where a function makes what lies beyond its ends."""
+    if isinstance(padding, str):
+        return ()
+    beyond = [Side(*side).beyond for side in padding]
+    return tuple(mode if isinstance(mode, str | None) else "given" for mode in beyond)
+
+
+def count_sides(padding: Pads) -> str | tuple[tuple[int, int], ...]:
+    """Return how much a padding adds, without what it consists of."""
+    return padding if isinstance(padding, str) else tuple(side[:2] for side in padding)
+
+
+def find_beyond(
+    function: str, x: NamedArray, names: Sequence[str], padding: Pads
+) -> tuple[NamedArray, ...]:
+    """Call the function of the axis that is padded by one, for both ends; nothing without such an axis.
+
+    Raises:
+        AxisSizeError: if the axis is shorter than its padding.
+        OperandError: if the function does not return an array with the axes of its argument.
+    """
+    if isinstance(padding, str):
+        return ()
+    for name, side in zip(names, padding, strict=True):
+        low, high, fn = Side(*side)
+        if callable(fn):
+            size = x.axis_size(name)
+            if max(low, high) > size:
+                problem = f"a padding of {max(low, high)} needs as many elements of axis {name!r}, which has {size}"
+                raise AxisSizeError(message(function, problem, f"input has: {facts(x)}"))
+            ends = x[name, :low], x[name, size - high :]
+            return tuple(_call_beyond(function, fn, rows, name) for rows in ends)
+    return ()
+
+
+def _call_beyond(
+    function: str, fn: Callable[[NamedArray], NamedArray], rows: NamedArray, name: str
+) -> NamedArray:
+    result: object = fn(rows)
+    if not is_named_array(result) or result.shape != rows.shape:
+        has = facts(result) if is_named_array(result) else type_text(result)
+        problem = f"the function that pads axis {name!r} must return the axes of its argument"
+        lines = f"argument has: {facts(rows)}", f"result has: {has}"
+        raise OperandError(message(function, problem, *lines))
+    return result.rearrange(rows.names).astype(rows.dtype)
 
 
 def _as_tuple(value: object, count: int) -> tuple[Any, ...]:
@@ -95,7 +214,7 @@ def check_fit(
     if padding == "SAME":  # an axis of any size keeps it, divided by the stride
         return
     # The other string is "VALID", which pads nothing.
-    sides = ((0, 0),) * len(names) if isinstance(padding, str) else padding
+    sides = ((0, 0),) * len(names) if isinstance(padding, str) else count_sides(padding)
     for name, size, window, (low, high) in zip(names, sizes, windows, sides, strict=True):
         if window > size + low + high:
             padded = f" and {low + high} of padding" if low + high else ""
