@@ -1,7 +1,7 @@
 """Convolutions, and their transposes, over any number of named axes, in any layout on devices.
 
-`lax` has one batch dimension, so others are merged into it. XLA gets gradients wrong where a spatial axis is split (see
-`faults.split_windows`): there, each device convolves its block, and neighbours exchange the edges of their blocks.
+`lax` has one batch dimension, so others are merged into it. The compiler gets gradients wrong where a spatial axis is
+split (see `faults.split_windows`): there, each device convolves its block, and neighbours exchange edges.
 """
 
 import math
@@ -70,7 +70,7 @@ class _Conv(Layer):
     dilation: tuple[int, ...] = eqx.field(static=True)
     groups: int = eqx.field(static=True)
 
-    def _read_spatial_axes(self, x: NamedArray) -> tuple[Names, tuple[int, ...]]:
+    def _check_spatial_axes(self, x: NamedArray) -> tuple[Names, tuple[int, ...]]:
         """Check the input, and return the names and sizes of its spatial axes."""
         function = type(self).__name__
         if not isinstance(x, Core):
@@ -213,7 +213,7 @@ class Conv(_Conv):
             AxisSizeError: if an axis has another size, or the kernel does not fit.
             AxisClashError: if `x` already has `Out`.
         """
-        names, sizes = self._read_spatial_axes(x)
+        names, sizes = self._check_spatial_axes(x)
         windows = [span + 1 for span in self._spans]
         check_fit("Conv", names, sizes, windows, self.padding, facts(x))
         beyond = find_beyond("Conv", x, names, self.padding)
@@ -321,7 +321,7 @@ class ConvTranspose(_Conv):
             AxisSizeError: if an axis has another size, or the padding would cut off more than the result.
             AxisClashError: if `x` already has `Out`.
         """
-        names, sizes = self._read_spatial_axes(x)
+        names, sizes = self._check_spatial_axes(x)
         self._check_cut(x, names, sizes)
         # The transpose of a convolution is one with stride 1 over an input with zeros between its elements.
         steps, sides = (1,) * len(names), self._compute_padding()

@@ -52,7 +52,7 @@ class Dropout(Layer):
         inference: bool = False,
     ) -> None:
         self.pdrop = fraction("Dropout", "pdrop", pdrop)
-        self.broadcast_axes = names_in(_read_broadcast_axes("Dropout", broadcast_axes))
+        self.broadcast_axes = names_in(_parse_broadcast_axes("Dropout", broadcast_axes))
         self.inference = inference
 
     @property
@@ -114,11 +114,11 @@ def dropout(
     """
     rate = fraction("dropout", "pdrop", pdrop)
     return _drop(
-        "dropout", x, rate, _read_broadcast_axes("dropout", broadcast_axes), inference, key
+        "dropout", x, rate, _parse_broadcast_axes("dropout", broadcast_axes), inference, key
     )
 
 
-def _read_broadcast_axes(function: str, broadcast_axes: AxisSelection | None) -> Pairs:
+def _parse_broadcast_axes(function: str, broadcast_axes: AxisSelection | None) -> Pairs:
     # A key by position lands here, where other libraries have it.
     if hasattr(broadcast_axes, "dtype") and not isinstance(broadcast_axes, str):
         problem = f"broadcast_axes must be axes, not {type_text(broadcast_axes)}"

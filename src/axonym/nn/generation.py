@@ -118,7 +118,7 @@ def generate(
     New = sized(New, "generate")
     rest = tuple(axis for axis in prompt.axes if axis.name != pos)
     _check_operands(prompt, New, count, pos)
-    ends = _read_stops(stop)
+    ends = _parse_stops(stop)
     # The first key is for the token that follows the prompt; the loop slices the others.
     keys: Any = [None] if key is None else jax.random.split(key, New.size)
     later: tuple[jax.Array, ...] = () if key is None else (keys[1:],)
@@ -169,7 +169,7 @@ def _take_last(logits: NamedArray, pos: str, real: NamedArray | None) -> NamedAr
     return logits[pos, -1 if real is None else where(equal(real, 0), 0, real - 1)]
 
 
-def _read_stops(stop: object) -> tuple[int, ...]:
+def _parse_stops(stop: object) -> tuple[int, ...]:
     """Return the stop tokens as Python ints."""
     if isinstance(stop, Iterable):
         return tuple(integer("generate", "a stop token", token) for token in stop)

@@ -1,4 +1,8 @@
-"""Layers that normalise over axes."""
+"""Layers that normalise over axes, with a derivative in closed form.
+
+For the backward pass, they keep the input, the weight, and one or two numbers for each normalised vector. JAX's own
+derivative would keep arrays of float32 as large as the input as well.
+"""
 
 import dataclasses
 import functools
@@ -31,6 +35,16 @@ __all__ = ["LayerNorm", "RmsNorm"]
 
 
 class _Norm(Layer):
+    """The fields and the constructor that both norms share.
+
+    Attributes:
+        axis: the axes to normalise over.
+        weight: axes {*axis}, or None.
+        bias: axes {*axis}, or None.
+        eps: added to the mean square before the square root.
+        dtype: the dtype to compute in; by default float32, or the input's if it is wider.
+    """
+
     axis: tuple[Axis, ...] = eqx.field(static=True)
     weight: NamedArray | None
     bias: NamedArray | None
@@ -47,7 +61,7 @@ class _Norm(Layer):
         use_bias: bool = True,
         dtype: DTypeLike | None = None,
     ) -> Self:
-        """Make a layer.
+        """Make a layer; weights start at one and biases at zero.
 
         Args:
             axis: the axes to normalise over.
@@ -59,16 +73,15 @@ class _Norm(Layer):
         axes = spec(axis, f"{cls.__name__}.init")
         weight = made_if(use_weight, ones, axes)
         bias = made_if(use_bias, zeros, axes)
-        if dtype is not None:
-            dtype = jnp.dtype(dtype)
-        return cls(axes, weight, bias, float(eps), dtype)
+        computed = None if dtype is None else jnp.dtype(dtype)
+        return cls(axes, weight, bias, float(eps), computed)
 
     def _apply(self, x: NamedArray, centered: bool) -> NamedArray:
         check_input(type(self).__name__, x, self.axis, ())
 
         operands = [x, *parameters_of(self.weight, self.bias)]
-        kernel = _normalize(
-            tuple([operand.names for operand in operands]),
+        kernel = _make_kernel(
+            tuple([operand.names for operand in operands]),  # a list is faster than a generator
             self.axis,
             centered,
             self.weight is not None,
@@ -82,14 +95,33 @@ class _Norm(Layer):
 class LayerNorm(_Norm):
     """Subtract the mean over `axis`, divide by the standard deviation, multiply by a weight and add a bias.
 
-    It computes in float32 or wider, and returns the dtype of its input.
+    The layer computes in float32 or wider, and returns the dtype of its input.
+
+    Attributes:
+        axis: the axes to normalise over.
+        weight: axes {*axis}, or None.
+        bias: axes {*axis}, or None.
+        eps: added to the variance before the square root.
+        dtype: the dtype to compute in; by default float32, or the input's if it is wider.
 
     Reference:
         Ba, Kiros, Hinton (2016), Layer normalization.
+
+    Examples:
+        >>> norm = axn.nn.LayerNorm.init(axn.Axis("embed", 2))
+        >>> norm(axn.named([[1.0, 3.0], [50.0, 40.0]], ("batch", "embed"))).round(2).tolist()
+        [[-1.0, 1.0], [1.0, -1.0]]
     """
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
-        """Normalise `x`; the result has the same axes {axis, ...}.
+        """Normalise `x`.
+
+        Args:
+            x: axes {*axis, ...}.
+            key: not used; every layer takes one.
+
+        Returns:
+            The same axes.
 
         Raises:
             AxisNotFoundError: if `x` lacks an axis of `axis`.
@@ -101,14 +133,34 @@ class LayerNorm(_Norm):
 class RmsNorm(_Norm):
     """Divide by the root mean square over `axis`, multiply by a weight and add a bias.
 
-    It computes in float32 or wider, and returns the dtype of its input.
+    The layer computes in float32 or wider, and returns the dtype of its input. The bias is there by default; models
+    such as Llama have none (`use_bias=False`).
+
+    Attributes:
+        axis: the axes to normalise over.
+        weight: axes {*axis}, or None.
+        bias: axes {*axis}, or None.
+        eps: added to the mean square before the square root.
+        dtype: the dtype to compute in; by default float32, or the input's if it is wider.
 
     Reference:
         Zhang, Sennrich (2019), Root mean square layer normalization.
+
+    Examples:
+        >>> norm = axn.nn.RmsNorm.init(axn.Axis("embed", 2), use_bias=False)
+        >>> norm(axn.named([1.0, 7.0], "embed")).round(2).tolist()  # the root mean square is 5
+        [0.19..., 1.39...]
     """
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
-        """Normalise `x`; the result has the same axes {axis, ...}.
+        """Normalise `x`.
+
+        Args:
+            x: axes {*axis, ...}.
+            key: not used; every layer takes one.
+
+        Returns:
+            The same axes.
 
         Raises:
             AxisNotFoundError: if `x` lacks an axis of `axis`.
@@ -118,7 +170,7 @@ class RmsNorm(_Norm):
 
 
 @up_to_renaming("operands", "axis")
-def _normalize(
+def _make_kernel(
     operands: tuple[Names, ...],
     axis: tuple[Axis, ...],
     centered: bool,
@@ -127,7 +179,7 @@ def _normalize(
     eps: float,
     dtype: np.dtype[np.generic] | None,
 ) -> kernels.Kernel:
-    """Make the kernel of a normalisation, with one pass for the statistics and one for the result."""
+    """Make the kernel of a normalisation, with one pass over the input for the statistics and one for the result."""
     names = operands[0]
     at = plans.positions(names, axis_name(axis))
     how = _Normalization(at, centered, weighted, biased, eps, dtype)
@@ -136,9 +188,10 @@ def _normalize(
         checks.check_sizes("norm", operands, arrays)
         x, *parameters = kernels.align_layouts(operands, arrays, names)
         lined = tuple(map(kernels.lined_up, parameters, operands[1:], itertools.repeat(names)))
+        # JAX's own derivative, which keeps what it needs.
         if keeps_intermediates():
-            return how.result(x, how.statistics(x), lined)
-        normalized: jax.Array = _normalized(how, x, lined)
+            return how.compute_result(x, how.compute_statistics(x), lined)
+        normalized: jax.Array = _normalize(how, x, lined)
         return normalized
 
     return kernels.Kernel(names, body)
@@ -164,7 +217,7 @@ class _Normalization:
     eps: float
     dtype: np.dtype[np.generic] | None
 
-    def wide(self, x: jax.Array) -> jax.Array:
+    def widen(self, x: jax.Array) -> jax.Array:
         """Convert to the dtype of the computation."""
         return x.astype(at_least_float32(x.dtype) if self.dtype is None else self.dtype)
 
@@ -172,42 +225,53 @@ class _Normalization:
         """Take the mean over the dimensions, and keep them."""
         return primitives.mean(x, self.at)
 
-    def statistics(self, x: jax.Array) -> tuple[jax.Array, ...]:
+    def compute_statistics(self, x: jax.Array) -> tuple[jax.Array, ...]:
         """Return the factor of the result and, if it is centered, the mean."""
-        computed, means = self.wide(x), list[jax.Array]()
+        # In two passes: the mean of squares less the squared mean would cancel where the mean is large.
+        computed, means = self.widen(x), list[jax.Array]()
         if self.centered:
             means.append(self.mean(computed))
             computed = primitives.subtract(computed, means[0])
         squares = self.mean(lax.square(computed))
         return lax.rsqrt(primitives.add(squares, self.eps)), *means
 
-    def standardized(self, x: jax.Array, statistics: tuple[jax.Array, ...]) -> jax.Array:
+    def standardize(self, x: jax.Array, statistics: tuple[jax.Array, ...]) -> jax.Array:
         """Return the input with mean square one."""
         factor, *means = statistics
-        computed = self.wide(x)
+        computed = self.widen(x)
         for mean in means:
             computed = primitives.subtract(computed, mean)
         return primitives.multiply(computed, factor)
 
-    def result(
+    def compute_result(
         self, x: jax.Array, statistics: tuple[jax.Array, ...], parameters: tuple[jax.Array, ...]
     ) -> jax.Array:
         """Return the normalised input."""
-        standardized = self.standardized(x, statistics)
+        standardized = self.standardize(x, statistics)
         return affine(standardized, parameters, self.weighted, self.biased).astype(x.dtype)
 
-    def change(
+    def compute_change(
         self,
         x: jax.Array,
         statistics: tuple[jax.Array, ...],
         weight: jax.Array | None,
         tangents: tuple[Any, ...],
     ) -> jax.Array:
-        """Return by how much the result changes, where a tangent of None is zero."""
-        standardized, (own, *parameters) = self.standardized(x, statistics), tangents
+        """Return the tangent of the result.
+
+        With the standardized input s, its factor f and the tangent t of the input, the tangent of s is
+        f (t - mean(t) - s mean(s t)); without centering, mean(t) is left out.
+
+        Args:
+            x: the input.
+            statistics: the factor and, if it is centered, the mean.
+            weight: the weight, or None.
+            tangents: of the input and of each parameter; None is zero.
+        """
+        standardized, (own, *parameters) = self.standardize(x, statistics), tangents
         terms: list[jax.Array] = []
         if own is not None:
-            moved = self.wide(own)
+            moved = self.widen(own)
             shared = self.mean(primitives.multiply(standardized, moved))
             removed = primitives.multiply(standardized, shared)
             if self.centered:
@@ -225,27 +289,25 @@ class _Normalization:
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _normalized(how: _Normalization, x: jax.Array, parameters: tuple[jax.Array, ...]) -> jax.Array:
+def _normalize(how: _Normalization, x: jax.Array, parameters: tuple[jax.Array, ...]) -> jax.Array:
     """Normalise; for the backward pass, keep the input, the weight and the statistics."""
-    return how.result(x, how.statistics(x), parameters)
+    return how.compute_result(x, how.compute_statistics(x), parameters)
 
 
-def _normalized_jvp(
+def _normalize_jvp(
     how: _Normalization, primals: tuple[Any, ...], tangents: tuple[Any, ...]
 ) -> tuple[jax.Array, jax.Array]:
     """Differentiate in closed form.
 
-    A custom JVP, not a custom VJP, which has no forward mode. The checkpoint keeps what is standardized out of the
-    residuals; transposed, the change is the usual backward pass.
+    It is a custom JVP, since a custom VJP has no forward mode; its transpose is the usual backward pass. The checkpoint
+    keeps the standardized input out of what the backward pass keeps.
     """
     x, parameters = primals
-    statistics = how.statistics(x)
-    weight = None
-    if how.weighted:
-        weight = parameters[0]
+    statistics = how.compute_statistics(x)
+    weight = parameters[0] if how.weighted else None
     given = [given_tangent(tangent) for tangent in (tangents[0], *tangents[1])]
-    change = jax.checkpoint(how.change)(x, statistics, weight, tuple(given))
-    return how.result(x, statistics, parameters), change
+    change = jax.checkpoint(how.compute_change)(x, statistics, weight, tuple(given))
+    return how.compute_result(x, statistics, parameters), change
 
 
-_normalized.defjvp(_normalized_jvp, symbolic_zeros=True)
+_normalize.defjvp(_normalize_jvp, symbolic_zeros=True)

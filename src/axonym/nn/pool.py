@@ -1,4 +1,8 @@
-"""Pooling: reduce windows that slide along named axes."""
+"""Pooling: reduce windows that slide along named axes, in any layout on devices.
+
+The functions without `adaptive` take windows and strides, and are one `lax.reduce_window`. The adaptive ones take the
+sizes of the result, and choose windows of perhaps different sizes.
+"""
 
 import weakref
 from collections.abc import Callable, MutableMapping, Sequence, Set
@@ -55,14 +59,17 @@ def pool(
 
     Args:
         Window: the axes to slide along, with the sizes of the window.
-        inputs: axes {Window..., ...}.
+        inputs: axes {*Window, ...}.
         init: the initial value of each window, and the value of padding; it must not change the result.
         reduce_fn: an associative function of two elements, such as `jax.lax.add`; or `axn.sum`, `axn.prod`, `axn.max`
             or `axn.min`. Sums from 0, maxima from -inf and minima from inf have gradients.
         stride: the step, for all axes or for each; by default 1.
         padding: "VALID" for none, "SAME" to keep the size at stride 1, an int, one for each axis, or a pair for each
             axis.
-        use_ceil: also reduce a last window that extends beyond the padded input.
+        use_ceil: whether to reduce also a last window that extends beyond the padded input.
+
+    Returns:
+        The axes of `inputs`; those of `Window` have as many positions as there are windows.
 
     Raises:
         AxisNotFoundError: if `inputs` lacks an axis of `Window`.
@@ -77,7 +84,7 @@ def pool(
     """
     pairwise = _PAIRWISE.get(reduce_fn, reduce_fn)
     start = kernels.static("pool", {"init": np.asarray(init).item()})
-    return _pooled("pool", Window, inputs, start, pairwise, stride, padding, use_ceil)
+    return _reduce_windows("pool", Window, inputs, start, pairwise, stride, padding, use_ceil)
 
 
 def max_pool(
@@ -87,8 +94,28 @@ def max_pool(
     padding: Padding = "VALID",
     use_ceil: bool = False,
 ) -> NamedArray:
-    """Return the largest element of each window without padding; arguments and errors are those of `pool`."""
-    return _pooled("max_pool", Window, inputs, (), lax.max, stride, padding, use_ceil)
+    """Return the largest element of each window, never one of the padding.
+
+    Args:
+        Window: the axes to slide along, with the sizes of the window.
+        inputs: axes {*Window, ...}.
+        stride: the step, for all axes or for each; by default 1, unlike torch, whose default is the window.
+        padding: see `pool`.
+        use_ceil: see `pool`.
+
+    Returns:
+        The axes of `inputs`; those of `Window` have as many positions as there are windows.
+
+    Raises:
+        AxisNotFoundError: if `inputs` lacks an axis of `Window`.
+        AxisSizeError: if a window does not fit.
+        ArgumentError: if `stride` or `padding` is invalid.
+
+    Examples:
+        >>> axn.nn.max_pool(axn.Axis("time", 2), axn.named([1, 5, 2, 3], "time"), stride=2).tolist()
+        [5, 3]
+    """
+    return _reduce_windows("max_pool", Window, inputs, (), lax.max, stride, padding, use_ceil)
 
 
 def min_pool(
@@ -98,8 +125,13 @@ def min_pool(
     padding: Padding = "VALID",
     use_ceil: bool = False,
 ) -> NamedArray:
-    """Return the smallest element of each window without padding; arguments and errors are those of `pool`."""
-    return _pooled("min_pool", Window, inputs, (), lax.min, stride, padding, use_ceil)
+    """Return the smallest element of each window; arguments, result and errors are those of `max_pool`.
+
+    Examples:
+        >>> axn.nn.min_pool(axn.Axis("time", 2), axn.named([1, 5, 2, 3], "time"), stride=2).tolist()
+        [1, 2]
+    """
+    return _reduce_windows("min_pool", Window, inputs, (), lax.min, stride, padding, use_ceil)
 
 
 def mean_pool(
@@ -111,46 +143,64 @@ def mean_pool(
     use_ceil: bool = False,
     count_include_pad: bool = False,
 ) -> NamedArray:
-    """Average each window, in float32 or wider; arguments and errors are those of `pool`.
+    """Average each window, in float32 or wider; the errors are those of `pool`.
 
     Args:
         Window: the axes to slide along, with the sizes of the window.
-        inputs: axes {Window..., ...}; means of integers are floats.
+        inputs: axes {*Window, ...}; means of integers are floats.
         stride: the step.
         padding: see `pool`.
         use_ceil: see `pool`.
-        count_include_pad: whether padding counts, as zeros; by default, only elements of the input do. What `use_ceil`
-            adds beyond the padding never counts.
+        count_include_pad: whether padding counts, as zeros; by default, only elements of the input do. Positions that
+            `use_ceil` adds beyond the padding never count.
+
+    Returns:
+        The axes of `inputs`; those of `Window` have as many positions as there are windows.
 
     Examples:
         >>> axn.nn.mean_pool(axn.Axis("time", 3), axn.arange(axn.Axis("time", 4)), padding="SAME").tolist()
         [0.5, 1.0, 2.0, 2.5]
     """
-    slides = _slides("mean_pool", Window, inputs, stride, padding, use_ceil)
+    slides = _plan_slides("mean_pool", Window, inputs, stride, padding, use_ceil)
     x = widen(inputs)
-    total = wrap(x, _kernel(x.names, slides, lax.add, ()).call(x.array), x.names)
+    total = wrap(x, _find_kernel(x.names, slides, lax.add, ()).call(x.array), x.names)
+    # The count of a window is a product over axes: a division for each axis needs no array as large as the result.
     for slide in slides:
-        counts = slide.counts(count_include_pad)
-        # The counts have size-1 axes, so that they are never as large as the result.
+        counts = slide.count_elements(count_include_pad)
         if len(set(counts)) > 1:
-            total = total / NamedArray(
-                kernels.constant(counts.astype(x.dtype)), (x.names[slide.at],)
-            )
+            divisors = kernels.constant(counts.astype(x.dtype))
+            total = total / NamedArray(divisors, (x.names[slide.at],))
         else:
             total = total / int(counts[0])
-    return auto_sharded(_like(total, inputs))
+    return auto_sharded(_restore_dtype(total, inputs))
 
 
 def adaptive_max_pool(Target: AxisSpec, inputs: NamedArray) -> NamedArray:
-    """Return the largest element of each window of `adaptive_mean_pool`."""
-    return _adaptive(_adaptive_max_pool, Target, inputs)
+    """Return the largest element of each window; see `adaptive_mean_pool` for the windows and the errors.
+
+    Args:
+        Target: the axes to shrink, with the sizes of the result.
+        inputs: axes {*Target, ...}, of other sizes.
+
+    Examples:
+        >>> axn.nn.adaptive_max_pool(axn.Axis("time", 2), axn.named([1, 5, 2, 3, 0], "time")).tolist()
+        [5, 3]
+    """
+    return _shrink_axes(_adaptive_max_pool, Target, inputs)
 
 
 def adaptive_mean_pool(Target: AxisSpec, inputs: NamedArray) -> NamedArray:
     """Average windows, chosen so that the axes get the sizes of `Target`.
 
-    Of n positions, window i of m spans those from floor(i n / m) up to, but without, ceil((i + 1) n / m). If m divides
-    n, windows are equal and do not overlap.
+    An axis of size n shrinks to size m: window i has the positions from floor(i n / m) up to, but without,
+    ceil((i + 1) n / m). If m divides n, windows are equal and do not overlap.
+
+    Args:
+        Target: the axes to shrink, with the sizes of the result.
+        inputs: axes {*Target, ...}, of other sizes; means of integers are floats.
+
+    Returns:
+        The axes of `inputs`; those of `Target` have its sizes.
 
     Raises:
         AxisNotFoundError: if `inputs` lacks an axis of `Target`.
@@ -160,10 +210,10 @@ def adaptive_mean_pool(Target: AxisSpec, inputs: NamedArray) -> NamedArray:
         >>> axn.nn.adaptive_mean_pool(axn.Axis("time", 2), axn.arange(axn.Axis("time", 6))).tolist()
         [1.0, 4.0]
     """
-    return _like(_adaptive(_adaptive_mean_pool, Target, widen(inputs)), inputs)
+    return _restore_dtype(_shrink_axes(_adaptive_mean_pool, Target, widen(inputs)), inputs)
 
 
-def _pooled(
+def _reduce_windows(
     function: str,
     Window: AxisSpec,
     inputs: NamedArray,
@@ -174,30 +224,40 @@ def _pooled(
     use_ceil: bool,
 ) -> NamedArray:
     """Reduce windows, which start from the option `init` or, without it, from the identity of the reduction."""
-    slides = _slides(function, Window, inputs, stride, padding, use_ceil)
-    kernel = _kernel(inputs.names, slides, reduction, start)
+    slides = _plan_slides(function, Window, inputs, stride, padding, use_ceil)
+    kernel = _find_kernel(inputs.names, slides, reduction, start)
     return auto_sharded(wrap(inputs, kernel.call(inputs.array), inputs.names))
 
 
-# What belongs to a user's function goes with it: no cache keeps a function, and what it refers to, alive.
+# A kernel lives as long as the user's function: no cache keeps the function, and what it refers to, alive.
 _kernels: MutableMapping[Reduction, dict[Any, kernels.Kernel]] = weakref.WeakKeyDictionary()
 
 
-def _kernel(
-    names: Names, slides: "tuple[_Slide, ...]", reduction: Reduction, start: kernels.Options
+def _find_kernel(
+    names: Names, slides: "tuple[_AxisSlide, ...]", reduction: Reduction, start: kernels.Options
 ) -> kernels.Kernel:
     """Look up or make the kernel of a pooling."""
     key = names, slides, start
     try:
-        known = _kernels.setdefault(reduction, {})
+        own = _kernels.setdefault(reduction, {})
         refer = cast(Callable[[], Reduction], weakref.ref(reduction))
     except TypeError:  # without a hash or without weak references
-        return _pool(*key, lambda: reduction)
-    return known.get(key) or plans.keep(known, key, _pool(*key, refer))
+        return _make_kernel(*key, lambda: reduction)
+    return own.get(key) or plans.keep(own, key, _make_kernel(*key, refer))
 
 
-class _Slide(NamedTuple):
-    """How a window slides along one axis, which stands at `at`."""
+class _AxisSlide(NamedTuple):
+    """How a window slides along one axis of an array.
+
+    Attributes:
+        at: the dimension of the axis, counted from the end.
+        size: the size of the axis.
+        window: the size of the window.
+        step: the distance between neighbouring windows.
+        low: the padding at the start.
+        high: the padding at the end.
+        over: how far the last window extends beyond the padding.
+    """
 
     at: int
     size: int
@@ -212,8 +272,8 @@ class _Slide(NamedTuple):
         """How many windows there are."""
         return (self.size + self.low + self.high + self.over - self.window) // self.step + 1
 
-    def counts(self, include_pad: bool) -> npt.NDArray[np.integer]:
-        """Count the elements of each window."""
+    def count_elements(self, include_pad: bool) -> npt.NDArray[np.integer]:
+        """Count the elements of each window that a mean divides by."""
         starts = np.arange(self.positions) * self.step
         first, end = self.low, self.low + self.size
         if include_pad:
@@ -221,22 +281,20 @@ class _Slide(NamedTuple):
         return np.clip(starts + self.window, first, end) - np.clip(starts, first, end)
 
 
-def _slides(
+def _plan_slides(
     function: str,
     Window: AxisSpec,
     inputs: NamedArray,
     stride: int | Sequence[int] | None,
     padding: Padding,
     use_ceil: bool,
-) -> tuple[_Slide, ...]:
+) -> tuple[_AxisSlide, ...]:
     """Check the arguments of a pooling, and return how its windows slide."""
     if not isinstance(inputs, Core):
         raise checks.unnamed(function, inputs)
     axes = spec(Window, function)
     names, windows = axis_name(axes), [axis.size for axis in axes]
-    if stride is None:
-        stride = 1
-    steps = each(function, "stride", stride, len(axes))
+    steps = each(function, "stride", 1 if stride is None else stride, len(axes))
     sides = pads(function, padding, len(axes))
     shape = shape_of(function, inputs.array, inputs.names)
     places = checks.planned(function, (inputs,), plans.positions, inputs.names, names)
@@ -244,21 +302,23 @@ def _slides(
     check_fit(function, names, sizes, windows, sides, facts(inputs))
     if isinstance(sides, str):
         sides = tuple(lax.padtype_to_pads(sizes, windows, steps, sides))
-    slides: list[_Slide] = []
+    slides: list[_AxisSlide] = []
     for at, size, window, step, (low, high) in zip(
         places, sizes, windows, steps, sides, strict=True
     ):
-        over = 0
-        if use_ceil:
-            over = -(size + low + high - window) % step
-        if high + over >= window:  # a last window of only padding on the right is left out
-            over = 0
-        slides.append(_Slide(at, size, window, step, low, high, over))
+        over = -(size + low + high - window) % step if use_ceil else 0
+        # As in torch, a last window that would begin in the padding at the end is left out.
+        slides.append(
+            _AxisSlide(at, size, window, step, low, high, over if high + over < window else 0)
+        )
     return tuple(slides)
 
 
-def _pool(
-    names: Names, slides: tuple[_Slide, ...], start: kernels.Options, refer: Callable[[], Reduction]
+def _make_kernel(
+    names: Names,
+    slides: tuple[_AxisSlide, ...],
+    start: kernels.Options,
+    refer: Callable[[], Reduction],
 ) -> kernels.Kernel:
     """Make the kernel of a pooling, whose reduction `refer` returns."""
 
@@ -274,66 +334,75 @@ def _pool(
         if start:
             initial = kernels.keywords_of(start)["init"]
         else:
-            initial = _neutral(reduction, x.dtype)
+            initial = _find_identity(reduction, x.dtype)
         # A NumPy number is known while tracing, so that JAX recognises a reduction that has a derivative.
         first = np.asarray(initial, x.dtype)
 
         def call(x: jax.Array, padding: Sequence[tuple[int, int]] = padding) -> jax.Array:
-            def reduced(x: jax.Array) -> jax.Array:
+            def reduce_plain(x: jax.Array) -> jax.Array:
                 result: jax.Array = lax.reduce_window(x, first, reduction, window, stride, padding)
                 return result
 
             if reduction is lax.add:
-                return sum_windows(reduced, x, [slide.at for slide in slides])
-            return reduced(separate_padding(x))
+                return sum_windows(reduce_plain, x, [slide.at for slide in slides])
+            return reduce_plain(separate_padding(x))
 
         run = call
-        mesh, has = find_mesh(x), find_entries(x, names)
+        mesh, sharding = find_mesh(x), find_entries(x, names)
         overlapping = (slide.at for slide in slides if slide.window > slide.step)
         wanted = find_entries(x, names, is_even=False)
         if must_pool_in_blocks(reduction, mesh, wanted, overlapping):
-            manual = choose_manual_axes(mesh, has, explicit.has_explicit_axes(x))
-            run = partial(_by_blocks, call, slides, has, manual, first)
+            manual = choose_manual_axes(mesh, sharding, explicit.has_explicit_axes(x))
+            run = partial(_reduce_blocks, call, slides, sharding, manual, first)
         if not explicit.has_explicit_axes(x):
             return run(x)
 
+        # The result keeps the type of the input, but an axis whose new size cannot be split evenly is replicated.
         mesh = jax.typeof(x).sharding.mesh
-        entries = list(explicit.read_layout(x))
-        for at, size in enumerate(shape):
-            if size % partition.count_shards(mesh, entries[at]):
-                entries[at] = ()
+        entries: list[assignment.Entry] = [
+            () if size % partition.count_shards(mesh, entry) else entry
+            for size, entry in zip(shape, explicit.read_layout(x), strict=True)
+        ]
         result: jax.Array = auto.local(run, [x], entries)
         return result
 
     return kernels.Kernel(names, body)
 
 
-def _by_blocks(
+def _reduce_blocks(
     call: Callable[..., jax.Array],
-    slides: tuple[_Slide, ...],
+    slides: tuple[_AxisSlide, ...],
     entries: Sequence[assignment.Entry],
     manual: Set[str],
     outside: object,
     x: jax.Array,
 ) -> jax.Array:
-    """Reduce the windows of each block on its own device; blocks exchange their edges."""
-    moves: dict[int, Slide] = {}
-    for own in slides:
-        sides = (own.low, own.high + own.over)
-        moves[own.at + x.ndim] = Slide(own.size, own.window, own.step, sides)
+    """Reduce the windows of each block on its own device; blocks exchange their edges.
 
+    Args:
+        call: reduces the windows of an array with a padding.
+        slides: how windows slide.
+        entries: the mesh axes of each dimension.
+        manual: the mesh axes that become Manual.
+        outside: the value of padding.
+        x: the input.
+    """
+    moves = {
+        own.at + x.ndim: Slide(own.size, own.window, own.step, (own.low, own.high + own.over))
+        for own in slides
+    }
     mesh = find_mesh(x)
-    has, edges, inside = choose_blocks(mesh, entries, moves)
+    sharding, edges, inside = choose_blocks(mesh, entries, moves)
     padding = [(0, 0)] * x.ndim
     for at, sides in zip(moves, inside, strict=True):
         padding[at] = sides
-    spec = Layout(has).spec
+    spec = Layout(sharding).spec
 
-    def reduce(x: jax.Array) -> jax.Array:
-        return call(add_edges(x, edges, has, outside), padding)
+    def reduce_block(x: jax.Array) -> jax.Array:
+        return call(add_edges(x, edges, sharding, outside), padding)
 
     run = jax.shard_map(
-        reduce,
+        reduce_block,
         mesh=context.mesh_for_blocks(mesh),
         in_specs=spec,
         out_specs=spec,
@@ -342,42 +411,40 @@ def _by_blocks(
     return trim(run(x), moves)
 
 
-def _neutral(reduction: Reduction, dtype: object) -> Any:
+def _find_identity(reduction: Reduction, dtype: object) -> Any:
     """Return the identity of `lax.add`, `lax.max` or `lax.min`."""
     if reduction is lax.add:
         return 0
     lowest, highest = limits(dtype)
-    if reduction is lax.max:
-        return lowest
-    return highest
+    return lowest if reduction is lax.max else highest
 
 
-def _like(mean: NamedArray, x: NamedArray) -> NamedArray:
-    if jnp.issubdtype(x.dtype, jnp.inexact):
-        return mean.astype(x.dtype)
-    return mean
+def _restore_dtype(mean: NamedArray, x: NamedArray) -> NamedArray:
+    """Cast the mean of floats back to their dtype; that of integers stays a float."""
+    return mean.astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.inexact) else mean
 
 
-def _adaptive(
+def _shrink_axes(
     function: Callable[..., jax.Array], Target: AxisSpec, inputs: NamedArray
 ) -> NamedArray:
-    """Shrink the axes in turn: equal windows by a reshape, others one by one."""
+    """Shrink one axis after the other: the windows of several are products, so maxima and means may be nested."""
     for axis in spec(Target, checks.title(function)):
         inputs = along.along_with(function, inputs, axis.name, windows=axis.size)
     return auto_sharded(inputs)
 
 
 def _adaptive_max_pool(x: jax.Array, axis: int, windows: int) -> jax.Array:
-    return _shrunk("adaptive_max_pool", jnp.max, x, axis % x.ndim, windows)
+    return _shrink("adaptive_max_pool", jnp.max, x, axis % x.ndim, windows)
 
 
 def _adaptive_mean_pool(x: jax.Array, axis: int, windows: int) -> jax.Array:
-    return _shrunk("adaptive_mean_pool", jnp.mean, x, axis % x.ndim, windows)
+    return _shrink("adaptive_mean_pool", jnp.mean, x, axis % x.ndim, windows)
 
 
-def _shrunk(
+def _shrink(
     function: str, reduction: Callable[..., jax.Array], x: jax.Array, axis: int, windows: int
 ) -> jax.Array:
+    """Reduce one dimension to a number of windows: equal ones by a reshape, others one by one."""
     size = x.shape[axis]
     if not size or not windows:
         problem = f"cannot split an axis of size {size} into {windows} windows"
@@ -385,8 +452,6 @@ def _shrunk(
     if not size % windows:
         parts = x.reshape(*x.shape[:axis], windows, size // windows, *x.shape[axis + 1 :])
         return reduction(parts, axis=axis + 1)
-    reduced: list[jax.Array] = []
-    for i in range(windows):
-        start, end = i * size // windows, -(-(i + 1) * size // windows)
-        reduced.append(reduction(lax.slice_in_dim(x, start, end, axis=axis), axis=axis))
-    return jnp.stack(reduced, axis)
+    bounds = [(i * size // windows, -(-(i + 1) * size // windows)) for i in range(windows)]
+    parts = [lax.slice_in_dim(x, start, end, axis=axis) for start, end in bounds]
+    return jnp.stack([reduction(part, axis=axis) for part in parts], axis)
