@@ -111,6 +111,7 @@ def glu(x: NamedArray, axis: AxisSelector) -> NamedArray:
         >>> axn.nn.glu(axn.named([1.0, 2.0, 0.0, 0.0], "i"), "i").tolist()
         [0.5, 1.0]
     """
+    # JAX's own error would name neither the axis nor the array. `along` checks what is not a named array.
     if isinstance(x, NamedArray) and x.axis_size(axis) % 2:
         problem = f"{shown(x.resolve_axis(axis))} cannot be split into two halves"
         raise AxisSizeError(message("glu", problem, f"array has: {facts(x)}"))

@@ -117,6 +117,7 @@ class BatchNorm(Layer):
         names = names_in(given)
         if not names:
             raise OperandError(message("BatchNorm.init", "there is no axis to normalise over"))
+        # Not `plans.distinct`, whose error would not say that the two arguments exclude each other.
         for each in axes:
             if each.name in names:
                 problem = f"axis {each.name!r} is both kept and normalised over"
@@ -164,6 +165,7 @@ class BatchNorm(Layer):
             problem = "the running statistics are missing, which are an argument and a result"
             hint = "y, state = norm(x, state), at first with state = norm.initial_state()"
             raise OperandError(message("BatchNorm", problem, hint=hint))
+        # Outside of `from_inputs`, which would gather them again in the backward pass.
         weight, bias = auto_sharded((self.weight, self.bias))
         if self.inference if inference is None else inference:
             running = auto_sharded(state)
@@ -175,7 +177,7 @@ class BatchNorm(Layer):
         split = [name for name, entry in context.mapped(self.over).items() if entry]
         over = mesh_axes_of("BatchNorm", split, (), meaning="arrays")
         count = math.prod(map(x.axis_size, self.over)) * count_of(over)
-        if count < 2:
+        if count < 2:  # the unbiased variance would divide by zero
             problem = f"a variance needs more than {count} element"
             hint = "pass inference=True to use the running statistics"
             raise AxisSizeError(message("BatchNorm", problem, f"input has: {facts(x)}", hint=hint))

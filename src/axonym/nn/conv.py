@@ -78,7 +78,9 @@ class _Conv(Layer):
         # Inside of the kernel, the weight's name of `Out` may be `<name>.out`, which the input must not have either.
         stored = Axis(self.weight.names[0], self.Out.size)
         sized = tuple(axis for axis in self.Spatial if isinstance(axis, Axis))
+        # With groups, a block of `In` belongs to only some of the outputs, so it is a mistake.
         check_input(function, x, (self.In, *sized), (self.Out, stored), blocks=self.groups == 1)
+        # Sizes of other spatial axes are free; `check_fit` compares them with the kernel.
         names = axis_name(self.Spatial)
         at = checks.planned(function, (x,), plans.positions, x.names, names)
         return names, tuple(x.array.shape[i] for i in at)
@@ -94,6 +96,7 @@ class _Conv(Layer):
     ) -> NamedArray:
         """Convolve with the weight, and add the bias; `beyond` lies beyond the ends of an axis."""
         options |= {"rhs_dilation": self.dilation, "feature_group_count": self.groups}
+        # Tuples, as a part of the key of the kernel.
         operands, settings = (x.names, self.weight.names), tuple(options.items())
         kernel = _make_kernel(operands, spatial, self.In.name, self.Out.name, settings)
 
@@ -375,6 +378,7 @@ def _make_parameters(
     """Make weight and bias, and normalise the spatial axes, the size of the kernel and the number of groups."""
     given, In, Out = selection(Spatial, function), sized(In, function), sized(Out, function)
     names = names_in(given)
+    # `In` and `Out` may share a name, so each is compared alone.
     plans.distinct((In.name, *names), f"{function}: ")
     plans.distinct((Out.name, *names), f"{function}: ")
     if not given:
@@ -395,6 +399,7 @@ def _make_parameters(
     draw = uniform(-limit, limit)
     weight_key, bias_key = jax.random.split(key)
     make = between(initializer or draw, (inputs, *window), stored)
+    # The order that `lax` takes without a transpose, and that torch stores.
     weight = drawn(function, make, weight_key, (stored, inputs, *window))
     bias = draw(bias_key, (Out,)) if use_bias else None
     return weight, bias, selectors(given), kernel, groups
@@ -414,6 +419,7 @@ def _make_kernel(
     core = plans.positions(names, (feature, *spatial))
 
     def body(x: jax.Array, weight: jax.Array, *beyond: jax.Array) -> jax.Array:
+        # `lax` raises for two dtypes.
         dtype = jnp.promote_types(x.dtype, weight.dtype)
         x, weight = x.astype(dtype), weight.astype(dtype)
         beyond = tuple(own.astype(dtype) for own in beyond)
@@ -446,6 +452,7 @@ def _make_kernel(
         operands = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (x, weight, *beyond)]
         shape = jax.eval_shape(plain, *operands).shape
         anonymous = tuple(range(x.ndim - len(names)))
+        # The feature axis is summed over, so its mesh axes do not go to the result: those of the weight's outputs do.
         labels = (*anonymous, *(None if name == feature else name for name in names))
         results = (*anonymous, *target)
         # A spatial axis whose new size cannot be split evenly is replicated here; `auto_sharded` shards it later.
@@ -533,10 +540,11 @@ def _convolve_blocks(
         x, weight, *beyond = (tracing.varying(block, spread).astype(dtype) for block in blocks)
         x = add_edges(x, edges, sharding, None, modes, beyond)
         y = _convolve(x, weight, core=core, shards=[1] * x.ndim, padding=sides, **options)
-        if summed:
+        if summed:  # each device has the sum over its block of the input channels
             y = lax.psum(y.astype(wide), summed).astype(dtype)
         return y
 
+    # The inputs of the weight are split as those of `x`, its outputs as the result; all else of it is gathered.
     results = list(sharding)
     results[feature] = out
     kernel = [out, summed, *[()] * len(spatial)]

@@ -113,9 +113,8 @@ def dropout(
         [0.0, 4.0]
     """
     rate = fraction("dropout", "pdrop", pdrop)
-    return _drop(
-        "dropout", x, rate, _parse_broadcast_axes("dropout", broadcast_axes), inference, key
-    )
+    together = _parse_broadcast_axes("dropout", broadcast_axes)
+    return _drop("dropout", x, rate, together, inference, key)
 
 
 def _parse_broadcast_axes(function: str, broadcast_axes: AxisSelection | None) -> Pairs:
@@ -136,6 +135,7 @@ def _drop(
 ) -> NamedArray:
     if not isinstance(x, Core):
         raise checks.unnamed(function, x)
+    # Before the check of the key: neither case needs one.
     if pdrop == 0 or inference:
         return x
     if key is None:

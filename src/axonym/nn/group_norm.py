@@ -152,6 +152,7 @@ def _normalize(
 
     def body(x: jax.Array, *parameters: jax.Array) -> jax.Array:
         operands = (names, *[axis] * len(parameters))
+        # On Explicit axes, weight and bias follow the layout of the input.
         x, *rest = kernels.align_layouts(operands, (x, *parameters), names)
         lined = [kernels.lined_up(own, axis, names) for own in rest]
         # JAX has no rule for the types of a reshape that splits a sharded dimension: on Explicit axes, the compiler

@@ -108,6 +108,7 @@ def normal(std: float = 1.0, *, dtype: DTypeLike | None = None) -> Initializer:
         >>> axn.nn.Linear.init(Embed, Mlp, key=jax.random.key(0), initializer=small).weight.shape
         {'embed': 8, 'mlp': 16}
     """
+    # A NumPy number would widen a narrow dtype, here and below.
     return lambda key, axes: random.normal(key, axes, dtype) * as_python(std)
 
 
@@ -192,6 +193,7 @@ def variance_scaling(
             )
         if distribution == "normal":
             return normal(std, dtype=dtype)
+        # Truncation makes the standard deviation smaller.
         return truncated_normal(std / _TRUNCATED_STD, dtype=dtype)
 
     return _BySides("variance_scaling", make, In, Out)
@@ -354,6 +356,7 @@ def orthogonal(
             batch = without_axes(axes, (*sides.inputs, *sides.outputs))
             matrices = random.orthogonal(key, batch, rows, columns, dtype)
             flat: NamedArray = matrices * as_python(scale)
+            # The parameter may store its axes in any order, with inputs and outputs between each other.
             weight = flat.unflatten_axis(rows, sides.inputs).unflatten_axis(columns, sides.outputs)
             return auto_sharded(weight.rearrange(axes))
 
@@ -383,6 +386,7 @@ class _BySides:
     Out: AxisSelection | None
 
     def __call__(self, key: jax.Array, axes: tuple[Axis, ...]) -> NamedArray:
+        # Layers fill in the sides by `between`. Called directly, an initializer sees the axes, but not their roles.
         if self.In is None and self.Out is None:
             problem = f"cannot tell which axes are inputs: {shown(*axes) or 'no axes'}"
             raise ArgumentError(

@@ -87,6 +87,7 @@ class Linear(Layer):
         if initializer is None:
             initializer = fan_in(axis_size(inputs), init_scale)
         axes = in_order(inputs, stored, out_first)
+        # `between` names the sides, since the axes of the weight alone do not say which ones are summed over.
         weight = drawn("Linear.init", between(initializer, inputs, stored), key, axes)
         bias = made_if(use_bias, zeros, outputs)
 

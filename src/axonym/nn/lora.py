@@ -114,7 +114,7 @@ class LoraLinear(Layer):
         for _ in anonymous:
             make = jax.vmap(make)
         copies = (*anonymous, *(each.size for each in further))
-        if copies:
+        if copies:  # an unbatched key stays one key
             key = jax.random.split(key, copies)
         down, up = make(key)
         return cls(base, down, up, float(axis.size if alpha is None else alpha), Dropout(dropout))
@@ -220,6 +220,7 @@ def add_lora(
             problem = "there is no linear layer to wrap"
         known = ", ".join(path or "the model itself" for path in paths) or "none"
         raise ArgumentError(message("add_lora", problem, f"linear layers: {known}"))
+    # By path, not by layer: a layer that a model holds twice gets two adapters.
     keys = dict(zip(chosen, jax.random.split(key, len(chosen)), strict=True))
 
     def wrap(path: tuple[object, ...], each: T) -> T | LoraLinear:

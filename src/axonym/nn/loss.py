@@ -207,6 +207,7 @@ def chunked_cross_entropy_loss(
     counted = _combine_masks(function, label, targets, where, ignore_index)
     targets = _fill_excluded(targets, label, counted)
     _report_targets(function, targets, label, size)
+    # Class numbers beyond the range of a narrow dtype would compare as others.
     targets = targets.astype(_choose_index_dtype(targets))
     blocks = _chunk_classes(auto_sharded(weight), label, size, block_size)
     Block, Chunk = blocks.Block, blocks.Chunk
@@ -216,6 +217,7 @@ def chunked_cross_entropy_loss(
         # A narrow `x` is cast back here, inside the loop, so that its gradient is summed over chunks in a wide dtype.
         logits = dot(wide.astype(x.dtype), block, axis=Embed, preferred_element_type=wide.dtype)
         classes = arange(Block) * blocks.stride + chunk * blocks.chunk_stride
+        # The padding of the last classes has a weight, but no probability.
         if Block.size * Chunk.size > size:
             logits = select(classes < size, logits, -jnp.inf)
         largest = jax.lax.stop_gradient(reduce.max(logits, label))
@@ -334,6 +336,7 @@ def _compute_losses(
     z_loss: Scalar,
 ) -> tuple[NamedArray, NamedArray]:
     """Return a loss for each target, and the log-sum-exp of the logits."""
+    # Before the kernel is made: its errors would not know which of the operands is meant.
     function = "cross_entropy_loss"
     for x in (logits, targets):
         if not isinstance(x, Core):
@@ -374,6 +377,7 @@ def _make_kernel(
     ) -> tuple[jax.Array, jax.Array]:
         logits = widen(given)
         # Differences to the largest logit are exact where the logits themselves are large.
+        # A gradient through the largest one would cancel in the result.
         largest = lax.stop_gradient(logits).max(at)
         # First the picked logits, then the exponentials, which are as large: one of the two is in memory at a time.
         is_class: jax.Array | None = None
@@ -387,6 +391,7 @@ def _make_kernel(
             wanted = wanted.astype(_choose_index_dtype(wanted))
             lowest = np.array(0, wanted.dtype)
             is_class = lax.bitwise_and(lax.ge(wanted, lowest), wanted < logits.shape[at])
+            # Aligned with the logits, it has size 1 along the classes; a target without axes has no dimension.
             if is_class.ndim:
                 is_class = lax.squeeze(is_class, (at,))
             classes = lax.broadcasted_iota(wanted.dtype, logits.shape, at % logits.ndim)
@@ -400,6 +405,7 @@ def _make_kernel(
         shifted = primitives.subtract(logits, above)
         normalizers = lax.log(lax.exp(shifted).sum(at))
         if smooths:
+            # The mean of the logits is the cross entropy with a uniform distribution.
             share = (1 - smoothing) * share + smoothing
             picked = (1 - smoothing) * picked + smoothing * shifted.mean(at)
         # `share` is the sum of the targets, which need not be one.

@@ -73,6 +73,7 @@ class _Norm(Layer):
         axes = spec(axis, f"{cls.__name__}.init")
         weight = made_if(use_weight, ones, axes)
         bias = made_if(use_bias, zeros, axes)
+        # A dtype, not a scalar type such as `jnp.float32`: static fields must compare and hash alike.
         computed = None if dtype is None else jnp.dtype(dtype)
         return cls(axes, weight, bias, float(eps), computed)
 
@@ -187,6 +188,7 @@ def _make_kernel(
     def body(*arrays: jax.Array) -> jax.Array:
         checks.check_sizes("norm", operands, arrays)
         x, *parameters = kernels.align_layouts(operands, arrays, names)
+        # The input may have its axes in another order than the weight, and apart from each other.
         lined = tuple(map(kernels.lined_up, parameters, operands[1:], itertools.repeat(names)))
         # JAX's own derivative, which keeps what it needs.
         if keeps_intermediates():
@@ -218,7 +220,7 @@ class _Normalization:
     dtype: np.dtype[np.generic] | None
 
     def widen(self, x: jax.Array) -> jax.Array:
-        """Convert to the dtype of the computation."""
+        """Convert to the dtype to compute in."""
         return x.astype(at_least_float32(x.dtype) if self.dtype is None else self.dtype)
 
     def mean(self, x: jax.Array) -> jax.Array:
@@ -269,6 +271,7 @@ class _Normalization:
             tangents: of the input and of each parameter; None is zero.
         """
         standardized, (own, *parameters) = self.standardize(x, statistics), tangents
+        # A zero gives no term: frozen parameters and inputs cost nothing.
         terms: list[jax.Array] = []
         if own is not None:
             moved = self.widen(own)
@@ -280,6 +283,7 @@ class _Normalization:
             if weight is not None:
                 along = primitives.multiply(along, widened_to(along.dtype, weight))
             terms.append(along)
+        # The first parameter is the weight, if there is one, and the last one the bias.
         if self.weighted and parameters[0] is not None:
             wide = widened_to(standardized.dtype, parameters[0])
             terms.append(primitives.multiply(standardized, wide))

@@ -83,6 +83,7 @@ def pool(
         [ 3 12]
     """
     pairwise = _PAIRWISE.get(reduce_fn, reduce_fn)
+    # A Python number, since the key of a kernel must be hashable.
     start = kernels.static("pool", {"init": np.asarray(init).item()})
     return _reduce_windows("pool", Window, inputs, start, pairwise, stride, padding, use_ceil)
 
@@ -300,6 +301,7 @@ def _plan_slides(
     places = checks.planned(function, (inputs,), plans.positions, inputs.names, names)
     sizes = [shape[at] for at in places]
     check_fit(function, names, sizes, windows, sides, facts(inputs))
+    # As numbers, since `use_ceil` and blocks change the padding at one end.
     if isinstance(sides, str):
         sides = tuple(lax.padtype_to_pads(sizes, windows, steps, sides))
     slides: list[_AxisSlide] = []
@@ -343,10 +345,12 @@ def _make_kernel(
                 result: jax.Array = lax.reduce_window(x, first, reduction, window, stride, padding)
                 return result
 
+            # Each guard is for a fault of the compiler, see the modules that they come from.
             if reduction is lax.add:
                 return sum_windows(reduce_plain, x, [slide.at for slide in slides])
             return reduce_plain(separate_padding(x))
 
+        # Explicit axes are known by the type, Auto ones by the mapping.
         run = call
         mesh, sharding = find_mesh(x), find_entries(x, names)
         overlapping = (slide.at for slide in slides if slide.window > slide.step)
@@ -450,6 +454,7 @@ def _shrink(
         problem = f"cannot split an axis of size {size} into {windows} windows"
         raise AxisSizeError(message(function, problem))
     if not size % windows:
+        # A single reduction, whatever the number of windows.
         parts = x.reshape(*x.shape[:axis], windows, size // windows, *x.shape[axis + 1 :])
         return reduction(parts, axis=axis + 1)
     bounds = [(i * size // windows, -(-(i + 1) * size // windows)) for i in range(windows)]
