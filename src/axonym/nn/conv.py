@@ -78,7 +78,7 @@ class _Conv(Layer):
         # Inside of the kernel, the weight's name of `Out` may be `<name>.out`, which the input must not have either.
         stored = Axis(self.weight.names[0], self.Out.size)
         sized = tuple(axis for axis in self.Spatial if isinstance(axis, Axis))
-        # With groups, a block of `In` belongs to only some of the outputs, so it is a mistake.
+        # A block of `In` is a mistake if there are groups: it belongs to only some of the outputs.
         check_input(function, x, (self.In, *sized), (self.Out, stored), blocks=self.groups == 1)
         # Sizes of other spatial axes are free; `check_fit` compares them with the kernel.
         names = axis_name(self.Spatial)

@@ -108,7 +108,7 @@ def normal(std: float = 1.0, *, dtype: DTypeLike | None = None) -> Initializer:
         >>> axn.nn.Linear.init(Embed, Mlp, key=jax.random.key(0), initializer=small).weight.shape
         {'embed': 8, 'mlp': 16}
     """
-    # A NumPy number would widen a narrow dtype, here and below.
+    # A NumPy number would widen a narrow dtype.
     return lambda key, axes: random.normal(key, axes, dtype) * as_python(std)
 
 
@@ -187,7 +187,7 @@ def variance_scaling(
         fan = {"fan_in": inputs, "fan_out": outputs, "fan_avg": (inputs + outputs) / 2}[mode]
         std = math.sqrt(scale / max(fan, 1))  # an empty axis has no inputs
         if distribution == "uniform":
-            # From -1 to 1, the standard deviation is 1 / sqrt(3).
+            # The standard deviation of numbers from -1 to 1 is 1 / sqrt(3).
             return lambda key, axes: (
                 random.uniform(key, axes, dtype, -1.0, 1.0) * (math.sqrt(3) * std)
             )
@@ -356,7 +356,7 @@ def orthogonal(
             batch = without_axes(axes, (*sides.inputs, *sides.outputs))
             matrices = random.orthogonal(key, batch, rows, columns, dtype)
             flat: NamedArray = matrices * as_python(scale)
-            # The parameter may store its axes in any order, with inputs and outputs between each other.
+            # The parameter may store its axes in any order, inputs between outputs, too.
             weight = flat.unflatten_axis(rows, sides.inputs).unflatten_axis(columns, sides.outputs)
             return auto_sharded(weight.rearrange(axes))
 
@@ -427,7 +427,7 @@ def _find_axes(
 
 
 def between(initializer: Initializer, In: AxisSpec, Out: AxisSpec) -> Initializer:
-    """Tell an initializer which axes of a weight are inputs and which are outputs, unless you have told it.
+    """Set which axes of a weight an initializer counts as inputs and as outputs, unless you have set any.
 
     Layers call this, so that `glorot_normal()` needs no axes. Other initializers stay as they are.
 

@@ -42,7 +42,7 @@ def check_input(
     if not isinstance(x, Core):
         raise checks.unnamed(layer, x, *needed)
     names = x.names
-    # By names alone, since a block may have other sizes, which the loop below checks.
+    # Only names are checked here: a block may have other sizes, which the loop below compares.
     if not set(needed).issubset(names):
         checks.require(layer, x, needed, "input", needs=f"the layer works over: {shown(*inputs)}")
 

@@ -162,7 +162,7 @@ def _list_modules(frame: FrameType) -> list[eqx.Module]:
 
     variables = frame.f_locals
     arguments: list[Any] = [variables.get(name) for name in code.co_varnames[: code.co_argcount]]
-    # By the class: `isinstance` takes 1 microsecond, since it looks for an attribute `__class__` of the module.
+    # Not `isinstance`, which takes 1 microsecond, since it looks for an attribute `__class__` of the module.
     return [argument for argument in arguments if eqx.Module in type(argument).__mro__]
 
 

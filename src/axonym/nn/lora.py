@@ -220,7 +220,7 @@ def add_lora(
             problem = "there is no linear layer to wrap"
         known = ", ".join(path or "the model itself" for path in paths) or "none"
         raise ArgumentError(message("add_lora", problem, f"linear layers: {known}"))
-    # By path, not by layer: a layer that a model holds twice gets two adapters.
+    # Keys belong to paths, not to layers: a layer that a model holds twice gets two adapters.
     keys = dict(zip(chosen, jax.random.split(key, len(chosen)), strict=True))
 
     def wrap(path: tuple[object, ...], each: T) -> T | LoraLinear:

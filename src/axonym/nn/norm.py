@@ -134,8 +134,8 @@ class LayerNorm(_Norm):
 class RmsNorm(_Norm):
     """Divide by the root mean square over `axis`, multiply by a weight and add a bias.
 
-    The layer computes in float32 or wider, and returns the dtype of its input. The bias is there by default; models
-    such as Llama have none (`use_bias=False`).
+    The layer computes in float32 or wider, and returns the dtype of its input. There is a bias by default; turn it
+    off for models such as Llama, by `use_bias=False`.
 
     Attributes:
         axis: the axes to normalise over.
