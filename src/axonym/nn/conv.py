@@ -442,6 +442,7 @@ def _make_kernel(
         call = plain
 
         groups = settings["feature_group_count"]
+        # The compiler may split an axis unevenly, and is then as wrong; blocks on devices need even ones.
         wanted = find_entries(x, names, is_even=False)
         if must_convolve_in_blocks(mesh, wanted, at[1:], groups, filters[0], manual):
             layout = {"entries": entries, "filters": filters, "manual": manual}

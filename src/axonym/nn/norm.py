@@ -35,15 +35,7 @@ __all__ = ["LayerNorm", "RmsNorm"]
 
 
 class _Norm(Layer):
-    """The fields and the constructor that both norms share.
-
-    Attributes:
-        axis: the axes to normalise over.
-        weight: axes {*axis}, or None.
-        bias: axes {*axis}, or None.
-        eps: added to the mean square before the square root.
-        dtype: the dtype to compute in; by default float32, or the input's if it is wider.
-    """
+    """The fields and the constructor that both norms share."""
 
     axis: tuple[Axis, ...] = eqx.field(static=True)
     weight: NamedArray | None

@@ -350,10 +350,10 @@ def _make_kernel(
                 return sum_windows(reduce_plain, x, [slide.at for slide in slides])
             return reduce_plain(separate_padding(x))
 
-        # Explicit axes are known by the type, Auto ones by the mapping.
         run = call
         mesh, sharding = find_mesh(x), find_entries(x, names)
         overlapping = (slide.at for slide in slides if slide.window > slide.step)
+        # The compiler may split an axis unevenly, and is then as wrong; blocks on devices need even ones.
         wanted = find_entries(x, names, is_even=False)
         if must_pool_in_blocks(reduction, mesh, wanted, overlapping):
             manual = choose_manual_axes(mesh, sharding, explicit.has_explicit_axes(x))
