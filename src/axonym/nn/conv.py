@@ -445,7 +445,7 @@ def _make_kernel(
         # The compiler may split an axis unevenly, and is then as wrong; blocks on devices need even ones.
         wanted = find_entries(x, names, is_even=False)
         if must_convolve_in_blocks(mesh, wanted, at[1:], groups, filters[0], manual):
-            layout = {"entries": entries, "filters": filters, "manual": manual}
+            layout: dict[str, Any] = {"entries": entries, "filters": filters, "manual": manual}
             call = partial(_convolve_blocks, core=at, **layout, **settings)
         if not is_explicit:
             return call(x, weight, *beyond)

@@ -181,11 +181,11 @@ def _check_operands(prompt: NamedArray, New: Axis, count: NamedArray | None, pos
     """Check prompt, count and the axis of new tokens, which otherwise fail within the model."""
     if New.name in prompt.names:
         problem = f"the prompt has axis {New.name!r}, the axis of new tokens"
-        lines, hint = f"prompt has: {facts(prompt)}", "rename one of the two"
-        raise AxisClashError(message("generate", problem, lines, hint=hint))
+        there, hint = f"prompt has: {facts(prompt)}", "rename one of the two"
+        raise AxisClashError(message("generate", problem, there, hint=hint))
     if prompt.axis_size(pos) == 0:
-        hint = "begin it with a token, such as the one that begins or ends a text"
         problem = f"the prompt has no token to continue: {pos}=0"
+        hint = "begin it with a token, such as the one that begins or ends a text"
         raise AxisSizeError(message("generate", problem, f"prompt has: {facts(prompt)}", hint=hint))
     if not New.size:
         problem = f"there is no token to choose: {New.name}={New.size}"

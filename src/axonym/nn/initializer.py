@@ -199,7 +199,7 @@ def variance_scaling(
     return _BySides("variance_scaling", make, In, Out)
 
 
-# The standard deviation of a normal distribution truncated at -2 and 2.
+# The standard deviation of a normal distribution truncated at -2 and 2: the variance is 1 - 4 phi(2) / P(|z| < 2).
 _TRUNCATED_STD = math.sqrt(1 - 4 * math.exp(-2) / math.sqrt(2 * math.pi) / math.erf(math.sqrt(2)))
 
 

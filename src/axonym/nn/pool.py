@@ -455,8 +455,8 @@ def _shrink(
         raise AxisSizeError(message(function, problem))
     if not size % windows:
         # A single reduction, whatever the number of windows.
-        parts = x.reshape(*x.shape[:axis], windows, size // windows, *x.shape[axis + 1 :])
-        return reduction(parts, axis=axis + 1)
+        split = x.reshape(*x.shape[:axis], windows, size // windows, *x.shape[axis + 1 :])
+        return reduction(split, axis=axis + 1)
     bounds = [(i * size // windows, -(-(i + 1) * size // windows)) for i in range(windows)]
     parts = [lax.slice_in_dim(x, start, end, axis=axis) for start, end in bounds]
     return jnp.stack([reduction(part, axis=axis) for part in parts], axis)
