@@ -19,7 +19,7 @@ from ..ops.elementwise import rsqrt, square, stop_gradient
 from ..partitioning.addresses import count_of, mesh_axes_of
 from ..partitioning.collectives import pmean
 from ..partitioning.shard import auto_sharded
-from .inputs import check_input, with_sizes
+from .inputs import check_input, list_sized_axes
 from .layer import Layer
 from .recompute import from_inputs
 from .switch import switchable
@@ -124,9 +124,8 @@ class BatchNorm(Layer):
                 raise AxisClashError(message("BatchNorm.init", problem))
         weight = made_if(use_weight, ones, axes)
         bias = made_if(use_bias, zeros, axes)
-        return cls(
-            axes, names, weight, bias, float(eps), float(momentum), inference, with_sizes(given)
-        )
+        fixed, eps, momentum = list_sized_axes(given), float(eps), float(momentum)
+        return cls(axes, names, weight, bias, eps, momentum, inference, fixed)
 
     def initial_state(self) -> BatchNormState:
         """Return the running statistics before training: mean zero and variance one, axes {axis}."""

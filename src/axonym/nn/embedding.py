@@ -18,7 +18,7 @@ from ..ops.join import concatenate
 from ..partitioning.shard import auto_sharded
 from .initializer import Initializer, fan_in
 from .inputs import check_input
-from .layer import Layer, in_scope
+from .layer import Layer, enter_scope
 from .settings import drawn
 from .weights import look_up, multiply
 
@@ -79,7 +79,7 @@ class Embedding(Layer):
         """Call `embed`; `key` is not used, since every layer takes one."""
         return self.embed(ids)
 
-    @in_scope
+    @enter_scope
     def embed(self, ids: NamedArray) -> NamedArray:
         """Look up the vectors of `ids`.
 
@@ -105,7 +105,7 @@ class Embedding(Layer):
         vectors = look_up(self.weight, self.Vocab, ids)
         return auto_sharded(vectors.rearrange((*ids.names, *axis_name(self.Embed))))
 
-    @in_scope
+    @enter_scope
     def unembed(self, x: NamedArray) -> NamedArray:
         """Multiply by the transposed table, from `Embed` to logits over `Vocab`.
 

@@ -21,7 +21,7 @@ from ..ops.logical import equal
 from ..ops.reduce import argmax
 from ..ops.where import where
 from ..transform.scan import scan
-from .inputs import named_axis
+from .inputs import find_axis_name
 from .settings import integer
 
 __all__ = ["Generated", "generate"]
@@ -114,7 +114,7 @@ def generate(
         >>> axn.nn.generate(after, None, axn.named([1, 2], "pos"), New).tokens.tolist()
         [3, 4, 5]
     """
-    pos = named_axis("generate", prompt, Pos)
+    pos = find_axis_name("generate", prompt, Pos)
     New = sized(New, "generate")
     rest = tuple(axis for axis in prompt.axes if axis.name != pos)
     _check_operands(prompt, New, count, pos)
@@ -153,7 +153,7 @@ def generate(
 
     # The prompt is read in one call. The last token is chosen but not fed, so the loop has one step less than `New`.
     cache, logits = extend(cache, prompt, real)
-    vocab = named_axis("generate", logits, selector(Vocab, "generate")[0])
+    vocab = find_axis_name("generate", logits, selector(Vocab, "generate")[0])
     if logits.has_axis(pos):
         logits = _take_last(logits, pos, real)
     first, seen, ended, is_real = choose_next(logits, seen, ended, keys[0])

@@ -17,7 +17,7 @@ from ..errors import ArgumentError, message
 from ..layout import explicit
 from ..names import plans
 from ..names.plans import Names
-from .inputs import check_input, with_sizes
+from .inputs import check_input, list_sized_axes
 from .layer import Layer
 from .recompute import from_inputs
 from .settings import integer
@@ -104,7 +104,7 @@ class GroupNorm(Layer):
             )
         weight = made_if(use_weight, ones, axis)
         bias = made_if(use_bias, zeros, axis)
-        return cls(axis, groups, names, weight, bias, float(eps), with_sizes(given))
+        return cls(axis, groups, names, weight, bias, float(eps), list_sized_axes(given))
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Normalise `x`.

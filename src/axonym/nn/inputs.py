@@ -62,12 +62,12 @@ def check_input(
             raise AxisClashError(message(layer, problem, f"input has: {facts(x)}", hint=hint))
 
 
-def with_sizes(pairs: Pairs) -> tuple[Axis, ...]:
+def list_sized_axes(pairs: Pairs) -> tuple[Axis, ...]:
     """Return the axes of a selection that were given with sizes, which an input must have."""
     return tuple(Axis(name, size) for name, size in pairs if size is not None)
 
 
-def named_axis(layer: str, x: NamedArray, axis: AxisSelector) -> str:
+def find_axis_name(layer: str, x: NamedArray, axis: AxisSelector) -> str:
     """Return the name of the axis that a layer runs along.
 
     Raises:
@@ -95,7 +95,7 @@ def check_positions(function: str, positions: object) -> None:
         raise OperandError(message(function, problem, hint=hint))
 
 
-def numbered(function: str, positions: Axis | NamedArray) -> NamedArray:
+def number_positions(function: str, positions: Axis | NamedArray) -> NamedArray:
     """Return positions as numbers; along an axis they count from zero.
 
     Raises:

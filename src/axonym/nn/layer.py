@@ -86,10 +86,10 @@ class Layer(Made):
         super().__init_subclass__(**options)
         # Only where a class defines its own call: an inherited one is wrapped already.
         if "__call__" in vars(cls):
-            setattr(cls, "__call__", in_scope(vars(cls)["__call__"]))  # noqa: B010  # of a type, it is read-only
+            setattr(cls, "__call__", enter_scope(vars(cls)["__call__"]))  # noqa: B010  # of a type, it is read-only
 
 
-def in_scope(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L, P], R]:
+def enter_scope(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L, P], R]:
     """Let the operations of a method carry the name of the layer; methods that it calls itself add no second one."""
 
     @wraps(method)

@@ -21,7 +21,7 @@ from ..transform.checkpoint import ScanCheckpointSpec
 from ..transform.scan import scan
 from .activation import sigmoid
 from .initializer import Initializer, uniform
-from .inputs import named_axis
+from .inputs import find_axis_name
 from .layer import Layer
 from .linear import Linear
 from .settings import as_python
@@ -299,7 +299,7 @@ class Recurrent(Layer):
             AxisNotFoundError: if `x` lacks an axis.
             AxisSizeError: if an axis has another size.
         """
-        name = named_axis("Recurrent", x, self.axis)
+        name = find_axis_name("Recurrent", x, self.axis)
         # Weights that are stored in another layout are gathered here, before the loop, not in each step.
         cell = auto_sharded(self.cell)
         projected = cell.project(x)

@@ -21,7 +21,7 @@ from ..ops.softmax import softmax
 from ..ops.sorting import sort, top_k
 from ..ops.where import where
 from ..random import categorical
-from .inputs import named_axis
+from .inputs import find_axis_name
 from .settings import as_python, integer
 
 __all__ = ["keep_min_p", "keep_top_k", "keep_top_p", "penalize_repetition", "sample"]
@@ -50,7 +50,7 @@ def keep_top_k(logits: NamedArray, Vocab: AxisSelector, k: int) -> NamedArray:
         >>> axn.nn.keep_top_k(axn.named([1.0, 3.0, 2.0], "vocab"), "vocab", 2).tolist()
         [-inf, 3.0, 2.0]
     """
-    name = named_axis("keep_top_k", logits, Vocab)
+    name = find_axis_name("keep_top_k", logits, Vocab)
     k = min(integer("keep_top_k", "k", k, least=1), logits.axis_size(name))
     return _rule_out_below(logits, top_k(logits, name, k)[0][name, -1])
 
@@ -79,7 +79,7 @@ def keep_top_p(logits: NamedArray, Vocab: AxisSelector, p: Number) -> NamedArray
     Reference:
         Holtzman et al. (2019), The curious case of neural text degeneration, section 3.1 (nucleus sampling).
     """
-    name = named_axis("keep_top_p", logits, Vocab)
+    name = find_axis_name("keep_top_p", logits, Vocab)
     _check_range("keep_top_p", "p", p, 0, 1, open_below=True)
     # In narrow dtypes, sums of many small probabilities would stop growing.
     ordered = sort(widen(logits), name, descending=True)
@@ -113,7 +113,7 @@ def keep_min_p(logits: NamedArray, Vocab: AxisSelector, min_p: Number) -> NamedA
     Reference:
         Nguyen et al. (2024), Turning up the heat: min-p sampling for creative and coherent LLM outputs.
     """
-    name = named_axis("keep_min_p", logits, Vocab)
+    name = find_axis_name("keep_min_p", logits, Vocab)
     _check_range("keep_min_p", "min_p", min_p, 0, 1)
     wide = widen(logits)
     # Ratios to the largest probability need no sum over the tokens.
@@ -189,7 +189,7 @@ def sample(
         >>> axn.nn.sample(axn.nn.keep_top_k(logits, "vocab", 1), "vocab", key=jax.random.key(0)).tolist()
         [1, 0]
     """
-    name = named_axis("sample", logits, Vocab)
+    name = find_axis_name("sample", logits, Vocab)
     _check_range("sample", "temperature", temperature, 0, jnp.inf)
     best, temperature = argmax(logits, name), as_python(temperature)
     wide = widen(logits)

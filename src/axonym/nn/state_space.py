@@ -26,8 +26,8 @@ from ..ops.join import stack
 from ..ops.where import where
 from ..partitioning.shard import auto_sharded
 from .initializer import normal
-from .inputs import check_input, named_axis
-from .layer import Layer, in_scope
+from .inputs import check_input, find_axis_name
+from .layer import Layer, enter_scope
 from .linear import Linear
 from .weights import widened_layer
 
@@ -149,7 +149,7 @@ class DiagonalSSM(Layer):
             AxisSizeError: if an axis has another size.
             AxisClashError: if `state` has the axis to run along.
         """
-        name = named_axis("DiagonalSSM", x, self.axis)
+        name = find_axis_name("DiagonalSSM", x, self.axis)
         drive = self._drive(x)
         if isinstance(state, Core):
             if name in state.names:
@@ -172,7 +172,7 @@ class DiagonalSSM(Layer):
             last = states.sum(name) if state is None else states.sum(name) + state
         return self._compute_output(states, x), last
 
-    @in_scope
+    @enter_scope
     def step(self, x: NamedArray, state: NamedArray | None = None) -> tuple[NamedArray, NamedArray]:
         """Compute one position, as a decoder does.
 

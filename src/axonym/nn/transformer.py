@@ -16,7 +16,7 @@ from .attention.layer import Attention
 from .attention.masks.mask import AttentionMask
 from .dropout import Dropout
 from .initializer import Initializer
-from .layer import Layer, in_scope
+from .layer import Layer, enter_scope
 from .mlp import MLP, GatedMLP
 from .norm import LayerNorm, RmsNorm
 
@@ -157,7 +157,7 @@ class TransformerBlock(Layer):
         x = self._add_branch(x, self.attention_norm, attend, k_residual)
         return self._add_branch(x, self.mlp_norm, self.mlp, k_mlp)
 
-    @in_scope
+    @enter_scope
     def extend(
         self,
         x: NamedArray,

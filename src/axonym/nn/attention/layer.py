@@ -12,7 +12,7 @@ from ...engine import checks
 from ...engine.core import Operand
 from ...errors import AxisNotFoundError, message
 from ..initializer import Initializer
-from ..layer import Layer, in_scope
+from ..layer import Layer, enter_scope
 from ..linear import Linear
 from ..settings import fraction
 from ..switch import switchable
@@ -180,7 +180,7 @@ class Attention(Layer):
         )
         return self.out(attended)
 
-    @in_scope
+    @enter_scope
     def extend(
         self,
         x: NamedArray,

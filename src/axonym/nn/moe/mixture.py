@@ -26,7 +26,7 @@ from ...partitioning.shard import auto_sharded
 from ...partitioning.shard_map import shard_map
 from ..activation import silu
 from ..initializer import Initializer
-from ..inputs import check_input, with_sizes
+from ..inputs import check_input, list_sized_axes
 from ..layer import Layer
 from ..linear import Linear
 from ..mlp import MLP, GatedMLP
@@ -187,7 +187,7 @@ class MixtureOfExperts(Layer):
         sizes: tuple[Axis, ...] = ()
         if tokens is not None:
             given = selection(tokens, function)
-            competing, sizes = names_in(given), with_sizes(given)
+            competing, sizes = names_in(given), list_sized_axes(given)
         return cls(
             router,
             gate,

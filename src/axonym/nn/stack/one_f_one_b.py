@@ -35,7 +35,7 @@ from ...ops.where import where
 from ...partitioning.shard import auto_sharded
 from ...transform.loop import loop
 from ...transform.vmap import vmap
-from ..layer import in_scope
+from ..layer import enter_scope
 from . import running
 from .pipeline import Leaves
 from .stacked import BlockFoldable
@@ -319,7 +319,7 @@ class _Stream:
     def _at_stage(self, stack: Any, arrays: Arrays, micro: NamedArray, keys: Arrays) -> Tree:
         carry, given = self.leaves.rebuild(micro.array, arrays, keys, ())
         step = running.to_pair(FUNCTION, "fold", self.parts.apply)
-        carry, _ = in_scope(type(stack)._run)(stack, FUNCTION, step, 1, carry, *given)
+        carry, _ = enter_scope(type(stack)._run)(stack, FUNCTION, step, 1, carry, *given)
         return self.leaves.carry_of(carry)
 
 

@@ -20,7 +20,7 @@ from ...transform.checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec
 from ...transform.leaves import hole_without, is_hole
 from ...transform.loop import check_names, loop
 from ...transform.vmap import vmap
-from ..layer import Layer, in_scope
+from ..layer import Layer, enter_scope
 from . import pipeline, rounds as by_rounds, running
 from .stages import Pipeline
 
@@ -119,7 +119,7 @@ class BlockFoldable(Layer, Generic[M]):
         function = f"{type(self).__name__}.{method}"
         step = running.to_pair(function, method, fn)
 
-        @in_scope
+        @enter_scope
         def run(
             stack: BlockFoldable[M],
             init: object,

@@ -24,7 +24,7 @@ from ....ops.shape import rename
 from ....partitioning.shard import auto_sharded
 from ...embedding import Embedding
 from ...initializer import Initializer
-from ...inputs import check_positions, numbered
+from ...inputs import check_positions, number_positions
 from ...layer import Layer
 
 __all__ = ["PositionEmbedding", "alibi_attention_bias", "sinusoidal_positions"]
@@ -63,7 +63,7 @@ def sinusoidal_positions(
         Vaswani et al. (2017), Attention is all you need, section 3.5.
     """
     function = "sinusoidal_positions"
-    counted, Embed = numbered(function, positions), sized(Embed, function)
+    counted, Embed = number_positions(function, positions), sized(Embed, function)
     if Embed.size % 2:
         problem = f"{shown(Embed)} must have an even size: each sine has a cosine"
         raise ArgumentError(message(function, problem))
@@ -204,7 +204,7 @@ def alibi_attention_bias(
         extrapolation.
     """
     function = "alibi_attention_bias"
-    positions, Heads = numbered(function, KPos), sized(Heads, function)
+    positions, Heads = number_positions(function, KPos), sized(Heads, function)
     if Heads.name in positions.names:
         problem = f"positions already have axis {Heads.name!r}, the axis of heads"
         raise AxisClashError(message(function, problem, f"positions have: {facts(positions)}"))

@@ -23,7 +23,7 @@ from ....errors import ArgumentError, AxisClashError, message
 from ....layout import explicit
 from ....names import plans
 from ....names.plans import Names
-from ...inputs import check_positions, numbered
+from ...inputs import check_positions, number_positions
 from ...layer import Layer
 from ...settings import integer
 
@@ -262,7 +262,7 @@ class RotaryEmbedding(Layer):
             >>> table.cos.shape
             {'pos': 3, 'pair': 2}
         """
-        counted = numbered("RotaryEmbedding.at", positions)
+        counted = number_positions("RotaryEmbedding.at", positions)
         if _PAIR in counted.names:
             problem = f"positions have axis {_PAIR!r}, which the table adds"
             given = f"positions have: {facts(counted)}"
