@@ -105,6 +105,44 @@ def test_in_blocks(kind: str, mapping: Any, request: Any, expected: Any) -> None
     assert not re.search(r" all-gather(-start)?\(", program.as_text() or "") or mapping.get("lat")
 
 
+def pool_all(x: axn.NamedArray, pad: Any) -> Any:
+    window = axn.make_axes(lat=3, lon=4)
+
+    def one(pool: Any, lat: Any) -> Any:
+        call = pad(pool, lat, window)
+        return call(x).array, jax.grad(lambda x: (call(x).array ** 2).sum())(x).array
+
+    pools = {"max_pool": nn.max_pool, "mean_pool": nn.mean_pool}
+    return {f"{name} {lat}": one(pool, lat) for name, pool in pools.items() for lat in ("reflect", cross_pole)}
+
+
+def by_name(pool: Any, lat: Any, window: Any) -> Any:
+    return lambda x: pool(window, x, padding={"lat": lat, "lon": "wrap"})
+
+
+def after_padding(pool: Any, lat: Any, window: Any) -> Any:
+    def call(x: axn.NamedArray) -> axn.NamedArray:
+        if callable(lat):
+            x = axn.concatenate("lat", [lat(x["lat", :1]), x, lat(x["lat", -1:])])
+        else:
+            x = axn.pad(x, {"lat": 1}, mode=lat)
+        result: axn.NamedArray = pool(window, axn.pad(x, {"lon": (1, 2)}, mode="wrap"))
+        return result
+
+    return call
+
+
+@pytest.mark.parametrize("kind", ["auto", "explicit"])
+def test_pools(kind: str, request: Any) -> None:
+    whole = jax.jit(lambda x: (pool_all(x, by_name), pool_all(x, after_padding)))
+    got, expected = whole(x)
+    assert_close(got, expected)
+    with axn.set_mesh(request.getfixturevalue(f"{kind}_mesh")), axn.axis_mapping({"lat": "model", "lon": "data"}):
+        program = jax.jit(lambda x: pool_all(x, by_name)).lower(axn.shard(x)).compile()
+        assert_close(program(axn.shard(x)), expected)
+    assert not re.search(r" all-gather(-start)?\(", program.as_text() or "")
+
+
 BAD: list[tuple[Any, type[Exception], str]] = [
     (
         lambda: make("wrapped", "wrap", 3),
@@ -134,6 +172,11 @@ BAD: list[tuple[Any, type[Exception], str]] = [
         "Conv: the function that pads axis 'lat' must return the axes of its argument\n"
         "  argument has: batch=2, lat=1, lon=16, inputs=3\n"
         "  result has: batch=2, lon=16, inputs=3",
+    ),
+    (
+        lambda: nn.max_pool(axn.make_axes(lat=3), x, padding={"lat": "wrap"}, use_ceil=True),
+        ArgumentError,
+        "max_pool: use_ceil extends windows beyond the padding, which only zeros allow\n  hint: pad by numbers",
     ),
     (
         lambda: nn.ConvTranspose.init("lat", In, Out, 3, padding={"lat": "wrap"}, key=jax.random.key(0)),

@@ -182,7 +182,7 @@ def _find_edge(
         widths[at] = (0, width) if is_after else (width, 0)
         start = size if is_after else 0
         end = lax.slice_in_dim(jnp.pad(block, widths, mode), start, start + width, axis=at)
-    elif outside is not None:
+    elif mode is None:
         end = outside
     if not mesh_axes and end is not None:
         return end
@@ -194,11 +194,13 @@ def _find_edge(
     if mode == "wrap":
         pairs.append((devices[-1], devices[0]))
     start = 0 if is_after else size - width
-    edge = lax.ppermute(lax.slice_in_dim(block, start, start + width, axis=at), ordered, pairs)
+    own = lax.slice_in_dim(block, start, start + width, axis=at)
+    edge: jax.Array = lax.ppermute(own, ordered, pairs)
     if end is None:
         return edge
     last = len(devices) - 1 if is_after else 0
-    return jnp.where(lax.axis_index(mesh_axes) == last, end, edge)
+    chosen: jax.Array = jnp.where(lax.axis_index(mesh_axes) == last, end, edge)
+    return chosen
 
 
 def pad_ends(

@@ -5,7 +5,7 @@ sizes of the result, and choose windows of perhaps different sizes.
 """
 
 import weakref
-from collections.abc import Callable, MutableMapping, Sequence, Set
+from collections.abc import Callable, Mapping, MutableMapping, Sequence, Set
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -21,10 +21,17 @@ from ..axis import AxisSpec, axis_name, spec
 from ..base.dtypes import limits, widen
 from ..engine import along, auto, checks, kernels
 from ..engine.core import Core, facts, shape_of, wrap
-from ..errors import AxisSizeError, message
+from ..errors import ArgumentError, AxisSizeError, message
 from ..faults.padded_sums import sum_windows
 from ..faults.shared_paddings import separate_padding
-from ..faults.split_windows import Slide, add_edges, choose_blocks, must_pool_in_blocks, trim
+from ..faults.split_windows import (
+    Slide,
+    add_edges,
+    choose_blocks,
+    must_pool_in_blocks,
+    pad_ends,
+    trim,
+)
 from ..layout import assignment, context, explicit, partition
 from ..layout.blocks import choose_manual_axes, find_entries, find_mesh
 from ..layout.layout import Layout
@@ -32,7 +39,7 @@ from ..names import plans
 from ..names.plans import Names
 from ..ops import reduce
 from ..partitioning.shard import auto_sharded
-from .windows import Padding, check_fit, each, pads
+from .windows import Padding, check_fit, count_sides, each, find_beyond, find_modes, pads
 
 __all__ = ["adaptive_max_pool", "adaptive_mean_pool", "max_pool", "mean_pool", "min_pool", "pool"]
 
@@ -64,8 +71,8 @@ def pool(
         reduce_fn: an associative function of two elements, such as `jax.lax.add`; or `axn.sum`, `axn.prod`, `axn.max`
             or `axn.min`. Sums from 0, maxima from -inf and minima from inf have gradients.
         stride: the step, for all axes or for each; by default 1.
-        padding: "VALID" for none, "SAME" to keep the size at stride 1, an int, one for each axis, or a pair for each
-            axis.
+        padding: "VALID" for none, "SAME" to keep the size at stride 1, an int, one for each axis, a pair for each
+            axis, or a mapping by axis, which may say what lies beyond its ends, as in `Conv.init`.
         use_ceil: whether to reduce also a last window that extends beyond the padded input.
 
     Returns:
@@ -162,9 +169,10 @@ def mean_pool(
         >>> axn.nn.mean_pool(axn.Axis("time", 3), axn.arange(axn.Axis("time", 4)), padding="SAME").tolist()
         [0.5, 1.0, 2.0, 2.5]
     """
-    slides = _plan_slides("mean_pool", Window, inputs, stride, padding, use_ceil)
-    x = widen(inputs)
-    total = wrap(x, _find_kernel(x.names, slides, lax.add, ()).call(x.array), x.names)
+    slides, beyond = _plan_slides("mean_pool", Window, inputs, stride, padding, use_ceil)
+    x, *ends = map(widen, (inputs, *beyond))
+    kernel = _find_kernel(x.names, slides, lax.add, ())
+    total = wrap(x, kernel.call(x.array, *(own.array for own in ends)), x.names)
     # The count of a window is a product over axes: a division for each axis needs no array as large as the result.
     for slide in slides:
         counts = slide.count_elements(count_include_pad)
@@ -225,9 +233,10 @@ def _reduce_windows(
     use_ceil: bool,
 ) -> NamedArray:
     """Reduce windows, which start from the option `init` or, without it, from the identity of the reduction."""
-    slides = _plan_slides(function, Window, inputs, stride, padding, use_ceil)
+    slides, beyond = _plan_slides(function, Window, inputs, stride, padding, use_ceil)
     kernel = _find_kernel(inputs.names, slides, reduction, start)
-    return auto_sharded(wrap(inputs, kernel.call(inputs.array), inputs.names))
+    reduced = kernel.call(inputs.array, *(own.array for own in beyond))
+    return auto_sharded(wrap(inputs, reduced, inputs.names))
 
 
 # A kernel lives as long as the user's function: no cache keeps the function, and what it refers to, alive.
@@ -258,6 +267,7 @@ class _AxisSlide(NamedTuple):
         low: the padding at the start.
         high: the padding at the end.
         over: how far the last window extends beyond the padding.
+        mode: what the padding consists of, as `windows.find_modes` says; None for the identity of the reduction.
     """
 
     at: int
@@ -267,6 +277,7 @@ class _AxisSlide(NamedTuple):
     low: int
     high: int
     over: int
+    mode: str | None = None
 
     @property
     def positions(self) -> int:
@@ -277,7 +288,7 @@ class _AxisSlide(NamedTuple):
         """Count the elements of each window that a mean divides by."""
         starts = np.arange(self.positions) * self.step
         first, end = self.low, self.low + self.size
-        if include_pad:
+        if include_pad or self.mode:
             first, end = 0, end + self.high
         return np.clip(starts + self.window, first, end) - np.clip(starts, first, end)
 
@@ -289,14 +300,19 @@ def _plan_slides(
     stride: int | Sequence[int] | None,
     padding: Padding,
     use_ceil: bool,
-) -> tuple[_AxisSlide, ...]:
-    """Check the arguments of a pooling, and return how its windows slide."""
+) -> tuple[tuple[_AxisSlide, ...], tuple[NamedArray, ...]]:
+    """Check the arguments of a pooling; return how its windows slide, and what `windows.find_beyond` does."""
     if not isinstance(inputs, Core):
         raise checks.unnamed(function, inputs)
     axes = spec(Window, function)
     names, windows = axis_name(axes), [axis.size for axis in axes]
     steps = each(function, "stride", 1 if stride is None else stride, len(axes))
-    sides = pads(function, padding, len(axes))
+    padded = pads(function, padding, len(axes), names, windows)
+    modes = find_modes(padded) or (None,) * len(axes)
+    if use_ceil and any(modes):
+        problem = "use_ceil extends windows beyond the padding, which only zeros allow"
+        raise ArgumentError(message(function, problem, hint="pad by numbers"))
+    sides = count_sides(padded)
     shape = shape_of(function, inputs.array, inputs.names)
     places = checks.planned(function, (inputs,), plans.positions, inputs.names, names)
     sizes = [shape[at] for at in places]
@@ -305,15 +321,14 @@ def _plan_slides(
     if isinstance(sides, str):
         sides = tuple(lax.padtype_to_pads(sizes, windows, steps, sides))
     slides: list[_AxisSlide] = []
-    for at, size, window, step, (low, high) in zip(
-        places, sizes, windows, steps, sides, strict=True
+    for at, size, window, step, (low, high), mode in zip(
+        places, sizes, windows, steps, sides, modes, strict=True
     ):
         over = -(size + low + high - window) % step if use_ceil else 0
         # As in torch, a last window that would begin in the padding at the end is left out.
-        slides.append(
-            _AxisSlide(at, size, window, step, low, high, over if high + over < window else 0)
-        )
-    return tuple(slides)
+        over = over if high + over < window else 0
+        slides.append(_AxisSlide(at, size, window, step, low, high, over, mode))
+    return tuple(slides), find_beyond(function, inputs, names, padded)
 
 
 def _make_kernel(
@@ -324,13 +339,15 @@ def _make_kernel(
 ) -> kernels.Kernel:
     """Make the kernel of a pooling, whose reduction `refer` returns."""
 
-    def body(x: jax.Array) -> jax.Array:
+    def body(x: jax.Array, *beyond: jax.Array) -> jax.Array:
         reduction = refer()
+        modes = {own.at + x.ndim: own.mode for own in slides if own.mode}
         window, stride, padding = [1] * x.ndim, [1] * x.ndim, [(0, 0)] * x.ndim
         shape = list(x.shape)
         for slide in slides:
             window[slide.at], stride[slide.at] = slide.window, slide.step
-            padding[slide.at] = (slide.low, slide.high + slide.over)
+            if slide.mode is None:
+                padding[slide.at] = (slide.low, slide.high + slide.over)
             shape[slide.at] = slide.positions
 
         if start:
@@ -340,7 +357,7 @@ def _make_kernel(
         # A NumPy number is known while tracing, so that JAX recognises a reduction that has a derivative.
         first = np.asarray(initial, x.dtype)
 
-        def call(x: jax.Array, padding: Sequence[tuple[int, int]] = padding) -> jax.Array:
+        def call(x: jax.Array, padding: Sequence[tuple[int, int]]) -> jax.Array:
             def reduce_plain(x: jax.Array) -> jax.Array:
                 result: jax.Array = lax.reduce_window(x, first, reduction, window, stride, padding)
                 return result
@@ -350,16 +367,21 @@ def _make_kernel(
                 return sum_windows(reduce_plain, x, [slide.at for slide in slides])
             return reduce_plain(separate_padding(x))
 
-        run = call
+        def reduce_whole(x: jax.Array, *beyond: jax.Array) -> jax.Array:
+            sides = {own.at + x.ndim: (own.low, own.high) for own in slides if own.mode}
+            return call(pad_ends(x, sides, modes, beyond), padding)
+
+        run: Callable[..., jax.Array] = reduce_whole
         mesh, sharding = find_mesh(x), find_entries(x, names)
         overlapping = (slide.at for slide in slides if slide.window > slide.step)
         # The compiler may split an axis unevenly, and is then as wrong; blocks on devices need even ones.
         wanted = find_entries(x, names, is_even=False)
-        if must_pool_in_blocks(reduction, mesh, wanted, overlapping):
+        is_split = any(partition.count_shards(mesh, sharding[at]) > 1 for at in modes)
+        if is_split or must_pool_in_blocks(reduction, mesh, wanted, overlapping):
             manual = choose_manual_axes(mesh, sharding, explicit.has_explicit_axes(x))
-            run = partial(_reduce_blocks, call, slides, sharding, manual, first)
+            run = partial(_reduce_blocks, call, slides, sharding, manual, first, modes)
         if not explicit.has_explicit_axes(x):
-            return run(x)
+            return run(x, *beyond)
 
         # The result keeps the type of the input, but an axis whose new size cannot be split evenly is replicated.
         mesh = jax.typeof(x).sharding.mesh
@@ -367,7 +389,7 @@ def _make_kernel(
             () if size % partition.count_shards(mesh, entry) else entry
             for size, entry in zip(shape, explicit.read_layout(x), strict=True)
         ]
-        result: jax.Array = auto.local(run, [x], entries)
+        result: jax.Array = auto.local(run, [x, *beyond], entries)
         return result
 
     return kernels.Kernel(names, body)
@@ -379,7 +401,9 @@ def _reduce_blocks(
     entries: Sequence[assignment.Entry],
     manual: Set[str],
     outside: object,
+    modes: Mapping[int, str],
     x: jax.Array,
+    *beyond: jax.Array,
 ) -> jax.Array:
     """Reduce the windows of each block on its own device; blocks exchange their edges.
 
@@ -389,30 +413,33 @@ def _reduce_blocks(
         entries: the mesh axes of each dimension.
         manual: the mesh axes that become Manual.
         outside: the value of padding.
+        modes: the modes of dimensions that are padded by something else.
         x: the input.
+        beyond: what lies beyond the ends of the dimension whose mode is "given".
     """
     moves = {
         own.at + x.ndim: Slide(own.size, own.window, own.step, (own.low, own.high + own.over))
         for own in slides
     }
     mesh = find_mesh(x)
-    sharding, edges, inside = choose_blocks(mesh, entries, moves)
+    sharding, edges, inside = choose_blocks(mesh, entries, moves, modes)
     padding = [(0, 0)] * x.ndim
     for at, sides in zip(moves, inside, strict=True):
         padding[at] = sides
     spec = Layout(sharding).spec
+    ends = Layout(() if modes.get(at) == "given" else own for at, own in enumerate(sharding)).spec
 
-    def reduce_block(x: jax.Array) -> jax.Array:
-        return call(add_edges(x, edges, sharding, outside), padding)
+    def reduce_block(x: jax.Array, *beyond: jax.Array) -> jax.Array:
+        return call(add_edges(x, edges, sharding, outside, modes, beyond), padding)
 
     run = jax.shard_map(
         reduce_block,
         mesh=context.mesh_for_blocks(mesh),
-        in_specs=spec,
+        in_specs=(spec, *[ends] * len(beyond)),
         out_specs=spec,
         axis_names=manual,
     )
-    return trim(run(x), moves)
+    return trim(run(x, *beyond), moves)
 
 
 def _find_identity(reduction: Reduction, dtype: object) -> Any:

@@ -41,6 +41,8 @@ class Side(NamedTuple):
 
 
 Pads: TypeAlias = str | tuple[tuple[int, int] | Side, ...]
+Counts: TypeAlias = str | tuple[tuple[int, int], ...]
+"""How much a padding adds at both ends of each axis, as `lax` takes it."""
 
 MODES = ("constant", "edge", "reflect", "symmetric", "wrap")
 _KINDS_OF_PADDING = '"SAME", "VALID", an int, one int for each axis, or a pair for each axis'
@@ -145,13 +147,13 @@ def find_modes(padding: Pads) -> tuple[str | None, ...]:
     """Return the mode of each axis: None for zeros, "given" where a function makes what lies beyond its ends."""
     if isinstance(padding, str):
         return ()
-    beyond = [Side(*side).beyond for side in padding]
+    beyond = [side.beyond if isinstance(side, Side) else None for side in padding]
     return tuple(mode if isinstance(mode, str | None) else "given" for mode in beyond)
 
 
-def count_sides(padding: Pads) -> str | tuple[tuple[int, int], ...]:
+def count_sides(padding: Pads) -> Counts:
     """Return how much a padding adds, without what it consists of."""
-    return padding if isinstance(padding, str) else tuple(side[:2] for side in padding)
+    return padding if isinstance(padding, str) else tuple((side[0], side[1]) for side in padding)
 
 
 def find_beyond(
@@ -166,8 +168,9 @@ def find_beyond(
     if isinstance(padding, str):
         return ()
     for name, side in zip(names, padding, strict=True):
-        low, high, fn = Side(*side)
+        fn = side.beyond if isinstance(side, Side) else None
         if callable(fn):
+            low, high = side[:2]
             size = x.axis_size(name)
             if max(low, high) > size:
                 problem = f"a padding of {max(low, high)} needs as many elements of axis {name!r}, which has {size}"
@@ -180,13 +183,14 @@ def find_beyond(
 def _call_beyond(
     function: str, fn: Callable[[NamedArray], NamedArray], rows: NamedArray, name: str
 ) -> NamedArray:
-    result: object = fn(rows)
+    result: Any = fn(rows)  # a user's function, which may return anything
     if not is_named_array(result) or result.shape != rows.shape:
         has = facts(result) if is_named_array(result) else type_text(result)
         problem = f"the function that pads axis {name!r} must return the axes of its argument"
         lines = f"argument has: {facts(rows)}", f"result has: {has}"
         raise OperandError(message(function, problem, *lines))
-    return result.rearrange(rows.names).astype(rows.dtype)
+    beyond: NamedArray = result.rearrange(rows.names).astype(rows.dtype)
+    return beyond
 
 
 def _as_tuple(value: object, count: int) -> tuple[Any, ...]:
@@ -214,7 +218,8 @@ def check_fit(
     if padding == "SAME":  # an axis of any size keeps it, divided by the stride
         return
     # The other string is "VALID", which pads nothing.
-    sides = ((0, 0),) * len(names) if isinstance(padding, str) else count_sides(padding)
+    counts = count_sides(padding)
+    sides = ((0, 0),) * len(names) if isinstance(counts, str) else counts
     for name, size, window, (low, high) in zip(names, sizes, windows, sides, strict=True):
         if window > size + low + high:
             padded = f" and {low + high} of padding" if low + high else ""

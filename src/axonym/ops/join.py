@@ -322,8 +322,8 @@ def _agree_on_layout(
     typed = next(filter(explicit.has_explicit_axes, arrays), None)
     if typed is None:
         return arrays, None
-    labels = [plans.labels(names, a.ndim) for a in arrays]
-    out = labels[0]
+    out = plans.labels(names, arrays[0].ndim)
+    labels: list[tuple[object, ...]] = [plans.labels(names, a.ndim) for a in arrays]
     if joined is not None:
         at, entry = out.index(joined), explicit.choose(out, labels, arrays)[joined]
         ways = partition.count_shards(explicit.mesh_of_type(typed), entry)

@@ -276,7 +276,8 @@ def matrix_rank(
 def _matrix_rank(a: jax.Array, *bound: jax.Array, hermitian: bool) -> jax.Array:
     if 0 in a.shape[-2:]:  # JAX asks for the largest singular value
         return jnp.zeros(a.shape[:-2], int)
-    return jnp.linalg.matrix_rank(a, *bound, hermitian=hermitian)
+    rank: jax.Array = jnp.linalg.matrix_rank(a, *bound, hermitian=hermitian)
+    return rank
 
 
 def pinv(
