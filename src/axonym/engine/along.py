@@ -27,6 +27,7 @@ from .renaming import up_to_renaming
 if TYPE_CHECKING:
     from ..array import NamedArray
 
+# The usual case: by function, and then by names and axis.
 _along_one: dict[Function, dict[tuple[Names, Any], Any]] = {}
 
 
@@ -48,8 +49,10 @@ def _along(
     at = plans.positions(names, chosen)
     rest = plans.without(names, chosen)
     if len(at) != 1 and not removes:
+        # A result that keeps the axis could not show positions of several axes.
         hint = "flatten the axes first: x.flatten_axes(...)"
         raise AxisError(f"needs one axis, got {len(at)}", hint)
+    # The names of the result follow from names alone, before any array is looked at.
     target = rest if removes else names
     if to is not None:
         target = plans.rename(names, ((chosen[0], to[0]),))
@@ -73,6 +76,7 @@ def _along(
                 call = _in_parts(call, after, array, names, chosen[0], keywords)
             result = moved(call, [array])
             if to is not None:
+                # The size of the new axis is known only now.
                 check_given(function, (to,), target, result.shape)
             return result
         array = lined_up(array, names, (*rest, *chosen))
@@ -95,6 +99,7 @@ def _in_parts(
     """Let a scan along a split axis work on one part of it on each device."""
     at = array.ndim - len(names) + names.index(name)
     _, parts = parts_along(array, at, name)
+    # One part needs no second pass: `jnp` and the compiler do the same.
     if parts == 1:
         return call
 

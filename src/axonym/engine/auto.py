@@ -51,6 +51,7 @@ def local(fn: Callable[..., Any], arrays: Sequence[jax.Array], results: Any) -> 
         arrays: its arguments.
         results: the mesh axes of each dimension of the result; a tuple of such lists for several results.
     """
+    # Operands from before the mesh have no type, and any other one names the mesh.
     typed = next((array for array in arrays if explicit.has_explicit_axes(array)), None)
     if typed is None:
         return fn(*arrays)

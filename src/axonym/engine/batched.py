@@ -127,6 +127,7 @@ def hashable(axes: AxisSelection, function: str) -> AxisSelection:
     return selectors(selection(axes, function))
 
 
+# A tuple: it is part of the key of a kernel, and tuples are hashed in C.
 class Mode(NamedTuple):
     """How a function is mapped: whether it has several results, and the options of `batched`."""
 
@@ -220,6 +221,7 @@ def _kernel(
     def body(*arrays: Payload) -> Any:
         for operand, array in zip(operands, arrays, strict=True):
             operand.check(function, array)
+        # Sizes are checked here, while a kernel is traced for shapes; it was made from names alone.
         checks.check_sizes(function, known, arrays)
         lined = [
             kernels.lined_up(jnp.asarray(array), operand.names, operand.call_order)
@@ -261,6 +263,7 @@ def _in_place(operand: _Operand, out: Names, batch: Names) -> Names:
     """Insert the names of a result at the positions of the core axes of an operand."""
     if len(operand.core) != len(out) or set(batch) != set(operand.rest):
         return (*batch, *out)
+    # Batch axes keep their places too, so that the result needs no transpose.
     table = dict(zip(operand.core, out, strict=True))
     return tuple(table.get(name, name) for name in operand.names)
 
@@ -342,6 +345,7 @@ def _core_entries(
 ) -> dict[str, Entry]:
     """Return the mesh axes of core dimensions, by the first operand that has each, without those in use."""
     offered: dict[str, Entry] = {}
+    # No two dimensions of a result may be split over one mesh axis.
     taken = set(used)
     for operand, array in zip(operands, arrays, strict=True):
         count = len(operand.core)

@@ -57,6 +57,7 @@ def planned(
     try:
         return plan(*args, **kwargs)
     except AxisError as flaw:
+        # Not chained: the first error has the same text without the facts.
         raise with_operands(flaw, function, operands) from None
 
 
@@ -141,6 +142,7 @@ def anonymous_shape(
 
 def cure_of_sizes(name: str, first: int, second: int) -> str | None:
     """Return a hint for an axis of two sizes, by the likely reason: a block, a size of 1, a shift, or two axes."""
+    # Symbolic sizes have no order, by which to say which is the longer one.
     if is_symbolic_dim(first) or is_symbolic_dim(second):
         return None
     small, large = sorted((first, second))
@@ -220,6 +222,7 @@ def require(
     for name in wanted:
         if name not in names:
             lines = filter(None, (told(facts(x), what), needs))
+            # Axes that the call names already are no suggestion for a misspelled one.
             known = plans.without(names, wanted)
             raise missing_axis(function, name, known, *lines, what=what, role=role, hint=hint)
     check_given(function, given, names, shape, what)
@@ -279,6 +282,7 @@ def _example_names(shape: tuple[int, ...] | None, wanted: Sequence[str]) -> str:
     usual = ("batch", "pos", "heads" if wanted else "embed")
     free = 2 if shape is None else len(shape) - len(wanted)
     names = (*usual[: max(free, 0)], *(f"axis{i}" for i in range(len(usual), free)), *wanted)
+    # Most arrays of two dimensions have no positions.
     if len(names) == 2 and not wanted:
         names = ("batch", "embed")
     shown: object = names[0] if len(names) == 1 else names
@@ -303,6 +307,7 @@ def keyed(axis: AxisSelection | None, fn: Function) -> str | Pairs | None:
         return plans.keep(_selected, axis, selection(axis, title(fn)))
 
 
+# A plain dict, since a cached function would call Python once more.
 _selected: dict[Any, Pairs] = {}
 
 

@@ -47,6 +47,7 @@ class Kernel:
     def __init__(self, names: Names, body: Function) -> None:
         @wraps(body)
         def fetchable(*arrays: Payload) -> Any:
+            # In each kernel, since any operation may have a result without elements.
             return empty_arrays.unsplit_empty(body(*arrays))
 
         self.names = Order(names)
@@ -78,6 +79,7 @@ def static(fn: Function | str, options: dict[str, Any]) -> Options:
         for name, value in options.items()
     )
     try:
+        # A value without a hash would fail in the cache, far from its name.
         hash(found)
     except TypeError:
         for name, value in options.items():

@@ -109,7 +109,9 @@ def over(
     extra: Names = ()
     if "E" in "".join(patterns):
         extra = _side_axes(function, operands[0], operands[1], rows, columns)
+        # Right-hand sides share the rows, and their further axes are columns to solve for.
         core.append((*selectors(first), *extra))
+    # Further operands, such as a tolerance, are scalars.
     core += [()] * (len(operands) - len(core))
     table = {"R": rows, "C": columns, "E": extra, "K": new_names}
     names = tuple(_expand_pattern(pattern, table) for pattern in patterns)
@@ -158,6 +160,7 @@ def _of_axes(
         at = array.ndim - len(rows) - len(columns)
         lead, shape = array.shape[:at], array.shape[at:]
         sizes = {"R": shape[: len(rows)], "C": shape[len(rows) :], "E": ()}
+        # Several axes become one dimension in the order in which they were named.
         height, width = math.prod(sizes["R"]), math.prod(sizes["C"])
         if square and height != width:
             held = f"rows {describe(rows, sizes['R'])}, columns {describe(columns, sizes['C'])}"
@@ -194,6 +197,7 @@ def _unflatten(
     at = result.ndim - len(pattern)
     table = dict(sizes)
     if "K" in pattern:
+        # Only the function knows the size of the new axis, such as the smaller one of rows and columns.
         table["K"] = (result.shape[at + pattern.index("K")],)
         if new is not None:
             checks.check_given(function, (new,), new[:1], table["K"])

@@ -54,8 +54,10 @@ def static_int(function: str, what: str, value: Payload) -> int:
     Raises:
         OperandError: if it is not a static integer.
     """
+    # JAX takes a symbolic size wherever it takes an int.
     if is_symbolic_dim(value):
         return cast(int, value)
+    # To Python, True is an int; as a size it is a mistake.
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return int(value)
     problem = f"{what} must be a static integer, not {type_text(value)}"

@@ -77,6 +77,7 @@ def _elementwise(fn: Function, operands: tuple[Names | None, ...], options: Opti
 
 def _of_rank(array: Payload, rank: int) -> Payload:
     """Add leading dimensions, even if JAX may not promote ranks; a scalar goes with everything as it is."""
+    # `jax_numpy_rank_promotion` may forbid that JAX adds them.
     missing = rank - jnp.ndim(array)
     if not missing or not jnp.ndim(array):
         return array

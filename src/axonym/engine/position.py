@@ -116,6 +116,7 @@ def reaching(
     if isinstance(fill_value, Core | jax.Array | np.ndarray):
         hint = "choose afterwards: axn.where(...)"
         raise OperandError(message(function, "fill_value must be a Python scalar", hint=hint))
+    # As a cache key, since the kernel contains the value.
     fill = kernels.static(function, {"fill_value": fill_value})
     return Reach(mode, fill, bool(indices_are_sorted), bool(unique_indices))
 
@@ -134,6 +135,7 @@ def name_selection(names: Names, steps: Sequence[Step]) -> Names:
     # The order of axes is that of the longest index array, which the others are aligned with.
     longest_first = sorted((step.axes for step in gathers), key=len, reverse=True)
     new = plans.without(plans.union_of(longest_first), kept)
+    # By NumPy's rule, adjacent index arrays put their axes in place, and others put them first.
     at = list(map(names.index, indexed))
     if not _are_adjacent(at):
         return (*new, *kept)
@@ -225,6 +227,7 @@ def positional(
     An axis that an index array shares with the rest of the array is matched position by position, unless it is in
     `batch`, which the caller handles.
     """
+    # Windows and slices turn into positions only where an index array shares their axis.
     index = _Index(function, array, names, mode)
     for step, argument in zip(steps, arguments, strict=True):
         index.add(step, argument)
@@ -254,6 +257,7 @@ class _Index:
         name = step.name
         size = self.sizes[name]
         if isinstance(step, Window):
+            # A window is an index array along its own axis, which stays in the result.
             positions = _within(argument, step.length, size, self.mode)
             self.vectors.append(Vector(name, positions, (name,)))
             self.sizes[name] = step.length
@@ -348,6 +352,7 @@ def _gather(
     only = steps[0]
     if len(steps) == 1 and isinstance(only, Gather):
         shared = plans.shared(only.axes, plans.without(names, (only.name,)))
+        # Mapping over shared axes tells the compiler that they are batch dimensions.
         if shared:
             return _gather_matched(function, array, names, only, arguments[0], target, reach)
     position = positional(function, array, names, steps, arguments, reach.mode)
@@ -391,6 +396,7 @@ def _elements(
     found: jax.Array = selected.get(
         mode=mode,
         **kernels.keywords_of(reach.fill),
+        # Positions that were added are in no order, and not unique.
         indices_are_sorted=is_sorted and not any(more),
         unique_indices=reach.unique and not any(more),
         wrap_negative_indices=reach.wraps,
@@ -441,6 +447,7 @@ def _gather_matched(
         return _elements(array, dims, reach, indices.size)
 
     mapped: Any = read
+    # The innermost map first: each outer one has removed its axis from both operands.
     for depth in reversed(range(len(shared))):
         outer, axis = shared[:depth], shared[depth]
         dims = (_others(labels, outer).index(axis), _others(axes, outer).index(axis))

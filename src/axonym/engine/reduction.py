@@ -65,6 +65,7 @@ def _reduction(
         check_sizes(function, (names, where), (array, mask))
         if jnp.ndim(mask) - len(where) > array.ndim - len(names):
             raise _too_large(function, names, where, array, mask)
+        # Aligned by name first, the mask broadcasts by position.
         array, mask = align_layouts((names, where), (array, mask), names)
         return fn(array, *numbers, axis=at, where=lined_up(mask, where, names), **keywords)
 
@@ -119,6 +120,7 @@ def _over(
         (mask,), masked = where.node
         arrays = (array, mask)
     elif where is not None:
+        # A mask without names must be a scalar, or match anonymous dimensions.
         arrays, masked = (array, plain(title(fn), where)), ()
     key, settings = keyed(axis, fn), static(fn, options)
     try:  # `planned` and `run`, which would add 9 % to a sum

@@ -134,6 +134,7 @@ class Regrouping(NamedTuple):
 
 def kept_dimensions(shape: Iterable[int]) -> list[Group]:
     """Return the groups of anonymous dimensions that stay as they are."""
+    # An empty name is that of no axis, so that no mapping shards these.
     return [Group(1, (size,), ("",)) for size in shape]
 
 
@@ -175,6 +176,7 @@ def _layouts(
             source += own
             target += own
             continue
+        # Only the first new dimension can inherit mesh axes: the leading part of a group stays where it is.
         by_default = own[0]
         fresh: list[assignment.Entry] = []
         for name, size in zip(group.names, group.sizes, strict=True):
@@ -225,6 +227,7 @@ def by_expression(x: Core, text: str, bindings: Mapping[str, object]) -> "NamedA
 def _regrouped(text: str, names: Names, bindings: Bindings) -> kernels.Kernel | None:
     """Make the kernel of an expression; None if it neither changes nor checks anything."""
     plan = regrouping(text, names, bindings)
+    # The array itself comes back then, without a dispatch.
     if names == plan.names and not (plan.changes or plan.is_checked):
         return None
     return _by_plan(text, names, plan)
@@ -238,6 +241,7 @@ def _by_plan(text: str, names: Names, plan: Regrouping) -> kernels.Kernel:
         split, merged = _sizes(text, plan, names, shape)
         anonymous = array.ndim - len(names)
         lead = kept_dimensions(shape[:anonymous])
+        # First all splits and last all merges, so that there is one transpose between them.
         if plan.splits:
             parts = zip(split, plan.sources, strict=True)
             groups = [Group(1, sizes, source.names) for sizes, source in parts]
@@ -328,6 +332,7 @@ def regrouping(text: str, names: Names, bindings: Bindings) -> Regrouping:
             raise flaw(AxisClashError, problem, text, target.span)
         seen.add(target.name)
 
+    # Keywords on the right check the size of an axis that is not merged.
     named = [term.label for term in pattern.flat(expression.result.terms) if term.label in free]
     checked = tuple((name_for(table, key), free[key]) for key in named)
     return plan._replace(checked=(*left.sized, *checked))
@@ -395,6 +400,7 @@ def _match_axes(
     for term in side.terms:
         if term.parts is not None and pattern.has_dots(term.parts):
             raise flaw(PatternError, "... cannot be split", text, term.span)
+        # In braces, order means nothing, so that an axis needs a name to be found.
         if term.name is None and not side.ordered:
             hint = f"write the name of the axis: (name: {term.inside(text)})"
             raise flaw(PatternError, "the axis to split has no name", text, term.span, hint)
@@ -432,6 +438,7 @@ def _pieces(text: str, parts: Sequence[Term], table: Mapping[str, Bound]) -> tup
         if size is None:
             unknown.append(part)
     if len(unknown) > 1:
+        # The size of one piece may be left out: it follows from that of the axis.
         problem = f"the sizes of {' and '.join(repr(part.name) for part in unknown)} are not known"
         span = (unknown[0].start, unknown[-1].end)
         hint = f"give all but one by keyword: {unknown[0].name}=4"
@@ -477,6 +484,7 @@ def _piece(expression: Expression, left: Left, table: Mapping[str, Bound], term:
     name, text = term.label, expression.text
     if name in left.where:
         return left.where[name]
+    # A list of positions has bound all axes to words, so that other names mean nothing.
     if expression.operands[0].ordered:
         hint = suggestion(name, left.where)
         raise flaw(PatternError, f"{name!r} is not on the left", text, term.span, hint)
@@ -496,6 +504,7 @@ def _piece(expression: Expression, left: Left, table: Mapping[str, Bound], term:
 def _check_all_there(expression: Expression, left: Left, order: Sequence[int]) -> None:
     """Raise an error if the result lacks a piece, or has one twice."""
     text, result = expression.text, expression.result
+    # `rearrange` drops nothing: an axis that is left out was forgotten.
     terms = {term.name: term for term in pattern.flat(expression.operands[0].terms)}
     flat = left.flat
     for name, piece in left.where.items():

@@ -130,6 +130,7 @@ def write(
     (array,), names = x.node
     value = payload(function, update)
     own: Names | None = update.node[1] if isinstance(update, Core) else None
+    # Before the kernel is looked up, since steps are part of its key.
     steps, arguments = make_slices_static(steps, arguments)
     kernel = checks.planned(
         function, (x,), writing, Write(function, names, steps, operation, own, reach)
@@ -166,6 +167,7 @@ def writing(plan: Write) -> kernels.Kernel:
     def body(array: Payload, update: Payload, *arguments: Any) -> Any:
         shape_of(plan.function, array, plan.names)
         check_dtype(plan.function, plan.operation, array, update)
+        # Ints stay static within `auto.local`, which would make arrays of its operands.
         traced = [i for i, argument in enumerate(arguments) if not isinstance(argument, int)]
 
         def positionally(array: jax.Array, update: Payload, *given: Payload) -> jax.Array:
@@ -182,6 +184,7 @@ def writing(plan: Write) -> kernels.Kernel:
             marks = into(plan._replace(operation="max"), _nans(array), _nans(update), found)
             return jnp.where(marks > 0, jnp.nan, result)
 
+        # An array from before the mesh has no type that the result could keep.
         array = on_mesh(array)
         operands = [array, update, *plans.values_at(arguments, traced)]
         return auto.local(positionally, operands, list(explicit.read_layout(array)))
@@ -220,6 +223,7 @@ def _into_box(
     if plan.operation == "set":
         block = jnp.broadcast_to(update, lengths)
     elif all(isinstance(start, int) for start in starts):
+        # Known starts stay static, as in a program that is written by hand.
         limits = [start + length for start, length in zip(starts, lengths, strict=True)]
         block = apply(lax.slice(array, starts, limits), update)
     else:
@@ -293,6 +297,7 @@ def _in_batches(
     the same, but move them to the front, which copies the whole array.
     """
     if operation not in SCATTERS:
+        # There is no such scatter: what to divide by, or the power, is computed for ones and then applied at once.
         factors = _in_batches(plan, "multiply", jnp.ones_like(array), update, position)
         result: jax.Array = BLOCKWISE[operation](array, factors)
         return result
@@ -361,6 +366,7 @@ def _fit_update(
         raise OperandError(
             message(function, "the update has more anonymous dimensions than the array", *lines)
         )
+    # Anonymous dimensions are counted from the right, as they are broadcast.
     own_labels: tuple[object, ...] = (*range(anonymous - leading, anonymous), *own)
     return kernels.lined_up(update, own_labels, labels)
 
@@ -372,6 +378,7 @@ def check_dtype(function: str, operation: str, array: jax.Array, update: Payload
         hint = "use set, or max for a logical or, and min for a logical and"
         raise OperandError(message(function, f"{operation} is not defined for bool", hint=hint))
     if operation == "divide" and not jnp.issubdtype(dtype, jnp.inexact):
+        # JAX would round each quotient in silence.
         problem = f"divide gives floats, which {dtype} cannot hold"
         raise OperandError(
             message(function, problem, hint="convert the array first: x.astype(float)")

@@ -170,6 +170,7 @@ def selectors_of(function: str, x: Core, item: Item) -> Mapping[AxisSelector, An
     pairs: tuple[Any, ...] = in_tuple(item)
     if len(pairs) == 2 and isinstance(pairs[0], str):  # as usual, and nothing can be wrong
         return {pairs[0]: pairs[1]}
+    # In pairs, axes and selectors take turns.
     axes = pairs[::2]
     are_axes = all(isinstance(axis, str) or hasattr(axis, "name") for axis in axes)
     if len(pairs) % 2 or not are_axes:
@@ -235,6 +236,7 @@ def is_int(value: object) -> TypeGuard[int | np.integer[Any]]:
 
 
 def _int_in_range(function: str, x: Core, name: str, size: int, at: int, mode: str | None) -> int:
+    # An int is static, so that a mode for positions out of range is applied here.
     if size and mode == "wrap":
         return at % size
     if size and mode == "clip":
@@ -247,6 +249,7 @@ def _int_in_range(function: str, x: Core, name: str, size: int, at: int, mode: s
 def _slice_step(function: str, name: str, size: int, selector: builtins.slice) -> tuple[Step, int]:
     try:
         if is_symbolic_dim(size):
+            # Only JAX knows how many positions a slice of a symbolic size has.
             start, stop = _convert_bound(selector.start), _convert_bound(selector.stop)
             return Strided(name, start, stop, _convert_bound(selector.step)), 0
         start, stop, step = selector.indices(size)
@@ -265,6 +268,7 @@ def step_of_range(name: str, positions: range) -> tuple[Step, int]:
     """Make the step of positions in range."""
     if positions.step == 1:
         return Slice(name, len(positions)), positions.start
+    # A slice without elements may start anywhere, in range or not.
     if not positions:
         return Slice(name, 0), 0
     # A negative stop would count from the end.
@@ -318,6 +322,7 @@ def _index_array(function: str, name: str, selector: Any) -> tuple[Any, Names]:
         problem = f"cannot index axis {name!r} by {type_text(selector)}"
         hint = "use an int, a slice, or an array of integers"
         raise OperandError(message(function, problem, hint=hint))
+    # One dimension can only be along the axis that it indexes; of several, names must say which is which.
     if indices.ndim > 1:
         problem = f"the index over {name!r} has shape {tuple(indices.shape)}, but no names"
         hint = 'name them: axn.named(index, ("a", "b"))'
@@ -365,6 +370,7 @@ def check_range(
         if isinstance(argument, np.ndarray):
             _check_known(function, x, step.name, argument)
             continue
+        # Values on a device are not read, which would wait for them: only an audit looks at them while a program runs.
         is_known = isinstance(argument, int) or isinstance(step, Int | Slice | Strided)
         if not is_known and current_report() is not None:
             size = size_of(function, x, step.name)

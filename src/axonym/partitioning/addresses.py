@@ -133,6 +133,7 @@ def mesh_axes_of(
     for name, size in selection(axis, function):
         if size is None and meaning == "either":
             require_one_meaning(function, name, names, array)
+        # By `over`, a name that arrays have too is the mesh axis.
         is_of_mesh = size is None and meaning == "mesh" and name in _mesh_axes()
         if not is_of_mesh and (name in names or _is_mapped(name, names)):
             entry: Entry | None = _entry(name, names)
@@ -153,6 +154,7 @@ def mesh_axes_of(
         if function not in REDUCTIONS or not {*stored} <= {*computed, *found}:
             raise _unclear(function, name, names, array, stored, computed)
         found += computed
+    # Two axes may be mapped to one mesh axis, which counts once.
     return partition.only(dict.fromkeys(found), manual)
 
 
@@ -187,6 +189,7 @@ def require_one_meaning(
     mappings = (*scope.mappings.all(), *_compute_mappings())
     entries = {assignment.looked_up(mapping, name) for mapping in mappings} - {None}
     known = {*names, *present, *scope.names, *scope.hidden, *scope.looped}
+    # If all mappings split the axis over the mesh axis of its name, both readings are the same devices.
     is_same = entries == {(name,)}
     if is_same and name in present and name not in names:
         # This array is gathered over the mesh axis, or not at all.
@@ -195,6 +198,7 @@ def require_one_meaning(
         return
     facts = [] if array is None else [has(names, array)]
     facts += (*_mapping_facts(), f"mesh: {partition.describe_mesh(mesh)}")
+    # The hint has the size of the arguments, if they have the axis.
     sizes = sorted(size for own, size in scope.sizes if own == name)
     given = f'axn.Axis("{name}", {sizes[0] if sizes else "..."})'
     hint = f'over="{name}" for the mesh axis, or {given} for the axis of arrays'
@@ -213,6 +217,7 @@ def _require_known(function: str, axis: tuple[str, int | None], names: Names) ->
         )
         raise ShardingError(message(function, problem, f"mesh: {partition.describe_mesh(mesh)}"))
     if scope is None:
+        # The same code may run without a mesh, where an axis that nothing maps needs no communication.
         _require_no_misspelling(function, axis, names)
         return
     mappings = (scope.mappings.compute, scope.mappings.parameters)
@@ -267,6 +272,7 @@ def _mappings(names: Names) -> tuple[AxisMapping, ...]:
     if scope is None or scope.is_data(names):
         return computed
     stored = scope.mappings.of(names)
+    # A scalar is more often computed from data than a parameter, so that the current mapping comes first.
     if not names and scope.is_data(scope.names):
         return (*computed, stored)
     return (stored, *computed)
@@ -295,6 +301,7 @@ def _entry_of(
     # Inside a map or loop over the batch, an array without the batch axis is a row of data.
     if scope.is_in_data:
         return computed
+    # If nothing that is computed is split along the axis, the array is stored so: a parameter.
     current: Mapping[str, Entry] = context.current_mapping() or {}
     if name in names and assignment.looked_up(current, name) is None:
         return stored
@@ -329,6 +336,7 @@ def _mapping_facts() -> tuple[str, ...]:
 def readings(name: str, names: Names) -> tuple[Entry, Entry]:
     """Look up the mesh axes of an axis twice, for a parameter and for data, where names leave it open."""
     scope = current_scope()
+    # An array that lacks the axes of data may be data only if the arguments have some.
     if scope is None or scope.is_data(names) or not scope.is_data(scope.names):
         known = _entry(name, names)
         return known, known
@@ -464,8 +472,10 @@ def require_no_blocks(
 ) -> None:
     """Raise for a reduction over an axis whose devices hold different blocks of another axis."""
     name, size = axis
+    # By the name of a mesh axis, users ask for these devices, whatever blocks they hold.
     if not names or (size is None and name in manual_axes()):
         return
+    # Over mesh axes that split another axis as well, devices hold different positions of that one.
     mine = set(itertools.chain(*readings(name, names))) & {*axes}
     for own, entry in _all_readings(names):
         shared = partition.only(entry, mine)

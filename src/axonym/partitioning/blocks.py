@@ -49,6 +49,7 @@ def axis_mapping(
     kind = mapping if isinstance(mapping, AxisMapping) else normal
 
     def change(values: Values) -> Values:
+        # A surrounding `named_jit` checks the keys of this mapping at its end.
         outer, ledger = MAPPING.pick(values), LEDGER.pick(values)
         entries = {**(outer or {}), **normal} if merge else dict(normal)
         inner = dataclasses.replace(kind, entries=tuple(entries.items()))
@@ -87,6 +88,7 @@ def _line_above(frame: FrameType | None) -> str:
     """Write the line that called the function of a frame."""
     if frame is None or frame.f_back is None:
         return ""
+    # A frame only: a traceback would read source files at each block.
     caller = frame.f_back
     return f"{caller.f_code.co_filename}, line {caller.f_lineno}"
 

@@ -174,6 +174,8 @@ def all_gather(
 
         gather = functools.partial(lax.all_gather, axis_name=assignment.one_or_all(axes), to=to)
         if is_refused_by_collectives(array, dim):
+            # JAX refuses to join an empty dimension. Stacked and reshaped, it is as empty, with the type that `to`
+            # gives.
             return _without_types(lambda array: gather(array).reshape(array.shape), array)
         # The gradient is a sum.
         joined = functools.partial(gather, axis=dim, tiled=True)
@@ -259,6 +261,7 @@ def all_to_all(
     """
     (cut, _), (grown, _) = given = selector(split, "all_to_all"), selector(concat, "all_to_all")
     if over is not None:
+        # Read once here, so that a wrong name is an error for a tree without arrays, too.
         over = dict(selection(over, "all_to_all"))
 
     def one(array: jax.Array, names: Names) -> Any:
@@ -273,6 +276,7 @@ def all_to_all(
                 problem = f"axis {grown!r} is split over {', '.join(first)}, and {cut!r} over {', '.join(second)}"
                 hint = "name the mesh axes of the blocks with over="
                 raise ShardingError(message("all_to_all", problem, has(names, array), hint=hint))
+            # Either may give the mesh axes: before the exchange `concat` is split over them, and after it `split`.
             axes = first or second
         for one_axis in given:
             require_size("all_to_all", one_axis, names, array, axes)
@@ -403,6 +407,7 @@ def ragged_all_to_all(
         if jnp.shape(given) != (count_of(axes),):
             problem = f"{what} has shape {jnp.shape(given)}, but {', '.join(axes)} has {count_of(axes)} devices"
             raise ArgumentError(message("ragged_all_to_all", problem))
+    # JAX sends rows, the first dimension.
     order = (name, *(n for n in operand.names if n != name))
     sent = lax.ragged_all_to_all(
         operand.rearrange(order).array,
@@ -496,6 +501,7 @@ def pcast(
 
     def one(array: jax.Array, names: Names) -> Any:
         axes = mesh_axes_of("pcast", asked, names, meaning=meaning)
+        # JAX refuses to cast an array over mesh axes over which it varies already.
         missing = partition.without(axes, tracing.varying_over(array))
         if missing and is_checked(axes):
             return lax.pcast(array, missing, to=to)
@@ -577,6 +583,7 @@ def _alone(function: str, array: jax.Array) -> jax.Array:
     if function == "psum" and array.dtype == bool:
         return array.astype(jnp.int32)
     if function == "pmean" and (array.dtype == bool or jnp.issubdtype(array.dtype, jnp.integer)):
+        # Over no mesh axes, it divides by one, and so makes floats of integers.
         array = lax.pmean(array, ())
     return array
 
@@ -587,6 +594,7 @@ def _without_types(collective: Callable[..., Any], array: jax.Array) -> Any:
     JAX 0.12.0.1 cannot lower a `psum_scatter`, or the gradient of an `all_gather`, beside Explicit axes.
     """
     sharding = jax.typeof(array).sharding
+    # Usual meshes need no detour, which would be traced apart.
     if not modes.has_explicit(sharding.mesh):
         return collective(array)
     return explicit.untyped(collective, sharding.mesh, sharding)(array)

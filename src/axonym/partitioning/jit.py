@@ -307,6 +307,7 @@ class NamedJit(Generic[P, R]):
         jit_options: dict[str, Any],
     ) -> None:
         fn = as_module(fn)
+        # Its name and docstring, but not its attributes, which could replace ours.
         functools.update_wrapper(self, fn, updated=())
         self._fn = fn
         # A module with arrays is an argument of its own, so that a program holds no copies of weights.
@@ -315,6 +316,7 @@ class NamedJit(Generic[P, R]):
         self._donate_args = donate_args
         self._donate_kwargs = donate_kwargs
         self._jit_options = jit_options
+        # Types that were met before, so that a usual call compares sets and looks at no leaf.
         self._array_types: set[type] = set()
         self._static_types: set[type] = set()
         self._flattened = Flattened()
@@ -352,6 +354,8 @@ class NamedJit(Generic[P, R]):
                 raise donation_error(self.roles.function, self.__wrapped__, args, kwargs)
         if signature.gifts is not None:
             check_given_once(self.roles.function, self.__wrapped__, args, kwargs, signature.gifts)
+            # Once: a program that passes an array twice does so from its first call on, and a look at all arrays costs
+            # time.
             signature.gifts = None
         arrays, made = signature.compiled(*signature.arrays(leaves))
         result: Any = jax.tree.unflatten(made.tree, arrays)
@@ -435,6 +439,7 @@ class NamedJit(Generic[P, R]):
                 own, structure = known
             leaves += own
             structures.append(structure)
+        # The first entry says whether the last structure is that of keywords.
         key = (bool(kwargs), *structures, statics)
         try:
             signature = self._signatures.get(key)
@@ -506,6 +511,7 @@ class NamedJit(Generic[P, R]):
             kwargs = parts.pop() if has_kwargs else {}
             return self._trace(fn, parts, kwargs)
 
+        # In programs and errors of JAX, arguments then have the names of parameters and fields.
         names = identifiers(self._paths(args, kwargs))
         run.__name__ = run.__qualname__ = self._name
         vars(run)["__signature__"] = signature_of(names[i] for i in dynamic)
@@ -562,6 +568,7 @@ class NamedJit(Generic[P, R]):
         changes: dict[Feature[Any], object]
         changes = {context.MAPPING: inside, LEDGER: ledger, PRODUCTS: products}
         if given:
+            # Gradients inside are sharded as parameters are stored, which is how a step returns them.
             changes[context.STORED] = results
         with using(changes):
             result = fn(*args, **kwargs)
@@ -569,6 +576,7 @@ class NamedJit(Generic[P, R]):
         names |= collect_names((result, list_closure(self._fn)))
         paths |= collect_paths(result)
         if roles.strict:
+            # Those of `axis_mapping` blocks inside are checked as well.
             for mapping in (*checked, *ledger.entered):
                 check_keys(roles.function, mapping, names, mesh, paths, ledger=ledger)
         if results is not None and mesh is not None:

@@ -64,6 +64,7 @@ def along(
     """Apply `one` to each array along each of the given axes that it has, and `rest` to arrays without them."""
     devices, meaning = read_axes(function, axis, over)
     asked = devices
+    # With both, `axis` names the dimensions and `over` the devices.
     if axis is not None and over is not None:
         asked = dict(selection(axis, function))
     leaves = [leaf for leaf in jax.tree.leaves(x, is_leaf=is_named_array) if not is_hole(leaf)]
@@ -77,6 +78,7 @@ def along(
 
     def apply(array: jax.Array, names: Names) -> jax.Array:
         has_axis = False
+        # Each step works on the result of the one before, since an array may have several of the axes.
         steps = asked
         if axis is None:
             steps = dict.fromkeys(mesh_axes_of(function, devices, names, array, meaning=meaning))

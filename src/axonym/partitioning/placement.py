@@ -107,6 +107,7 @@ def _from_local(x: NamedArray, mapping: AxisMapping, mesh: Mesh) -> NamedArray:
             lines = (f"array has: {facts(x)}", f"mapping: {mapping}", mesh_fact)
             hint = f"use a multiple of {len(own)}"
             raise ShardingError(message("from_local", problem, *lines, hint=hint))
+    # All processes compute the same global size, since their parts have equal sizes.
     sizes = tuple(size // len(own) * ways for size, (own, ways) in zip(shape, parts, strict=True))
     sharding = _sharding("from_local", names, sizes, mapping, mesh)
     # NumPy has no random keys: their numbers are loaded, in a further dimension that no axis splits.
@@ -163,10 +164,12 @@ def local_slices(
     names, sizes = names_and_sizes(given)
     if mapping is not None and strict:
         check_keys_of_data("local_slices", resolved, set(names), concrete)
+    # It raises for axes that the mapping cannot split, as the array itself would.
     _sharding("local_slices", names, sizes, resolved, concrete)
     slices = {}
     parts = _parts("local_slices", names, sizes, resolved, concrete)
     for name, size, (own, ways) in zip(names, sizes, parts, strict=True):
+        # One slice describes the positions of this process only if no part of another one is between them.
         if own[-1] - own[0] >= len(own):
             held = ", ".join(map(str, own))
             problem = f"this process does not hold one range of {name!r}: parts {held} of {ways}"

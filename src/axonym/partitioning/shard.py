@@ -129,6 +129,7 @@ def shard(
         >>> axn.shard(x, {"batch": "data", "embed": "model"}, mesh).sharding.spec
         P('data', 'model')
     """
+    # Only a mapping is completed by the current one; two mappings are complete.
     resolved: AxisMapping | Mappings | None
     resolved = mapping if isinstance(mapping, Mappings) else context.resolve_mapping(mapping)
     mesh = context.context_mesh(mesh)
@@ -196,6 +197,7 @@ def pspec_for(
 
     def one(path: object, leaf: object) -> PartitionSpec | None:
         if isinstance(leaf, NamedArray):
+            # A hole that a filter has left keeps its place in the tree.
             if not hasattr(leaf.array, "shape"):
                 return None
             names, shape = find_layout_names("pspec_for", path, leaf), tuple(leaf.array.shape)
@@ -236,6 +238,7 @@ def round_axis_for_partitioning(
     if mesh is None:
         raise no_mesh("round_axis_for_partitioning", resolved)
     one = AxisMapping(((axis.name, resolved[axis.name]),))
+    # With size 0, which always divides: only the mesh axes are checked.
     partition.find_layout((axis.name,), (0,), one, mesh, "round_axis_for_partitioning")
     ways = partition.count_shards(mesh, resolved[axis.name])
     return axis.resize(-(-axis.size // ways) * ways)

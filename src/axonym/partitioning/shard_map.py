@@ -238,6 +238,7 @@ class ShardMap(Generic[P, R]):
         leaves, tree = jax.tree.flatten((f, args, kwargs), is_leaf=is_named_array)
         held, held_tree = jax.tree.flatten(blocks.find_variables(f))
         given = [
+            # Only positional arguments have specs: plain arrays of the function and of keywords are replicated.
             *_repeat_specs("in_specs", None, f),
             *_repeat_specs("in_specs", options.in_specs, args),
             *_repeat_specs("in_specs", None, kwargs),
@@ -255,6 +256,7 @@ class ShardMap(Generic[P, R]):
         results: list[object] = []
 
         def local(*local_arrays: jax.Array) -> list[jax.Array]:
+            # Arrays come back in the order in which they were flattened: arguments first, then closed-over variables.
             filled = fill([*leaves, *held], local_arrays)
             its_f, its_args, its_kwargs = jax.tree.unflatten(tree, filled[: len(leaves)])
             variables = jax.tree.unflatten(held_tree, filled[len(leaves) :])
@@ -265,6 +267,7 @@ class ShardMap(Generic[P, R]):
                 result = blocks.call(its_f, its_args, its_kwargs)
             out_mappings = options.out_mapping or mappings
             blocks_out, out_specs[:] = blocks.join(result, options.out_specs, out_mappings)
+            # A placeholder for each array: tracers must not outlive this trace.
             results[:] = [jax.tree.map(without_data, result, is_leaf=is_named_array)]
             return blocks_out
 
@@ -272,15 +275,17 @@ class ShardMap(Generic[P, R]):
         if blocks.manual:
             local = jax.shard_map(
                 local,
+                # A nested call must take the mesh of the outer one, which JAX finds by itself.
                 mesh=None if is_nested else options.mesh,
                 in_specs=tuple(specs),
                 out_specs=out_specs,
                 # JAX wants the Auto axes of a surrounding vmap among them; none of our arrays is split over these.
-                axis_names={*blocks.manual, *_hidden_auto_axes(mesh)},
+                axis_names={*blocks.manual, *_vmapped_auto_axes(mesh)},
                 check_vma=options.check,
             )
         whole = local(*arrays)
         (result,) = results
+        # After the call, which has shown the names of the results and of arrays inside.
         for own in strict:
             for mapping in (own.parameters, own.compute):
                 check_keys("shard_map", mapping, names | collect_names(result), mesh, ledger=ledger)
@@ -330,11 +335,12 @@ def _manual_axes(mesh: MeshLike, asked: Entry | None) -> Entry:
             raise ShardingError(
                 message("shard_map", problem, facts, hint=suggestion(axis, mesh.axis_names))
             )
+    # A surrounding vmap over mesh axes maps the whole call: each device has its rows already.
     unavailable = modes.find_manual_axes(mesh) | set(context.taken_axes())
     return partition.without(mesh.axis_names if asked is None else asked, unavailable)
 
 
-def _hidden_auto_axes(mesh: MeshLike) -> Entry:
+def _vmapped_auto_axes(mesh: MeshLike) -> Entry:
     return partition.only(context.taken_axes(), modes.find_auto_axes(mesh))
 
 
@@ -483,6 +489,7 @@ class _Blocks:
         free = modes.find_explicit_axes(self.mesh)
         if not free:
             return array
+        # A surrounding vmap adds its mesh axes to the types itself.
         free -= set(context.taken_axes())
         wanted: list[Entry] = []
         for entry in Layout.from_spec(spec):
@@ -567,6 +574,7 @@ class _Blocks:
             return None
 
         over = ", ".join(entry)
+        # From the surest sign on: a global size, the size of a block under the other mapping, equal values.
         if axis in self.whole:
             problem = f"has axis {name!r} whole, but its layout splits it over {over}"
             block = f'x["{name}", axn.dblock(axn.axis_index({spell(entry)}), {size // count})]'
@@ -609,6 +617,7 @@ class _Blocks:
 def _is_raised_by_jax(error: BaseException) -> bool:
     """Return whether an error was raised by JAX itself, not by what it called."""
     trace = error.__traceback__
+    # The innermost frame is the one that raised.
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("jax.")
@@ -625,6 +634,7 @@ def _mesh_axis_error(mesh: MeshLike) -> ShardingError:
 
 def _missing_collective(mesh_axis: str, mappings: Mappings) -> str:
     """Return the hint that makes a value the same on all devices of a mesh axis."""
+    # Users know the axes of arrays; a mesh axis without one stands for itself.
     both = (*mappings.compute.entries, *mappings.parameters.entries)
     name = next((name for name, entry in both if mesh_axis in entry), mesh_axis)
     return (

@@ -40,6 +40,7 @@ def no_mesh(function: str, mapping: AxisMapping | Mappings) -> ShardingError:
     axes: dict[str, int] = {}
     for own in assignment.each_mapping(mapping):
         axes |= dict.fromkeys(itertools.chain.from_iterable(own.values()), 2)
+    # The hint shows a mesh that fits the mapping, for eight devices.
     if len(axes) <= 1:
         axes = dict.fromkeys(axes or ("data",), 8)
     names = repr(tuple(axes)).replace("'", '"')
@@ -75,6 +76,7 @@ def find_static_axes(module: eqx.Module) -> dict[str, tuple[Axis, ...]]:
     """Return the axes that a module holds in static fields, by field."""
     found: dict[str, tuple[Axis, ...]] = {}
     for field in dataclasses.fields(module):
+        # A field may be missing while a module is being made.
         value: object = None
         if field.metadata.get("static"):
             value = getattr(module, field.name, None)

@@ -19,6 +19,7 @@ __all__ = ["ScanCheckpointPolicy", "ScanCheckpointSpec", "tree_checkpoint_name"]
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+# Names of our own for carries and arguments, beside those that users give.
 CARRY, INPUTS = "scan_carry", "scan_inputs"
 
 
@@ -109,6 +110,7 @@ class ScanCheckpointPolicy:
         """
         if isinstance(spec, ScanCheckpointPolicy):
             return spec
+        # Other objects may have no hash, and 1 is equal to True.
         if isinstance(spec, bool | str) and spec in _SHORT:
             return _SHORT[spec]
         known = ", ".join(map(repr, _SHORT))
@@ -243,6 +245,7 @@ class ScanCheckpointPolicy:
         dots = policies.dots_with_no_batch_dims_saveable
         named = policies.save_only_these_names(*self._saveable) if self._saveable else None
         if self._offloadable:
+            # It replaces the policy above, so it lists the names to save as well.
             named = policies.save_and_offload_only_these_names(
                 names_which_can_be_saved=list(self._saveable),
                 names_which_can_be_offloaded=self._offloadable,
@@ -253,6 +256,7 @@ class ScanCheckpointPolicy:
             return named
         if named is None:
             return dots
+        # JAX joins no policies: a value is kept if one of the two says so.
         by_name = named
         return lambda *args, **params: dots(*args, **params) or by_name(*args, **params)
 
@@ -270,6 +274,7 @@ class _Inside(ScanCheckpointPolicy):
         return carry, inputs
 
     def _jax_policy(self) -> Any:
+        # Carries that are offloaded must not be kept on the device too.
         kept, more = jax.checkpoint_policies.save_only_these_names(CARRY), super()._jax_policy()
         if more is None or CARRY in self._offloadable:
             return more or kept

@@ -31,6 +31,7 @@ def require_own_rows(
     Raises:
         ShardingError: if an argument is the same on devices whose rows differ.
     """
+    # JAX notes in types over which mesh axes values differ.
     varying = frozenset[str]().union(*map(tracing.varying_over, outputs))
     if axes is not None:
         varying &= axes

@@ -130,6 +130,7 @@ def _value_and_grad(
                 raise AxisSizeError(message(function, problem, line, hint="reduce it: x.sum()"))
             value = value.array
         scope = current_scope()
+        # In a map over rows that are split over devices, reverse mode would add up the rows of all of them.
         if scope is not None and scope.rows:
             taken = [args[number] for number in _numbers(argnums)]
             require_own_rows(function, [value], taken, scope.axes_of_rows)
@@ -327,6 +328,7 @@ def _jacobian(
             value, aux = _pair(function, returned) if has_aux else (returned, None)
             leaves, tree = _flat(value)
             arrays = [_array(function, leaf) for leaf in leaves]
+            # Forward mode keeps devices apart: only reverse mode sums over them.
             if transform is jax.jacrev:
                 require_own_rows(function, arrays, [called[number] for number in numbers])
             # Names are no values, so they need not pass through the transformation, which calls this once or more.
@@ -336,6 +338,7 @@ def _jacobian(
         with _explain_leaves(function, args, numbers, bool(options.get("allow_int"))):
             blocks, aux = transform(positional, numbers, has_aux=True, **options)(*raw, **kwargs)
         ((sides, tree),) = outputs
+        # JAX nests the blocks: a tree of outputs, in each the arguments, and in each the leaves of one.
         rows: list[Any] = []
         for side, row in zip(sides, tree.flatten_up_to(blocks), strict=True):
             parts: list[Any] = []
@@ -371,6 +374,7 @@ def _side(leaf: Any, array: Any) -> _Side:
 
 
 def _flat(tree: object) -> tuple[list[Any], Any]:
+    # A hole is a node with its content, which JAX takes as it is.
     return jax.tree.flatten(tree, is_leaf=lambda x: is_named_array(x) and not is_hole(x))
 
 
@@ -408,6 +412,7 @@ def _block(
     # Another argument may have the other axes of `rename`.
     own = tuple((old, new) for old, new in renames.items() if old in right)
     try:
+        # A new name may be that of another axis of the argument.
         inner = plans.rename(right, own)
     except AxisError as flaw:
         raise type(flaw)(message(function, f"with rename, {flaw}", *lines)) from None

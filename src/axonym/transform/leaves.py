@@ -84,6 +84,7 @@ class Slot:
     shape = ()
 
 
+# Compared by identity, since any other object may be a leaf that a user passed.
 TAKEN: Any = Slot()
 HELD: Any = Slot()
 
@@ -168,6 +169,7 @@ class Skeleton:
 
     def take_constants(self) -> tuple["Skeleton", list[jax.Array]]:
         """Take out the arrays within constants, too; the skeleton has `HELD` in their place."""
+        # Named arrays are nodes here, so that arrays inside of any other node are found.
         leaves, tree = jax.tree.flatten(self.fill(itertools.repeat(TAKEN)))
         kept: list[object] = []
         held: list[jax.Array] = []
@@ -191,6 +193,7 @@ def _is_lasting(leaf: object) -> bool:
     """Return whether a leaf is no constant, or data, or a function or a class that its module keeps alive."""
     if not isinstance(leaf, Constant) or isinstance(leaf.value, _DATA):
         return True
+    # What a module knows by its name lives as long as the module, and a cache adds nothing to that.
     module = sys.modules.get(getattr(leaf.value, "__module__", None) or "")
     name = getattr(leaf.value, "__qualname__", "")
     return leaf.value is not None and getattr(module, name, None) is leaf.value
@@ -257,6 +260,7 @@ class Arguments:
         self.dims: list[int] = []
         self._leaves, tree = jax.tree.flatten(arguments, is_leaf=is_named_array)
         self._slots: list[int] = []
+        # By identity: `==` of arrays compares elements.
         direct = {id(value) for value in (*arguments[0], *arguments[1].values())}
         kept: list[object] = []
         for i, leaf in enumerate(self._leaves):
@@ -267,6 +271,7 @@ class Arguments:
             if is_hole(leaf):
                 kept.append(Constant(hole_without(leaf, self.axis)))
                 continue
+            # A named leaf keeps its names without the axis; a plain one is only a place.
             slot, array = TAKEN, leaf
             names: tuple[str, ...] = ()
             if isinstance(leaf, NamedArray):
@@ -383,6 +388,7 @@ def axis_placed(
                 "or rename it"
             )
             raise AxisClashError(message(function, problem, line, hint=hint))
+        # Anonymous dimensions come first, so that places count names only.
         at = _place(function, axis.name, out_axis, describe(like.names, None), len(like.names))
         names = (*like.names[:at], axis.name, *like.names[at:])
         if is_hole(like):

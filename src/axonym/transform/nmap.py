@@ -143,6 +143,7 @@ def _dimension(leaf: NamedArray, name: str, names: tuple[str, ...]) -> int | Non
     """Find the dimension to map; the maps over later names, which are outermost, have already removed theirs."""
     if name not in leaf.names:
         return None
+    # Counted from the end, since anonymous dimensions lead.
     remaining = [own for own in leaf.names if names.index(own) <= names.index(name)]
     return remaining.index(name) - len(remaining)
 

@@ -94,6 +94,7 @@ def fold(
         >>> axn.fold(lambda carry, x: carry + x, Time)(axn.zeros(()), axn.ones(Time)).item()
         4.0
     """
+    # `_no_output` is one function for all calls: compiled loops are found by the identity of the step and of it.
     run = loop("fold", fn, axis, remat, reverse, unroll, is_scanned, pairs=_no_output)
 
     @functools.wraps(fn)
