@@ -1,7 +1,7 @@
 """Internal. Functions that JAX cannot type: on Explicit axes they are computed as on Auto ones.
 
-Four ways, from the simplest on: gather a dimension first (`whole`), let the compiler decide and name the type of the
-result (`local`), keep the type of the operand where sizes divide (`moved`), and the same for several results.
+`whole` gathers a dimension first. `local` lets the compiler decide, and names the type of the result. `moved` is
+`local` with the type of the operand, as far as sizes divide; `all_moved` does so for several results.
 """
 
 import functools
@@ -134,7 +134,7 @@ def _with_typed_gradient(value: object) -> Any:
 def broadcast_entries(arrays: Sequence[Any]) -> list[assignment.Entry]:
     """Return the mesh axes of each dimension after broadcasting arrays of agreed layouts by position."""
     entries: list[assignment.Entry] = [()] * max(map(jnp.ndim, arrays))
-    # From the right, as positional broadcasting aligns; dimensions of one element have no mesh axes, and give way.
+    # Positional broadcasting aligns from the right. Dimensions of one element have no mesh axes, and give way.
     for array in arrays:
         for at, entry in enumerate(reversed(explicit.read_layout(array)), start=1):
             entries[-at] = entry or entries[-at]

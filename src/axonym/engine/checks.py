@@ -57,7 +57,7 @@ def planned(
     try:
         return plan(*args, **kwargs)
     except AxisError as flaw:
-        # Not chained: the first error has the same text without the facts.
+        # The error is not chained: the first one has the same text without the facts.
         raise with_operands(flaw, function, operands) from None
 
 
@@ -126,7 +126,7 @@ def anonymous_shape(
         AxisSizeError: if they have different sizes, neither of which is 1.
     """
     pairs = zip(operands, shapes, strict=True)
-    # Usually all are equal, and often there are none: JAX is asked only about different ones.
+    # Most operands have equal ones, or only names: JAX is asked only about different shapes.
     found = list(dict.fromkeys(shape[: len(shape) - len(names)] for names, shape in pairs))
     if len(found) == 1:
         return found[0]

@@ -116,7 +116,7 @@ def reaching(
     if isinstance(fill_value, Core | jax.Array | np.ndarray):
         hint = "choose afterwards: axn.where(...)"
         raise OperandError(message(function, "fill_value must be a Python scalar", hint=hint))
-    # As a cache key, since the kernel contains the value.
+    # The value is a part of the kernel, and so of its key.
     fill = kernels.static(function, {"fill_value": fill_value})
     return Reach(mode, fill, bool(indices_are_sorted), bool(unique_indices))
 
@@ -135,7 +135,7 @@ def name_selection(names: Names, steps: Sequence[Step]) -> Names:
     # The order of axes is that of the longest index array, which the others are aligned with.
     longest_first = sorted((step.axes for step in gathers), key=len, reverse=True)
     new = plans.without(plans.union_of(longest_first), kept)
-    # By NumPy's rule, adjacent index arrays put their axes in place, and others put them first.
+    # NumPy has this rule: adjacent index arrays put their axes in place, and others put them first.
     at = list(map(names.index, indexed))
     if not _are_adjacent(at):
         return (*new, *kept)
@@ -335,7 +335,7 @@ def _within(start: object, length: int, size: int, mode: str | None) -> jax.Arra
         return jnp.clip(positions, 0, max(size - 1, 0))
     if mode == "promise_in_bounds":
         return positions
-    # Reflected behind the end, so that JAX takes it for out of range, and not for a place from the end.
+    # A negative position is reflected behind the end, where JAX does not take it for one that counts from the end.
     return jnp.where(positions < 0, size - 1 - positions, positions)
 
 
@@ -447,7 +447,7 @@ def _gather_matched(
         return _elements(array, dims, reach, indices.size)
 
     mapped: Any = read
-    # The innermost map first: each outer one has removed its axis from both operands.
+    # The innermost map comes first: each outer one has removed its axis from both operands.
     for depth in reversed(range(len(shared))):
         outer, axis = shared[:depth], shared[depth]
         dims = (_others(labels, outer).index(axis), _others(axes, outer).index(axis))

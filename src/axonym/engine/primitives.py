@@ -20,7 +20,7 @@ Number = float | int
 Array = jax.Array
 Binary = Callable[[Array | Number, Array | Number], Array]
 
-# By class: to Python, a `np.float64` is a float too, but it has a dtype. Under `jax.disable_jit`, operands are what the
+# Classes are compared: to Python, a `np.float64` is a float too, but it has a dtype. Under `jax.disable_jit`, operands are what the
 # user gave.
 _REAL = (bool, int, float)
 

@@ -43,7 +43,7 @@ def at_start(
 ) -> jax.Array:
     """Read a piece along a dimension, which is gathered first on a mesh with Explicit axes.
 
-    A surrounding `vmap` may map the start over such axes; JAX does not lay out the resulting gather.
+    A surrounding `vmap` may map the start over such axes; JAX cannot type the resulting gather.
     """
     if isinstance(start, int):
         return auto.moved(lambda array: read(array, at, start, length), [array])

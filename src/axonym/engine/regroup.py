@@ -241,7 +241,7 @@ def _by_plan(text: str, names: Names, plan: Regrouping) -> kernels.Kernel:
         split, merged = _sizes(text, plan, names, shape)
         anonymous = array.ndim - len(names)
         lead = kept_dimensions(shape[:anonymous])
-        # First all splits and last all merges, so that there is one transpose between them.
+        # All splits come first and all merges last, so that one transpose is enough.
         if plan.splits:
             parts = zip(split, plan.sources, strict=True)
             groups = [Group(1, sizes, source.names) for sizes, source in parts]
@@ -324,7 +324,7 @@ def regrouping(text: str, names: Names, bindings: Bindings) -> Regrouping:
     plan = Regrouping(left.sources, targets, left.sized)
     _check_all_there(expression, left, plan.order)
 
-    # After the pieces: an axis that appears twice is clearer to report than two axes of one name.
+    # This check is last: an axis that appears twice is clearer to report than two axes of one name.
     seen: set[str] = set()
     for target in targets:
         if target.name in seen:

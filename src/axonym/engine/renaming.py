@@ -30,7 +30,7 @@ def up_to_renaming(*named: str) -> Callable[[Callable[P, Kernel]], Callable[P, K
     """
 
     def decorate(make: Callable[P, Kernel]) -> Callable[P, Kernel]:
-        # By position, as the cached functions below are called.
+        # The cached functions below are called by position.
         places = [make.__code__.co_varnames.index(name) for name in named]
         made: Callable[..., Kernel] = make
 

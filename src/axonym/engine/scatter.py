@@ -130,7 +130,7 @@ def write(
     (array,), names = x.node
     value = payload(function, update)
     own: Names | None = update.node[1] if isinstance(update, Core) else None
-    # Before the kernel is looked up, since steps are part of its key.
+    # Steps are part of the key of the kernel, so that this comes first.
     steps, arguments = make_slices_static(steps, arguments)
     kernel = checks.planned(
         function, (x,), writing, Write(function, names, steps, operation, own, reach)
@@ -216,7 +216,7 @@ def _into_box(
     if update.dtype != array.dtype:
         update = update.astype(array.dtype)
     apply = BLOCKWISE[plan.operation]
-    # From the cheapest on: the whole array needs no block, and "set" reads none.
+    # The cheapest way comes first: the whole array needs no block, and "set" reads none.
     if lengths == list(array.shape):
         whole: jax.Array = apply(array, update)
         return whole
@@ -255,7 +255,7 @@ def _into_elements(
 def _scatter(plan: Write, array: jax.Array, update: Payload, position: Position) -> jax.Array:
     if plan.batch:
         return _in_batches(plan, plan.operation, array, update, position)
-    # Without index arrays, no element is selected twice, unless positions are clipped to the same place.
+    # Ints and slices select no element twice, unless positions are clipped to the same place.
     once = plan.reach.mode != "clip" and not gathers_in(plan.steps)
     at, mode = position.dims, plan.reach.mode
     more = uneven_scatters.count_missing(array, uneven_scatters.broadcast_shape(at))
@@ -321,7 +321,7 @@ def _in_batches(
         if plan.reach.wraps and not isinstance(place, int):
             place = lax.select(place < 0, place + array.shape[i], place)
         places.append(jnp.broadcast_to(place, extents))
-    # By hand, since JAX may be told to promote nothing.
+    # An option of JAX may forbid implicit promotion.
     is_wide = any(place.dtype.itemsize > 4 for place in places)
     dtype: type[np.signedinteger] = np.int64 if is_wide else np.int32
     indices = jnp.stack(places, axis=-1, dtype=dtype)

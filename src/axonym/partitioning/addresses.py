@@ -133,7 +133,7 @@ def mesh_axes_of(
     for name, size in selection(axis, function):
         if size is None and meaning == "either":
             require_one_meaning(function, name, names, array)
-        # By `over`, a name that arrays have too is the mesh axis.
+        # With `over`, a name that arrays have too means the mesh axis.
         is_of_mesh = size is None and meaning == "mesh" and name in _mesh_axes()
         if not is_of_mesh and (name in names or _is_mapped(name, names)):
             entry: Entry | None = _entry(name, names)
@@ -472,10 +472,10 @@ def require_no_blocks(
 ) -> None:
     """Raise for a reduction over an axis whose devices hold different blocks of another axis."""
     name, size = axis
-    # By the name of a mesh axis, users ask for these devices, whatever blocks they hold.
+    # A user who names a mesh axis wants the sum over these devices, whatever blocks they hold.
     if not names or (size is None and name in manual_axes()):
         return
-    # Over mesh axes that split another axis as well, devices hold different positions of that one.
+    # If these mesh axes split another axis as well, devices hold different positions of that one.
     mine = set(itertools.chain(*readings(name, names))) & {*axes}
     for own, entry in _all_readings(names):
         shared = partition.only(entry, mine)

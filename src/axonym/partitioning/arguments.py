@@ -55,7 +55,7 @@ def check_options(
     """
     if not options:
         return
-    # Read from JAX itself, since its releases differ in options.
+    # JAX itself says what it takes, since its releases differ.
     parameters = inspect.signature(jax.jit).parameters.values()
     passed = [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
     known = [name for name in (*further, *_OWN, *passed) if name not in _DECIDED]
@@ -209,7 +209,7 @@ def check_given_once(
     Raises:
         ArgumentError: if one is.
     """
-    # By identity: equal arrays have memory of their own.
+    # Arrays are compared by identity, since equal ones have memory of their own.
     seen: dict[int, tuple[str, bool]] = {}
     for (name, leaf), gift in zip(labels(fn, args, kwargs), is_donated, strict=True):
         before, given = seen.setdefault(id(leaf), (name, gift))

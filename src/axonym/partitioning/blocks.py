@@ -88,7 +88,7 @@ def _line_above(frame: FrameType | None) -> str:
     """Write the line that called the function of a frame."""
     if frame is None or frame.f_back is None:
         return ""
-    # A frame only: a traceback would read source files at each block.
+    # A frame is enough: a traceback would read source files at each block.
     caller = frame.f_back
     return f"{caller.f_code.co_filename}, line {caller.f_lineno}"
 

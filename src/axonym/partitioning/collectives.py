@@ -261,7 +261,7 @@ def all_to_all(
     """
     (cut, _), (grown, _) = given = selector(split, "all_to_all"), selector(concat, "all_to_all")
     if over is not None:
-        # Read once here, so that a wrong name is an error for a tree without arrays, too.
+        # It is parsed here, so that a wrong name is an error for a tree without arrays, too.
         over = dict(selection(over, "all_to_all"))
 
     def one(array: jax.Array, names: Names) -> Any:

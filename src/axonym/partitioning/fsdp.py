@@ -171,7 +171,7 @@ def fsdp_mapping(
         if not gains:
             return chosen
         longest = {name: max(own.get(name, 0) for own in open_ones) for name in gains}
-        # By name in the end, so that equal axes give the same mapping on every process.
+        # The name decides between equal axes, so that all processes choose the same mapping.
         best = min(gains, key=lambda name: (-gains[name], -longest[name], name))
         chosen[best] = mesh_axis
         used.add(best)

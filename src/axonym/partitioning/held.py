@@ -18,7 +18,7 @@ from ..names.plans import Names
 def holds_array(leaf: object) -> bool:
     """Return whether a leaf is an array, or holds one."""
     array = array_of(leaf)
-    # By attributes, so that arrays of NumPy and abstract ones count.
+    # Arrays of NumPy and abstract ones count, which share no class with others.
     return hasattr(array, "shape") and hasattr(array, "dtype")
 
 

@@ -231,7 +231,7 @@ class _Result:
     """How to rebuild a result from its arrays; it passes through jit as part of the tree structure.
 
     Attributes:
-        tree: the structure of the result, with None in place of leaves that are not arrays.
+        tree: the structure of the result, with None for leaves that are not arrays.
         modules: for each module that the result is or has as an entry: where (None or a position), its range among the
             arrays, and its structure.
         rest: the leaves that are not arrays, in the structure of the result; None if all are arrays.
@@ -307,7 +307,7 @@ class NamedJit(Generic[P, R]):
         jit_options: dict[str, Any],
     ) -> None:
         fn = as_module(fn)
-        # Its name and docstring, but not its attributes, which could replace ours.
+        # It takes the name and the docstring, but not the attributes, which could replace ours.
         functools.update_wrapper(self, fn, updated=())
         self._fn = fn
         # A module with arrays is an argument of its own, so that a program holds no copies of weights.
@@ -316,7 +316,7 @@ class NamedJit(Generic[P, R]):
         self._donate_args = donate_args
         self._donate_kwargs = donate_kwargs
         self._jit_options = jit_options
-        # Types that were met before, so that a usual call compares sets and looks at no leaf.
+        # These are the types of leaves so far: a usual call compares sets and looks at no leaf.
         self._array_types: set[type] = set()
         self._static_types: set[type] = set()
         self._flattened = Flattened()
@@ -327,7 +327,7 @@ class NamedJit(Generic[P, R]):
         """Return the same function, compiled by other mappings or under the name of another function of ours.
 
         Args:
-            roles: the mappings and options in place of its own; what it donates stays.
+            roles: the new mappings and options; donated arguments stay the same.
 
         Examples:
             >>> step = axn.named_jit(lambda x: x + 1)
@@ -354,8 +354,8 @@ class NamedJit(Generic[P, R]):
                 raise donation_error(self.roles.function, self.__wrapped__, args, kwargs)
         if signature.gifts is not None:
             check_given_once(self.roles.function, self.__wrapped__, args, kwargs, signature.gifts)
-            # Once: a program that passes an array twice does so from its first call on, and a look at all arrays costs
-            # time.
+            # One check is enough: a program that passes an array twice does so from its first call on, and a look at
+            # all arrays costs time.
             signature.gifts = None
         arrays, made = signature.compiled(*signature.arrays(leaves))
         result: Any = jax.tree.unflatten(made.tree, arrays)
@@ -385,7 +385,7 @@ class NamedJit(Generic[P, R]):
         """Trace and lower for these arguments; arrays may be `jax.ShapeDtypeStruct`s.
 
         Returns:
-            A stage of JAX. What its `compile()` returns is called with the arguments of the function.
+            A stage of JAX. Its `compile()` returns a function with the arguments of this one.
 
         Examples:
             >>> lowered = axn.named_jit(lambda x: 2 * x).lower(axn.ones({"batch": 2}))
@@ -422,7 +422,7 @@ class NamedJit(Generic[P, R]):
         leaves: list[Any] = []
         structures: list[Structure] = []
         statics: tuple[Any, ...] = ()
-        # Argument by argument, so that a module that was flattened before costs one look-up.
+        # Arguments are flattened one by one, so that a module that is known costs one look-up.
         parts = (*self._bound, *args)
         if kwargs:
             parts = (*parts, kwargs)
@@ -572,11 +572,11 @@ class NamedJit(Generic[P, R]):
             changes[context.STORED] = results
         with using(changes):
             result = fn(*args, **kwargs)
-        # Only now is it known which axes the arrays inside had, and so which keys are misspelled.
+        # The axes of the arrays inside are known now, and so are misspelled keys.
         names |= collect_names((result, list_closure(self._fn)))
         paths |= collect_paths(result)
         if roles.strict:
-            # Those of `axis_mapping` blocks inside are checked as well.
+            # The mappings of `axis_mapping` blocks inside are checked as well.
             for mapping in (*checked, *ledger.entered):
                 check_keys(roles.function, mapping, names, mesh, paths, ledger=ledger)
         if results is not None and mesh is not None:

@@ -64,7 +64,7 @@ def along(
     """Apply `one` to each array along each of the given axes that it has, and `rest` to arrays without them."""
     devices, meaning = read_axes(function, axis, over)
     asked = devices
-    # With both, `axis` names the dimensions and `over` the devices.
+    # If both are given, `axis` names the dimensions and `over` the devices.
     if axis is not None and over is not None:
         asked = dict(selection(axis, function))
     leaves = [leaf for leaf in jax.tree.leaves(x, is_leaf=is_named_array) if not is_hole(leaf)]

@@ -115,7 +115,7 @@ def _from_local(x: NamedArray, mapping: AxisMapping, mesh: Mesh) -> NamedArray:
     data = np.asarray(jax.random.key_data(array) if is_keys else array)
 
     def load(index: tuple[slice, ...]) -> Any:
-        # A copy, because devices may read the memory later, and a CPU keeps it as the array.
+        # It is copied, because devices may read the memory later, and a CPU keeps it as the array.
         return copied(data[_local(index, parts)])
 
     if is_keys:
@@ -311,7 +311,7 @@ def _assemble(
     def place_of(index: Any) -> tuple[tuple[int, int], ...]:
         return tuple(part.indices(size)[:2] for part, size in zip(index, sizes, strict=True))
 
-    # Each block once, however many devices hold it: to load one may mean to read a file.
+    # Each block is loaded once, however many devices hold it: to load one may mean to read a file.
     blocks: dict[Any, Any] = {}
     for place in map(place_of, sharding.addressable_devices_indices_map(sizes).values()):
         if place not in blocks:

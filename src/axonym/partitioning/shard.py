@@ -1,4 +1,8 @@
-"""Lay out trees of named arrays by a mapping."""
+"""Shard trees of named arrays by a mapping.
+
+A mapping says over which mesh axes an axis is sharded; axes without an entry are replicated. Outside of compiled
+functions arrays are moved, and inside the compiler learns the layout.
+"""
 
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
@@ -102,13 +106,13 @@ def shard(
     *,
     strict: bool = True,
 ) -> T:
-    """Lay out each named array of a tree; plain arrays stay as they are.
+    """Shard each named array of a tree; plain arrays stay as they are.
 
     Outside jit, arrays are moved, and abstract ones, as `jax.eval_shape` returns them, get their shardings, plain ones
     included, which are replicated unless their type says otherwise. Inside, it is a constraint for the compiler (Auto
     mesh axes) or changes the type (Explicit ones). Optimisers may keep less of an array under its names: entries of a
     tree with fewer dimensions than names are replicated, and so are axes with one element that have more elsewhere in
-    the tree. Of several processes, each must pass the same whole arrays, which is checked; `from_local` joins parts.
+    the tree. If there are several processes, each must pass the same arrays, which is checked; `from_local` joins parts.
 
     Args:
         x: a NamedArray or a tree of them.
@@ -143,11 +147,10 @@ def shard(
 
 
 def auto_sharded(x: T, mesh: MeshLike | None = None) -> T:
-    """Lay out each named array of a tree by the current mapping; without mapping or mesh, do nothing.
+    """Shard each named array of a tree by the current mapping; without mapping or mesh, do nothing.
 
-    On Auto mesh axes, gradients of parameters are laid out as the results of the surrounding `named_jit` or `fsdp`
-    are: weights that are gathered for the computation have gradients that are scattered again, and no device holds a
-    whole gradient in between.
+    On Auto mesh axes, gradients of parameters are sharded like the results of the surrounding `named_jit` or `fsdp`. If
+    weights are gathered for the computation, their gradients are scattered again, and no device holds a full gradient.
 
     Args:
         x: a NamedArray or a tree of them.
@@ -173,7 +176,7 @@ def pspec_for(
 ) -> Any:
     """Return a tree of PartitionSpecs: one per named array, replicated for plain arrays, None for other leaves.
 
-    With a mesh, given or current, the mapping is checked against it.
+    The mapping is checked against the mesh, if one is given or current.
 
     Args:
         tree: named arrays, or a tree with such arrays, which may be abstract.
@@ -238,7 +241,7 @@ def round_axis_for_partitioning(
     if mesh is None:
         raise no_mesh("round_axis_for_partitioning", resolved)
     one = AxisMapping(((axis.name, resolved[axis.name]),))
-    # With size 0, which always divides: only the mesh axes are checked.
+    # Size 0 always divides, so that only the mesh axes are checked.
     partition.find_layout((axis.name,), (0,), one, mesh, "round_axis_for_partitioning")
     ways = partition.count_shards(mesh, resolved[axis.name])
     return axis.resize(-(-axis.size // ways) * ways)

@@ -267,7 +267,7 @@ class ShardMap(Generic[P, R]):
                 result = blocks.call(its_f, its_args, its_kwargs)
             out_mappings = options.out_mapping or mappings
             blocks_out, out_specs[:] = blocks.join(result, options.out_specs, out_mappings)
-            # A placeholder for each array: tracers must not outlive this trace.
+            # Placeholders replace the arrays, since tracers must not outlive this trace.
             results[:] = [jax.tree.map(without_data, result, is_leaf=is_named_array)]
             return blocks_out
 
@@ -285,7 +285,7 @@ class ShardMap(Generic[P, R]):
             )
         whole = local(*arrays)
         (result,) = results
-        # After the call, which has shown the names of the results and of arrays inside.
+        # The call has shown the names of the results and of arrays inside.
         for own in strict:
             for mapping in (own.parameters, own.compute):
                 check_keys("shard_map", mapping, names | collect_names(result), mesh, ledger=ledger)
@@ -327,7 +327,7 @@ def _mesh_text(mesh: MeshLike) -> str:
 
 
 def _manual_axes(mesh: MeshLike, asked: Entry | None) -> Entry:
-    """Check the mesh axes that are to be Manual; leave out those of a surrounding shard_map."""
+    """Return the mesh axes that become Manual; leave out those of a surrounding shard_map."""
     for axis in asked or ():
         if axis not in mesh.axis_names:
             problem = f"manual axis {axis!r} is not an axis of the mesh"
@@ -574,7 +574,7 @@ class _Blocks:
             return None
 
         over = ", ".join(entry)
-        # From the surest sign on: a global size, the size of a block under the other mapping, equal values.
+        # The surest sign comes first: a global size, the size of a block by the other mapping, equal values.
         if axis in self.whole:
             problem = f"has axis {name!r} whole, but its layout splits it over {over}"
             block = f'x["{name}", axn.dblock(axn.axis_index({spell(entry)}), {size // count})]'

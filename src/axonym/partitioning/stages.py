@@ -24,7 +24,7 @@ class _Stage:
         self._calling = calling
 
     def __getattr__(self, name: str) -> Any:
-        # Not `self._stage`: while a stage is copied or unpickled it has none yet, and would ask here for ever.
+        # `self._stage` would call this again for ever, while a copy of a stage does not have it yet.
         return getattr(object.__getattribute__(self, "_stage"), name)
 
 

@@ -83,7 +83,7 @@ class ScanCheckpointPolicy:
                     message("ScanCheckpointPolicy", problem, hint=f"write [{value!r}]")
                 )
             if not isinstance(value, bool):
-                # Hashable, since a policy is a static part of a module.
+                # A policy is a static part of a module, and so must be hashable.
                 object.__setattr__(self, field, tuple(value))
         for field in ("save_carries", "save_inputs"):
             if getattr(self, field) not in (True, False, "offload"):

@@ -40,7 +40,7 @@ def is_hole(leaf: object) -> bool:
 
 
 def dimension_of(leaf: Any, axis: str) -> int | None:
-    """Return the dimension of a leaf for an axis, the first one for a plain array; None if it has none."""
+    """Return the dimension of a leaf for an axis, the first one for a plain array; None without such a dimension."""
     if isinstance(leaf, NamedArray):
         return leaf.names.index(axis) - len(leaf.names) if axis in leaf.names else None
     return 0 if is_array(leaf) and leaf.ndim else None
@@ -84,7 +84,7 @@ class Slot:
     shape = ()
 
 
-# Compared by identity, since any other object may be a leaf that a user passed.
+# They are compared by identity, since any other object may be a leaf of a user.
 TAKEN: Any = Slot()
 HELD: Any = Slot()
 
@@ -107,7 +107,7 @@ class Constant:
         return isinstance(self.value, _DATA) and repr(self.value) == repr(other.value)
 
     def __hash__(self) -> int:
-        # Not of the value, which may have no hash.
+        # The value itself may have no hash.
         return hash(type(self.value))
 
 
@@ -193,7 +193,7 @@ def _is_lasting(leaf: object) -> bool:
     """Return whether a leaf is no constant, or data, or a function or a class that its module keeps alive."""
     if not isinstance(leaf, Constant) or isinstance(leaf.value, _DATA):
         return True
-    # What a module knows by its name lives as long as the module, and a cache adds nothing to that.
+    # A function that a module knows by its name lives as long as the module, whatever a cache keeps.
     module = sys.modules.get(getattr(leaf.value, "__module__", None) or "")
     name = getattr(leaf.value, "__qualname__", "")
     return leaf.value is not None and getattr(module, name, None) is leaf.value
@@ -260,7 +260,7 @@ class Arguments:
         self.dims: list[int] = []
         self._leaves, tree = jax.tree.flatten(arguments, is_leaf=is_named_array)
         self._slots: list[int] = []
-        # By identity: `==` of arrays compares elements.
+        # Leaves are compared by identity, since `==` of arrays compares elements.
         direct = {id(value) for value in (*arguments[0], *arguments[1].values())}
         kept: list[object] = []
         for i, leaf in enumerate(self._leaves):
@@ -334,7 +334,7 @@ class Arguments:
 
 
 def _has_keys_alone(leaf: NamedArray) -> bool:
-    """Return whether an array has random keys and one axis, so that one of them has none."""
+    """Return whether an array is a vector of random keys, of which each is a plain key."""
     return len(leaf.names) == leaf.array.ndim == 1 and jnp.issubdtype(
         leaf.array.dtype, jax.dtypes.prng_key
     )

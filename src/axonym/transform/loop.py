@@ -279,8 +279,8 @@ def _in_groups(plan: _Plan, step: Step) -> Step:
     def group(carry: object, xs: object) -> Any:
         return lax.scan(step, carry, xs, length=length, reverse=plan.reverse, unroll=plan.unroll)
 
-    # The gradient of a group computes its carries again, and then what each of its steps has dropped: two levels of
-    # recomputation, for the memory of the carries between groups and of those in one group.
+    # There are two levels of recomputation: the gradient of a group computes its carries again, and then the dropped
+    # values of each step. Memory holds the carries between groups, and those in one group.
     checked_group = plan.policy.wrap(_mark_carry(plan.policy, group))
 
     def run(carry: Any, xs: Any) -> Any:
@@ -479,7 +479,7 @@ def _holds_data(leaf: object) -> bool:
 
 
 def _static(leaf: object) -> Any:
-    # `==` of named arrays compares elements, and here there are none.
+    # `==` of named arrays would compare elements, which holes do not have.
     return (NamedArray, leaf.names, leaf.array) if isinstance(leaf, NamedArray) else leaf
 
 

@@ -99,7 +99,7 @@ def nmap(fn: Callable[..., Any], *, out_axis: AxisSelection | None = None) -> Ca
             with context.taking(taken), hiding(names):
                 results, skeleton = mapped(*arrays)
         except Exception as error:
-            # A function of arrays that got scalars fails in ways of its own: say what it has seen.
+            # A function of arrays that got scalars fails with errors of its own, which do not say so.
             if not any(jnp.ndim(leaf.array) > len(leaf.names) for leaf in named):
                 error.add_note(_SAW_NOTHING)
             raise
@@ -143,7 +143,7 @@ def _dimension(leaf: NamedArray, name: str, names: tuple[str, ...]) -> int | Non
     """Find the dimension to map; the maps over later names, which are outermost, have already removed theirs."""
     if name not in leaf.names:
         return None
-    # Counted from the end, since anonymous dimensions lead.
+    # Dimensions are counted from the end, since anonymous ones lead.
     remaining = [own for own in leaf.names if names.index(own) <= names.index(name)]
     return remaining.index(name) - len(remaining)
 
