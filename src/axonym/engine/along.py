@@ -32,7 +32,7 @@ _along_one: dict[Function, dict[tuple[Names, Any], Any]] = {}
 
 
 @up_to_renaming("names", "axis", "to")
-def _along(
+def _make_along(
     fn: Function,
     names: Names,
     axis: object,
@@ -73,7 +73,7 @@ def _along(
             if gathers:
                 array = whole(array, at, names)
             if after is not None:
-                call = _in_parts(call, after, array, names, chosen[0], keywords)
+                call = _scan_in_parts(call, after, array, names, chosen[0], keywords)
             result = moved(call, [array])
             if to is not None:
                 # The size of the new axis is known only now.
@@ -93,7 +93,7 @@ def _along(
     return Kernel(target, body)
 
 
-def _in_parts(
+def _scan_in_parts(
     call: Function, after: Function, array: jax.Array, names: Names, name: str, keywords: Any
 ) -> Function:
     """Let a scan along a split axis work on one part of it on each device."""
@@ -136,7 +136,7 @@ def along(
     try:
         call = _along_one[fn][names, axis]
     except KeyError:
-        kernel = planned(fn, (x,), _along, fn, names, axis, False, None, (), False, after)
+        kernel = planned(fn, (x,), _make_along, fn, names, axis, False, None, (), False, after)
         call = plans.keep(_along_one.setdefault(fn, {}), (names, axis), kernel.call)
     made: NamedArray = new(type(x))  # `wrap`, inlined to save a call
     made.node = ((call(array),), names)
@@ -182,5 +182,7 @@ def _apply_along(
     key = keyed(axis, fn)
     target = None if to is None else selector(to, title(fn))
     settings = static(fn, options)
-    kernel = planned(fn, (x,), _along, fn, names, key, removes, target, settings, gathers, after)
+    kernel = planned(
+        fn, (x,), _make_along, fn, names, key, removes, target, settings, gathers, after
+    )
     return wrap(x, kernel.call(array), kernel.names)

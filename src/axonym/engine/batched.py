@@ -106,7 +106,7 @@ def batched(
     settings = kernels.static(fn, options)
     try:
         kernel: Any = checks.planned(
-            fn, operands, _kernel, fn, named, tuple(chosen), out, mode, settings
+            fn, operands, _make_kernel, fn, named, tuple(chosen), out, mode, settings
         )
     except TypeError:
         # An axis that cannot be hashed is invalid, and raises its own error.
@@ -180,7 +180,7 @@ class _Operand(NamedTuple):
             raise OperandError(message(function, problem, hint=checks.NAME_IT))
 
 
-def _operands(
+def _make_operands(
     function: str, named: Sequence[Names | None], chosen: Sequence[AxisSelection]
 ) -> Iterator[_Operand]:
     for names, axes in zip(named, chosen, strict=True):
@@ -193,7 +193,7 @@ def _operands(
 
 
 @up_to_renaming("named", "chosen", "out")
-def _kernel(
+def _make_kernel(
     fn: Function,
     named: tuple[Names | None, ...],
     chosen: tuple[AxisSelection, ...],
@@ -203,7 +203,7 @@ def _kernel(
 ) -> kernels.Kernel:
     function = checks.title(fn)
     outs: tuple[Names, ...] = out if mode.several else (out,)
-    operands = list(_operands(function, named, chosen))
+    operands = list(_make_operands(function, named, chosen))
     _require_cores(operands)
     batches = tuple(operand.rest for operand in operands)
     batch = plans.union_of(batches) if mode.outer else plans.broadcast(batches)
@@ -213,7 +213,7 @@ def _kernel(
     targets: list[Names] = []
     for own in outs:
         plans.distinct((*batch, *own), "in the result, ")
-        targets.append(_in_place(operands[0], own, batch) if mode.in_place else (*batch, *own))
+        targets.append(_place_names(operands[0], own, batch) if mode.in_place else (*batch, *own))
     positional = partial(fn, **kernels.keywords_of(options))
     map_over = _map_by_vmap if mode.each else _broadcast
     known = [operand.names for operand in operands]
@@ -259,7 +259,7 @@ def _require_cores(operands: Sequence[_Operand]) -> None:
             plans.require(operand.names, (name,))
 
 
-def _in_place(operand: _Operand, out: Names, batch: Names) -> Names:
+def _place_names(operand: _Operand, out: Names, batch: Names) -> Names:
     """Insert the names of a result at the positions of the core axes of an operand."""
     if len(operand.core) != len(out) or set(batch) != set(operand.rest):
         return (*batch, *out)
@@ -333,14 +333,14 @@ def _call_on_mesh(
     widest = counts.index(most)
     moved, table = explicit.agree(shared, labels, arrays, first=widest, others_whole=mode.whole)
     lead = plans.values_at(table, shared)
-    offered = _core_entries(operands, moved, set(itertools.chain(*lead)))
+    offered = _offer_core_entries(operands, moved, set(itertools.chain(*lead)))
     results = [[*lead, *(offered.get(name, ()) for name in own)] for own in outs]
     if any(offered.get(name) for name in itertools.chain(*outs)):
         results = auto.keep_dividing(call, moved, results)
     return auto.local(call, moved, tuple(results) if mode.several else results[0])
 
 
-def _core_entries(
+def _offer_core_entries(
     operands: Sequence[_Operand], arrays: Sequence[jax.Array], used: Set[str]
 ) -> dict[str, Entry]:
     """Return the mesh axes of core dimensions, by the first operand that has each, without those in use."""

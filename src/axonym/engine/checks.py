@@ -67,10 +67,10 @@ def with_operands(
     """Add to the error of a plan what was called, and the axes of the operands."""
     if flaw.function is not None:  # not about names alone: its text has all this already
         return flaw
-    return explained(flaw, title(function), *_facts_of(operands))
+    return explained(flaw, title(function), *_list_facts(operands))
 
 
-def _facts_of(operands: Sequence[object]) -> list[str]:
+def _list_facts(operands: Sequence[object]) -> list[str]:
     named = [x for x in operands if isinstance(x, Core)]
     if len(named) == 1:
         return [f"array has: {facts(named[0])}"]
@@ -179,7 +179,7 @@ def require_size(
     name, given = axis
     if given is not None and given != size:
         problem = given_with_size(name, given, but.format(size))
-        raise AxisSizeError(message(function, problem, *_facts_of(operands)))
+        raise AxisSizeError(message(function, problem, *_list_facts(operands)))
 
 
 def told(axes: str, what: str = "") -> str:

@@ -108,14 +108,14 @@ def over(
     patterns = in_tuple(out)
     extra: Names = ()
     if "E" in "".join(patterns):
-        extra = _side_axes(function, operands[0], operands[1], rows, columns)
+        extra = _find_side_axes(function, operands[0], operands[1], rows, columns)
         # Right-hand sides share the rows, and their further axes are columns to solve for.
         core.append((*selectors(first), *extra))
     # Further operands, such as a tolerance, are scalars.
     core += [()] * (len(operands) - len(core))
     table = {"R": rows, "C": columns, "E": extra, "K": new_names}
     names = tuple(_expand_pattern(pattern, table) for pattern in patterns)
-    adapted = _of_axes(fn, rows, columns, extra, new, square, out)
+    adapted = _adapt(fn, rows, columns, extra, new, square, out)
     outs: Any = names[0] if isinstance(out, str) else names
     # JAX cannot split a decomposition: each device has all rows and columns, unless no result has any.
     whole = any(patterns)
@@ -129,7 +129,7 @@ def _expand_pattern(pattern: str, table: Mapping[str, tuple[E, ...]]) -> tuple[E
     return tuple(itertools.chain.from_iterable(plans.values_at(table, pattern)))
 
 
-def _side_axes(function: str, a: object, b: object, rows: Names, columns: Names) -> Names:
+def _find_side_axes(function: str, a: object, b: object, rows: Names, columns: Names) -> Names:
     """Return the axes that right-hand sides have in addition; they must not have those of the unknowns."""
     own, known = own_names(b), a.names if isinstance(a, Core) else columns
     for name in plans.shared(own, columns):
@@ -142,7 +142,7 @@ def _side_axes(function: str, a: object, b: object, rows: Names, columns: Names)
 
 # Cached, so that the same function of arrays comes back, and with it the kernel that `batched` has kept for it.
 @lru_cache(plans.CACHE)
-def _of_axes(
+def _adapt(
     fn: Function,
     rows: Names,
     columns: Names,

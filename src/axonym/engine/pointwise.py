@@ -50,7 +50,7 @@ _UFUNC: Any = jnp.ufunc
 
 
 @up_to_renaming("operands")
-def _elementwise(fn: Function, operands: tuple[Names | None, ...], options: Options) -> Kernel:
+def _make_elementwise(fn: Function, operands: tuple[Names | None, ...], options: Options) -> Kernel:
     """Make the kernel of an elementwise function; an operand that is None is a plain scalar or array."""
     known = tuple(names or () for names in operands)
     target = plans.broadcast(known)
@@ -69,13 +69,13 @@ def _elementwise(fn: Function, operands: tuple[Names | None, ...], options: Opti
         arrays = tuple(align_layouts(known, arrays, target))
         lined = map(lined_up, arrays, known, itertools.repeat(target))
         if anonymous:
-            lined = map(_of_rank, lined, itertools.repeat(anonymous + len(target)))
+            lined = map(_raise_rank, lined, itertools.repeat(anonymous + len(target)))
         return fn(*lined, **keywords)
 
     return Kernel(target, body)
 
 
-def _of_rank(array: Payload, rank: int) -> Payload:
+def _raise_rank(array: Payload, rank: int) -> Payload:
     """Add leading dimensions, even if JAX may not promote ranks; a scalar goes with everything as it is."""
     # `jax_numpy_rank_promotion` may forbid that JAX adds them.
     missing = rank - jnp.ndim(array)
@@ -123,7 +123,9 @@ def unary(fn: Function, x: Core) -> "NamedArray":
     try:
         call = _of_one[fn][names]
     except KeyError:
-        call = plans.keep(_of_one.setdefault(fn, {}), names, _elementwise(fn, (names,), ()).call)
+        call = plans.keep(
+            _of_one.setdefault(fn, {}), names, _make_elementwise(fn, (names,), ()).call
+        )
     made: NamedArray = new(type(x))  # `wrap`, inlined to save a call
     made.node = ((call(array),), names)
     return made
@@ -134,7 +136,7 @@ def unary_with(fn: Function, x: Core, **options: object) -> "NamedArray":
     if not isinstance(x, Core):
         raise unnamed(title(fn), x)
     (array,), names = x.node
-    return wrap(x, _elementwise(fn, (names,), static(fn, options)).call(array), names)
+    return wrap(x, _make_elementwise(fn, (names,), static(fn, options)).call(array), names)
 
 
 # Caches of kernels, per function and then per key: a microsecond is a fifth of a whole operation. They are plain
@@ -172,7 +174,7 @@ def binary(fn: Function, x: Payload, y: object) -> "NamedArray":
             call = _with_one[fn][left]
         except KeyError:
             call = plans.keep(
-                _with_one.setdefault(fn, {}), left, _elementwise(fn, (left, None), ()).call
+                _with_one.setdefault(fn, {}), left, _make_elementwise(fn, (left, None), ()).call
             )
         made: NamedArray = new(type(x))
         try:
@@ -185,12 +187,12 @@ def binary(fn: Function, x: Payload, y: object) -> "NamedArray":
     (b,), right = y.node
     if x.__class__ not in NUMBERS:
         plain(title(fn), x)
-    return wrap(y, run(_elementwise(fn, (None, right), ()).call, x, b), right)
+    return wrap(y, run(_make_elementwise(fn, (None, right), ()).call, x, b), right)
 
 
 def _pair_kernel(fn: Function, x: Core, y: Core) -> Kernel:
     names = x.names, y.names
-    kernel = planned(fn, (x, y), _elementwise, fn, names, ())
+    kernel = planned(fn, (x, y), _make_elementwise, fn, names, ())
     return plans.keep(_of_two.setdefault(fn, {}), names, kernel)
 
 
@@ -203,7 +205,7 @@ def between(fn: Function, x: Core, low: object, high: object) -> "NamedArray":
         call = _with_two[fn][names]
     except KeyError:
         call = plans.keep(
-            _with_two.setdefault(fn, {}), names, _elementwise(fn, (names, None, None), ()).call
+            _with_two.setdefault(fn, {}), names, _make_elementwise(fn, (names, None, None), ()).call
         )
     made: NamedArray = new(type(x))
     made.node = ((run(call, array, low, high),), names)
@@ -238,5 +240,5 @@ def separate_operands(
 def nary(fn: Function, *operands: Payload, **options: object) -> "NamedArray":
     """Apply a function of any number of operands, at least one of them named, to elements by name."""
     like, named, arrays = separate_operands(fn, operands)
-    kernel = planned(fn, operands, _elementwise, fn, named, static(fn, options))
+    kernel = planned(fn, operands, _make_elementwise, fn, named, static(fn, options))
     return wrap(like, run(kernel.call, *arrays), kernel.names)

@@ -258,7 +258,7 @@ class _Index:
         size = self.sizes[name]
         if isinstance(step, Window):
             # A window is an index array along its own axis, which stays in the result.
-            positions = _within(argument, step.length, size, self.mode)
+            positions = _window_positions(argument, step.length, size, self.mode)
             self.vectors.append(Vector(name, positions, (name,)))
             self.sizes[name] = step.length
         elif isinstance(step, Strided):
@@ -301,8 +301,8 @@ class _Index:
 
         union = plans.union_of(vector.axes for vector in self.vectors)
         for name, positions, axes in self.vectors:
-            self._set_dim(name, kernels.lined_up(positions, axes, _from_first(union, axes)))
-        labels = _labels(self.dims, (*range(self.anonymous), *self.names), union)
+            self._set_dim(name, kernels.lined_up(positions, axes, _cut_before(union, axes)))
+        labels = _order_labels(self.dims, (*range(self.anonymous), *self.names), union)
         return Position(tuple(self.dims), labels, union, sizes, len(self.vectors) <= 1)
 
     def _match(self, given: Names, batch: Names) -> None:
@@ -315,7 +315,9 @@ class _Index:
             self.vectors.append(Vector(name, positions, (name,)))
 
 
-def _labels(dims: Sequence[Payload], labels: Sequence[Label], union: Names) -> tuple[Label, ...]:
+def _order_labels(
+    dims: Sequence[Payload], labels: Sequence[Label], union: Names
+) -> tuple[Label, ...]:
     """Return numpy's order for an index: new dimensions replace indexed ones if adjacent, and otherwise come first."""
     at, first = uneven_scatters.find_indexed(dims), uneven_scatters.find_first_read(dims)
     kept = [(i, x) for i, x in enumerate(labels) if i not in at and x not in union]
@@ -323,12 +325,12 @@ def _labels(dims: Sequence[Payload], labels: Sequence[Label], union: Names) -> t
     return (*before, *union, *after)
 
 
-def _from_first(union: Names, axes: Names) -> Names:
+def _cut_before(union: Names, axes: Names) -> Names:
     """Return the names of `union` from the first of `axes` on: positional indexing adds leading dimensions itself."""
     return union[min(map(union.index, axes), default=len(union)) :]
 
 
-def _within(start: object, length: int, size: int, mode: str | None) -> jax.Array:
+def _window_positions(start: object, length: int, size: int, mode: str | None) -> jax.Array:
     """Return the positions of a window, where a negative one does not count from the end."""
     positions: jax.Array = jnp.arange(length) + widened(start)
     if mode == "clip":
@@ -362,7 +364,7 @@ def _gather(
         for at, given in zip(position.array_dims, positions, strict=True):
             dims[at] = given
         is_sorted = reach.sorted and position.exact
-        return _elements(array, tuple(dims), reach, position.places, is_sorted)
+        return _take_elements(array, tuple(dims), reach, position.places, is_sorted)
 
     operands = [array, *plans.values_at(position.dims, position.array_dims)]
     pairs = zip(steps, arguments, strict=True)
@@ -379,13 +381,13 @@ def _arrange(
     return kernels.lined_up(array, labels, (*range(anonymous), *target))
 
 
-def _elements(
+def _take_elements(
     array: jax.Array, at: tuple[object, ...], reach: Reach, count: int, is_sorted: bool = False
 ) -> jax.Array:
     """Read elements at `count` positions."""
     mode = reach.mode
     if mode in (None, "clip", "wrap"):
-        at = in_range(array, at, count, reach.wraps)
+        at = move_into_range(array, at, count, reach.wraps)
         mode = "clip"
     shape = uneven_scatters.broadcast_shape(at)
     more = uneven_scatters.count_missing(array, shape) if array.size else ()
@@ -404,7 +406,9 @@ def _elements(
     return uneven_scatters.cut_off(found, at, more)
 
 
-def in_range(array: jax.Array, at: tuple[object, ...], count: int, wraps: bool) -> tuple[Any, ...]:
+def move_into_range(
+    array: jax.Array, at: tuple[object, ...], count: int, wraps: bool
+) -> tuple[Any, ...]:
     """Move the positions of an index into range, if the compiler may forget to."""
     return clamp_indices(array, at, wraps) if may_merge(array, count) else at
 
@@ -439,25 +443,25 @@ def _gather_matched(
     shared = plans.shared(axes, tuple(sizes))
     labels: tuple[Label, ...] = (*range(anonymous), *names)
     # The labels that one call of the mapped function sees.
-    single = _others(labels, shared)
+    single = _drop(labels, shared)
     at = single.index(name)
 
     def read(array: jax.Array, positions: jax.Array) -> jax.Array:
         dims = (*[builtins.slice(None)] * at, positions)
-        return _elements(array, dims, reach, indices.size)
+        return _take_elements(array, dims, reach, indices.size)
 
     mapped: Any = read
     # The innermost map comes first: each outer one has removed its axis from both operands.
     for depth in reversed(range(len(shared))):
         outer, axis = shared[:depth], shared[depth]
-        dims = (_others(labels, outer).index(axis), _others(axes, outer).index(axis))
+        dims = (_drop(labels, outer).index(axis), _drop(axes, outer).index(axis))
         mapped = jax.vmap(mapped, in_axes=dims)
-    have = (*shared, *single[:at], *_others(axes, shared), *single[at + 1 :])
+    have = (*shared, *single[:at], *_drop(axes, shared), *single[at + 1 :])
     result = read_locally(
         mapped, [array, positions], names, {name}, [(axes, positions)], have, known
     )
     return _arrange(result, have, anonymous, target)
 
 
-def _others(labels: Sequence[Label], removed: Names) -> tuple[Label, ...]:
+def _drop(labels: Sequence[Label], removed: Names) -> tuple[Label, ...]:
     return tuple(label for label in labels if label not in removed)

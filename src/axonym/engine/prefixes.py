@@ -106,7 +106,7 @@ def _divide(array: jax.Array, at: int, parts: int) -> jax.Array:
 
 
 def _merge(array: jax.Array, at: int) -> jax.Array:
-    """Undo `_divided`."""
+    """Undo `_divide`."""
     shape = (*array.shape[:at], array.shape[at] * array.shape[at + 1], *array.shape[at + 2 :])
     if not explicit.has_explicit_axes(array):
         return lax.reshape(array, shape)

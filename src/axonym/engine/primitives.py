@@ -20,8 +20,8 @@ Number = float | int
 Array = jax.Array
 Binary = Callable[[Array | Number, Array | Number], Array]
 
-# Classes are compared: to Python, a `np.float64` is a float too, but it has a dtype. Under `jax.disable_jit`, operands are what the
-# user gave.
+# Classes are compared: to Python, a `np.float64` is a float too, but it has a dtype. Under `jax.disable_jit`, operands
+# are those of the user.
 _REAL = (bool, int, float)
 
 

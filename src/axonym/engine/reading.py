@@ -28,17 +28,17 @@ def sliced(array: jax.Array, at: int, start: object, length: int) -> jax.Array:
     """Take a slice, on a mesh with Explicit axes too."""
     # A traced start may be anywhere, so that devices would have to send.
     known = length == array.shape[at] or isinstance(start, int)
-    if known and _stays_split(array, at, length):
+    if known and _can_stay_split(array, at, length):
         return _slice_dimension(array, at, start, length)
     mesh = explicit.mesh_of_type(array)
     # Beside Manual axes JAX has no gradient of a gather within `auto.local`.
     typed = modes.has_explicit(mesh) and not modes.has_manual(mesh)
     if length == 1 and typed and explicit.read_layout(array)[at]:
         return _take_one(array, at, start)
-    return at_start(_slice_dimension, array, at, start, length)
+    return take_at(_slice_dimension, array, at, start, length)
 
 
-def at_start(
+def take_at(
     read: Callable[..., jax.Array], array: jax.Array, at: int, start: object, length: int
 ) -> jax.Array:
     """Read a piece along a dimension, which is gathered first on a mesh with Explicit axes.
@@ -79,12 +79,12 @@ def take_strided(array: jax.Array, at: int, own: builtins.slice) -> jax.Array:
     """Read a static slice along a dimension, in shards where each device has a part of the result."""
     size = array.shape[at]
     length = 0 if is_symbolic_dim(size) else len(range(*own.indices(size)))
-    if not _stays_split(array, at, length):
+    if not _can_stay_split(array, at, length):
         array = auto.whole(array, (at,))
     return array[(*[builtins.slice(None)] * at, own)]
 
 
-def _stays_split(array: jax.Array, at: int, length: int) -> bool:
+def _can_stay_split(array: jax.Array, at: int, length: int) -> bool:
     """Return whether a piece of this length along a dimension can be split as the dimension is."""
     if not length or not explicit.has_explicit_axes(array):
         return False
@@ -105,7 +105,7 @@ def _slice_dimension(array: jax.Array, at: int, start: object, length: int) -> j
     return lax.dynamic_slice_in_dim(array, begin, length, at, allow_negative_indices=False)
 
 
-def window(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
+def take_window(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
     """Take a piece that may be out of range, with zeros for the positions outside.
 
     The nearest piece within the array is cut out and padded with zeros, and the piece is cut from that. This costs
@@ -117,7 +117,7 @@ def window(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
     start = widened(start)
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         # lax.pad does not accept PRNG keys.
-        data = window(jax.random.key_data(array), at, start, length)
+        data = take_window(jax.random.key_data(array), at, start, length)
         keys: jax.Array = jax.random.wrap_key_data(data, impl=jax.random.key_impl(array))
         return keys
     # `jnp.clip` would trace a nested function.
@@ -157,13 +157,13 @@ def read_locally(
     own = [*range(array.ndim - len(names)), *(None if name in indexed else name for name in names)]
     offering, arrays = map(list, zip(*indices, (own, array), strict=True))
     anonymous_first = sorted(labels, key=lambda label: isinstance(label, str))
-    table = explicit.choose(anonymous_first, offering, arrays, _dividing(sizes))
+    table = explicit.choose(anonymous_first, offering, arrays, _find_dividing(sizes))
     wanted = list(plans.values_at(table, labels))
     local: jax.Array = auto.local(read, [array, *positions], wanted)
     return local
 
 
-def _dividing(sizes: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
+def _find_dividing(sizes: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
     """Return the mesh axes of the mapping that divide these sizes: a short slice may not split like its axis."""
     mesh = context.context_mesh()
     mapped = context.mapped(sizes)

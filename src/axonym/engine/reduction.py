@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 @up_to_renaming("names", "axis", "where")
-def _reduction(
+def _make_reduction(
     fn: Function, names: Names, axis: object, where: Names | None, removes: bool, options: Options
 ) -> Kernel:
     """Make the kernel of a function over axes that may have a mask; `axis` None means all of them."""
@@ -92,17 +92,17 @@ def reduction(
     fn: Function, x: Core, axis: AxisSelection | None, where: object = None, **options: object
 ) -> "NamedArray":
     """Apply a function that removes `axis`, over the elements where `where` is true."""
-    return _over(fn, x, axis, where, True, options)
+    return _reduce(fn, x, axis, where, True, options)
 
 
 def normalization(
     fn: Function, x: Core, axis: AxisSelection | None, where: object = None, *numbers: float
 ) -> "NamedArray":
     """Apply a function of an array and numbers over `axis` that keeps it, over the elements where `where` is true."""
-    return _over(fn, x, axis, where, False, {}, *numbers)
+    return _reduce(fn, x, axis, where, False, {}, *numbers)
 
 
-def _over(
+def _reduce(
     fn: Function,
     x: Core,
     axis: AxisSelection | None,
@@ -124,7 +124,7 @@ def _over(
         arrays, masked = (array, plain(title(fn), where)), ()
     key, settings = keyed(axis, fn), static(fn, options)
     try:  # `planned` and `run`, which would add 9 % to a sum
-        kernel = _reduction(fn, names, key, masked, removes, settings)
+        kernel = _make_reduction(fn, names, key, masked, removes, settings)
     except AxisError as flaw:
         raise with_operands(flaw, fn, (x, where)) from None
     # Only numbers move between host and device, so that only they need the care of `run`.

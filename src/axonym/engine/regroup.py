@@ -148,12 +148,12 @@ def reshape(array: jax.Array, groups: Sequence[Group], names: Names = ()) -> jax
     if not explicit.has_explicit_axes(array):
         return lax.reshape(array, shape)
     # JAX reshapes in place only what both layouts split alike, so that the rest is gathered before.
-    source, target = _layouts(array, groups)
+    source, target = _choose_layouts(array, groups)
     wanted = explicit.sharding_from(array, target)
     return lax.reshape(explicit.relayout(array, source, names), shape, out_sharding=wanted)
 
 
-def _layouts(
+def _choose_layouts(
     array: jax.Array, groups: Sequence[Group]
 ) -> tuple[list[assignment.Entry], list[assignment.Entry]]:
     """Choose the mesh axes of each dimension right before and after a reshape."""
@@ -183,12 +183,14 @@ def _layouts(
             fresh.append(explicit.claim(mapping.get(name, by_default), size, free))
             by_default = ()
         mesh = explicit.mesh_of_type(array)
-        source += _keep_common(own, _leading(before, own, mesh), _leading(group.sizes, fresh, mesh))
+        source += _keep_common(
+            own, _find_leading(before, own, mesh), _find_leading(group.sizes, fresh, mesh)
+        )
         target += fresh
     return source, target
 
 
-def _leading(
+def _find_leading(
     sizes: Sequence[int], entries: Sequence[assignment.Entry], mesh: assignment.MeshLike
 ) -> assignment.Entry:
     """Return the mesh axes that split the leading part of several dimensions, read as one.
@@ -230,15 +232,15 @@ def _regrouped(text: str, names: Names, bindings: Bindings) -> kernels.Kernel | 
     # The array itself comes back then, without a dispatch.
     if names == plan.names and not (plan.changes or plan.is_checked):
         return None
-    return _by_plan(text, names, plan)
+    return _make_plan_kernel(text, names, plan)
 
 
 @up_to_renaming("names", "plan")
-def _by_plan(text: str, names: Names, plan: Regrouping) -> kernels.Kernel:
+def _make_plan_kernel(text: str, names: Names, plan: Regrouping) -> kernels.Kernel:
     def body(array: jax.Array) -> jax.Array:
         shape = shape_of("rearrange", array, names)
         checks.check_given("rearrange", plan.checked, names, shape)
-        split, merged = _sizes(text, plan, names, shape)
+        split, merged = _compute_sizes(text, plan, names, shape)
         anonymous = array.ndim - len(names)
         lead = kept_dimensions(shape[:anonymous])
         # All splits come first and all merges last, so that one transpose is enough.
@@ -258,7 +260,7 @@ def _by_plan(text: str, names: Names, plan: Regrouping) -> kernels.Kernel:
     return kernels.Kernel(plan.names, body)
 
 
-def _sizes(
+def _compute_sizes(
     text: str, plan: Regrouping, names: Names, shape: tuple[int, ...]
 ) -> tuple[list[tuple[int, ...]], list[int]]:
     """Return the sizes of the pieces of each axis, and of the axes of the result."""
@@ -268,7 +270,7 @@ def _sizes(
         if sizes is None:
             spelled = " and ".join(map(_spell, source.pieces))
             problem = f"axis {name!r} of size {size} does not split into {spelled}"
-            raise _wrong_size(problem, text, source.span, describe(names, shape))
+            raise _size_error(problem, text, source.span, describe(names, shape))
         split.append(sizes)
 
     flat = list(itertools.chain.from_iterable(split))
@@ -277,7 +279,7 @@ def _sizes(
         size = math.prod(plans.values_at(flat, target.pieces))
         if target.size not in (None, size):
             problem = given_with_size(target.name, target.size, f"would have size {size}")
-            raise _wrong_size(problem, text, target.span, describe(names, shape))
+            raise _size_error(problem, text, target.span, describe(names, shape))
         merged.append(size)
     return split, merged
 
@@ -297,7 +299,7 @@ def _spell(piece: Piece) -> str:
     return piece.name if piece.size is None else f"{piece.name}={piece.size}"
 
 
-def _wrong_size(problem: str, text: str, span: Span, facts: str) -> AxisSizeError:
+def _size_error(problem: str, text: str, span: Span, facts: str) -> AxisSizeError:
     return explained(flaw(AxisSizeError, problem, text, span), "rearrange", f"array has: {facts}")
 
 
@@ -320,9 +322,9 @@ def regrouping(text: str, names: Names, bindings: Bindings) -> Regrouping:
     # A keyword of the left side gives a size there; on the right it gives only a name.
     on_the_left = {term.name for term in expression.operands[0].terms} | set(left.where)
     free = {key: size for key, (_, size) in table.items() if key not in on_the_left}
-    targets = tuple(_targets(expression, left, table, free))
+    targets = tuple(_make_targets(expression, left, table, free))
     plan = Regrouping(left.sources, targets, left.sized)
-    _check_all_there(expression, left, plan.order)
+    _check_complete(expression, left, plan.order)
 
     # This check is last: an axis that appears twice is clearer to report than two axes of one name.
     seen: set[str] = set()
@@ -384,7 +386,7 @@ def _bind_left(expression: Expression, names: Names, table: Mapping[str, Bound])
             pieces = (Piece(name, None),)
         else:
             where |= {part.label: count + i for i, part in enumerate(term.parts)}
-            pieces = _pieces(text, term.parts, table)
+            pieces = _make_pieces(text, term.parts, table)
         sources.append(Source(pieces, (term or side).span))
         count += len(pieces)
     sized = [(name, whole[term.label][1]) for name, term in held.items() if term.label in whole]
@@ -428,7 +430,7 @@ def _check_word(text: str, term: Term, axis: str, names: Names) -> None:
         raise flaw(PatternError, problem, text, term.span, hint)
 
 
-def _pieces(text: str, parts: Sequence[Term], table: Mapping[str, Bound]) -> tuple[Piece, ...]:
+def _make_pieces(text: str, parts: Sequence[Term], table: Mapping[str, Bound]) -> tuple[Piece, ...]:
     """Name the pieces of a split axis; a keyword gives a size, a name or both."""
     pieces: list[Piece] = []
     unknown: list[Term] = []
@@ -446,7 +448,7 @@ def _pieces(text: str, parts: Sequence[Term], table: Mapping[str, Bound]) -> tup
     return tuple(pieces)
 
 
-def _targets(
+def _make_targets(
     expression: Expression,
     left: Left,
     table: Mapping[str, Bound],
@@ -457,7 +459,7 @@ def _targets(
     single: dict[Term, int] = {}
     for term in pattern.flat(terms):
         if term.name != DOTS:
-            single[term] = _piece(expression, left, table, term)
+            single[term] = _find_piece(expression, left, table, term)
     # The dots stand for all pieces that no other term of the result names.
     rest = [piece for piece in left.rest if piece not in single.values()]
 
@@ -479,7 +481,7 @@ def _targets(
         yield Target(name_for(table, term.name), pieces, sizes.get(term.name), term.span)
 
 
-def _piece(expression: Expression, left: Left, table: Mapping[str, Bound], term: Term) -> int:
+def _find_piece(expression: Expression, left: Left, table: Mapping[str, Bound], term: Term) -> int:
     """Return the piece for a name on the right: a name of the left side or, with braces there, an axis."""
     name, text = term.label, expression.text
     if name in left.where:
@@ -501,7 +503,7 @@ def _piece(expression: Expression, left: Left, table: Mapping[str, Bound], term:
     raise flaw(AxisNotFoundError, f"no axis named {axis!r}", text, term.span, hint)
 
 
-def _check_all_there(expression: Expression, left: Left, order: Sequence[int]) -> None:
+def _check_complete(expression: Expression, left: Left, order: Sequence[int]) -> None:
     """Raise an error if the result lacks a piece, or has one twice."""
     text, result = expression.text, expression.result
     # `rearrange` drops nothing: an axis that is left out was forgotten.

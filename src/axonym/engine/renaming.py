@@ -37,7 +37,7 @@ def up_to_renaming(*named: str) -> Callable[[Callable[P, Kernel]], Callable[P, K
         @lru_cache(plans.CACHE)
         def for_any_names(*numbered: Hashable) -> tuple[Names, Function]:
             kernel = made(*numbered)
-            return kernel.names, jit_body(_nameless(kernel.body))
+            return kernel.names, jit_body(_hide_names(kernel.body))
 
         @lru_cache(plans.CACHE)
         @wraps(make)
@@ -50,7 +50,7 @@ def up_to_renaming(*named: str) -> Callable[[Callable[P, Kernel]], Callable[P, K
             names, shared = for_any_names(*numbered)
             # If not, the order of the result depends on the names themselves, and no function can be shared.
             if names == _number_names(kernel.names, numbers):
-                kernel.call = _first_of(shared, kernel.call)
+                kernel.call = _prefer(shared, kernel.call)
             return kernel
 
         return cast("Callable[P, Kernel]", for_names)
@@ -76,7 +76,7 @@ def _number_names(value: Any, numbers: dict[str, str]) -> Any:
     return value._replace(**changed)  # type: ignore[attr-defined]  # of a NamedTuple
 
 
-def _nameless(body: Function) -> Function:
+def _hide_names(body: Function) -> Function:
     @wraps(body)
     def for_any_names(*arrays: Payload) -> Any:
         with features.nameless():
@@ -85,7 +85,7 @@ def _nameless(body: Function) -> Function:
     return for_any_names
 
 
-def _first_of(shared: Function, own: Function) -> Function:
+def _prefer(shared: Function, own: Function) -> Function:
     """Call what is compiled for any names, unless names matter: to an error, or to what is read of a mapping."""
     # Once names have mattered to this kernel, they always will.
     call = shared

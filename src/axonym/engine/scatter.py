@@ -28,7 +28,7 @@ from .position import (
     Position,
     Reach,
     clamp_indices,
-    in_range,
+    move_into_range,
     name_selection,
     positional,
     run_with_ints,
@@ -138,7 +138,7 @@ def write(
     return wrap(x, run_with_ints(kernel, array, value, *arguments), names)
 
 
-def _nans(array: Payload) -> jax.Array:
+def _mark_nan(array: Payload) -> jax.Array:
     return jnp.isnan(array).astype(jnp.int8)
 
 
@@ -160,7 +160,7 @@ def make_slices_static(
 @up_to_renaming("plan")
 def writing(plan: Write) -> kernels.Kernel:
     """Make the kernel that writes to the elements at an index."""
-    into = _into_box if plan.is_boxed else _into_elements
+    into = _write_box if plan.is_boxed else _write_elements
     # Here, so that errors about names are raised before any array is looked at.
     plan.target  # noqa: B018
 
@@ -181,7 +181,7 @@ def writing(plan: Write) -> kernels.Kernel:
             ):
                 return result
             # The compiler may drop NaN in these scatters: a second one finds the places that have it.
-            marks = into(plan._replace(operation="max"), _nans(array), _nans(update), found)
+            marks = into(plan._replace(operation="max"), _mark_nan(array), _mark_nan(update), found)
             return jnp.where(marks > 0, jnp.nan, result)
 
         # An array from before the mesh has no type that the result could keep.
@@ -192,7 +192,7 @@ def writing(plan: Write) -> kernels.Kernel:
     return kernels.Kernel(plan.names, body)
 
 
-def _into_box(
+def _write_box(
     plan: Write, array: jax.Array, update: Payload, arguments: Sequence[Payload]
 ) -> jax.Array:
     """Write to a block."""
@@ -233,7 +233,7 @@ def _into_box(
     return lax.dynamic_update_slice(array, block, starts, allow_negative_indices=False)
 
 
-def _into_elements(
+def _write_elements(
     plan: Write, array: jax.Array, update: Payload, arguments: Sequence[Payload]
 ) -> jax.Array:
     """Write to single elements."""
@@ -245,7 +245,7 @@ def _into_elements(
         return array
     if plan.reach.mode == "clip":
         position = position._replace(
-            dims=in_range(array, position.dims, position.places, plan.reach.wraps)
+            dims=move_into_range(array, position.dims, position.places, plan.reach.wraps)
         )
     return separate_gradient(
         _scatter(plan, separate(array, position.places), update, position), position.places
@@ -254,7 +254,7 @@ def _into_elements(
 
 def _scatter(plan: Write, array: jax.Array, update: Payload, position: Position) -> jax.Array:
     if plan.batch:
-        return _in_batches(plan, plan.operation, array, update, position)
+        return _scatter_batches(plan, plan.operation, array, update, position)
     # Ints and slices select no element twice, unless positions are clipped to the same place.
     once = plan.reach.mode != "clip" and not gathers_in(plan.steps)
     at, mode = position.dims, plan.reach.mode
@@ -288,7 +288,7 @@ def _lengthen(update: Payload, position: Position, more: Mapping[str, int]) -> P
     return uneven_scatters.extend(array, dims, [more[str(labels[dim])] for dim in dims])
 
 
-def _in_batches(
+def _scatter_batches(
     plan: Write, operation: str, array: jax.Array, update: Payload, position: Position
 ) -> jax.Array:
     """Write to single elements at index arrays that share axes with the rest of the array.
@@ -298,7 +298,7 @@ def _in_batches(
     """
     if operation not in SCATTERS:
         # There is no such scatter: what to divide by, or the power, is computed for ones and then applied at once.
-        factors = _in_batches(plan, "multiply", jnp.ones_like(array), update, position)
+        factors = _scatter_batches(plan, "multiply", jnp.ones_like(array), update, position)
         result: jax.Array = BLOCKWISE[operation](array, factors)
         return result
     own: tuple[object, ...] = (*range(array.ndim - len(plan.names)), *plan.names)

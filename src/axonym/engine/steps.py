@@ -28,7 +28,7 @@ from . import checks
 from .audits import current_report, expect
 from .core import Core, facts, payload_of, shape_of, sizes_of
 from .operands import integers, listed
-from .reading import at_start, sliced, take_strided, window
+from .reading import sliced, take_at, take_strided, take_window
 
 Item: TypeAlias = Mapping[Any, Any] | tuple[Any, ...] | EllipsisType
 """The contents of the brackets of `x[...]`: axes to selectors, or pairs of an axis and a selector."""
@@ -51,7 +51,7 @@ class Int(NamedTuple):
 
     def read(self, array: jax.Array, at: int, argument: Payload) -> jax.Array:
         """Read one position along dimension `at`."""
-        return _single(array, at, argument)
+        return _take_position(array, at, argument)
 
 
 @hold_axes("name")
@@ -63,7 +63,7 @@ class Traced(NamedTuple):
 
     def read(self, array: jax.Array, at: int, argument: Payload) -> jax.Array:
         """Read one position along dimension `at`."""
-        return _single(array, at, argument)
+        return _take_position(array, at, argument)
 
 
 @hold_axes("name")
@@ -109,7 +109,7 @@ class Window(NamedTuple):
 
     def read(self, array: jax.Array, at: int, argument: Payload) -> jax.Array:
         """Read a piece, with zeros out of range."""
-        return at_start(window, array, at, argument, self.length)
+        return take_at(take_window, array, at, argument, self.length)
 
 
 @hold_axes("name", "axes")
@@ -130,7 +130,7 @@ def removes(step: Step) -> bool:
     return isinstance(step, Int | Traced)
 
 
-def _single(array: jax.Array, at: int, argument: Payload) -> jax.Array:
+def _take_position(array: jax.Array, at: int, argument: Payload) -> jax.Array:
     return lax.squeeze(sliced(array, at, widened(argument), 1), (at,))
 
 
@@ -209,20 +209,20 @@ def steps_of(
     for (name, asked), selector in zip(given, selectors.values(), strict=True):
         if asked is not None or name not in sizes:
             checks.require(function, x, {name: asked})
-        step, argument = _step(function, x, name, sizes[name], selector, mode)
+        step, argument = _convert_selector(function, x, name, sizes[name], selector, mode)
         steps.append(step)
         arguments.append(argument)
     return tuple(steps), tuple(arguments)
 
 
-def _step(
+def _convert_selector(
     function: str, x: Core, name: str, size: int, selector: Any, mode: str | None
 ) -> tuple[Step, Any]:
     """Convert one selector."""
     if isinstance(selector, builtins.slice):
         return _slice_step(function, name, size, selector)
     if is_int(selector):
-        return Int(name), _int_in_range(function, x, name, size, operator.index(selector), mode)
+        return Int(name), _wrap_int(function, x, name, size, operator.index(selector), mode)
     if isinstance(selector, dslice):
         return _window_step(function, x, name, size, selector)
     indices, axes = _index_array(function, name, selector)
@@ -235,14 +235,14 @@ def is_int(value: object) -> TypeGuard[int | np.integer[Any]]:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def _int_in_range(function: str, x: Core, name: str, size: int, at: int, mode: str | None) -> int:
+def _wrap_int(function: str, x: Core, name: str, size: int, at: int, mode: str | None) -> int:
     # An int is static, so that a mode for positions out of range is applied here.
     if size and mode == "wrap":
         return at % size
     if size and mode == "clip":
         return min(max(at, 0), size - 1)
     if not -size <= at < size:
-        raise _out_of_range(function, x, name, size, at)
+        raise _range_error(function, x, name, size, at)
     return at % size
 
 
@@ -280,7 +280,7 @@ def _window_step(
     function: str, x: Core, name: str, size: int, selector: dslice
 ) -> tuple[Step, Any]:
     length = selector.size
-    start = _start(function, name, selector.start)
+    start = _check_start_of_window(function, name, selector.start)
     if not isinstance(start, int):
         return Window(name, length), start
     # A start that is known and fits makes a slice, which compiles once for all starts.
@@ -294,7 +294,7 @@ def _window_step(
     return Window(name, length), start
 
 
-def _start(function: str, name: str, start: Any) -> Any:
+def _check_start_of_window(function: str, name: str, start: Any) -> Any:
     """Check the start of a window: an int, or an array of one integer."""
     if is_int(start):
         return operator.index(start)
@@ -387,10 +387,10 @@ def _check_known(function: str, x: Core, name: str, indices: NDArray[Any]) -> No
     # If there is a wrong one, the smallest or the largest is wrong.
     for at in (indices.min(), indices.max()):
         if not -size <= at < size:
-            raise _out_of_range(function, x, name, size, int(at))
+            raise _range_error(function, x, name, size, int(at))
 
 
-def _out_of_range(function: str, x: Core, name: str, size: int, at: int) -> AxisSizeError:
+def _range_error(function: str, x: Core, name: str, size: int, at: int) -> AxisSizeError:
     problem = f"index {at} is out of range for {name}={size}"
     return AxisSizeError(message(function, problem, f"array has: {facts(x)}"))
 

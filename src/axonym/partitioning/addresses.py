@@ -60,17 +60,17 @@ def find_split_axes(
     """Return the axes of an array that a gather or a scatter over a mesh axis works on."""
     found: dict[str, Entry] = {}
     for own in names:
-        entry = _entry(own, names)
+        entry = _look_up(own, names)
         if name not in entry:
             continue
-        if not _comes_next(function, name, own, entry, names, array):
-            first = _next_of(function, entry)
+        if not _is_next(function, name, own, entry, names, array):
+            first = _first_to_move(function, entry)
             raise _out_of_order(function, own, entry, first, (name,), together=f'by "{own}"')
         found[own] = (name,)
     return found
 
 
-def _next_of(function: str, entry: Entry) -> str:
+def _first_to_move(function: str, entry: Entry) -> str:
     """Return the mesh axis to take first: blocks of the last one are gathered first, and scattered last."""
     return entry[-1] if function == "all_gather" else entry[0]
 
@@ -86,11 +86,11 @@ def _out_of_order(
     return ShardingError(message(function, problem, hint=hint))
 
 
-def _comes_next(
+def _is_next(
     function: str, name: str, own: str, entry: Entry, names: Names, array: jax.Array | None
 ) -> bool:
     """Return whether this one of its mesh axes is the next to gather or scatter an axis over."""
-    if _next_of(function, entry) == name:
+    if _first_to_move(function, entry) == name:
         return True
     if array is None:
         return False
@@ -134,11 +134,11 @@ def mesh_axes_of(
         if size is None and meaning == "either":
             require_one_meaning(function, name, names, array)
         # With `over`, a name that arrays have too means the mesh axis.
-        is_of_mesh = size is None and meaning == "mesh" and name in _mesh_axes()
+        is_of_mesh = size is None and meaning == "mesh" and name in _list_mesh_axes()
         if not is_of_mesh and (name in names or _is_mapped(name, names)):
-            entry: Entry | None = _entry(name, names)
+            entry: Entry | None = _look_up(name, names)
             if array is not None:
-                entry = _entry_of(function, name, names, array, cut)
+                entry = _choose_entry(function, name, names, array, cut)
             if entry is None:
                 unclear.append(name)
             else:
@@ -159,10 +159,10 @@ def mesh_axes_of(
 
 
 def _is_mapped(name: str, names: Names) -> bool:
-    return any(assignment.looked_up(mapping, name) is not None for mapping in _mappings(names))
+    return any(assignment.looked_up(mapping, name) is not None for mapping in _list_mappings(names))
 
 
-def _mesh_axes() -> tuple[str, ...]:
+def _list_mesh_axes() -> tuple[str, ...]:
     mesh = context.context_mesh()
     return () if mesh is None else mesh.axis_names
 
@@ -186,17 +186,17 @@ def require_one_meaning(
     mesh, scope = context.context_mesh(), current_scope()
     if mesh is None or scope is None or name not in mesh.axis_names:
         return
-    mappings = (*scope.mappings.all(), *_compute_mappings())
+    mappings = (*scope.mappings.all(), *_list_compute_mappings())
     entries = {assignment.looked_up(mapping, name) for mapping in mappings} - {None}
     known = {*names, *present, *scope.names, *scope.hidden, *scope.looped}
     # If all mappings split the axis over the mesh axis of its name, both readings are the same devices.
     is_same = entries == {(name,)}
     if is_same and name in present and name not in names:
         # This array is gathered over the mesh axis, or not at all.
-        is_same = not any(name in entry for _, entry in _all_readings(names))
+        is_same = not any(name in entry for _, entry in _list_readings(names))
     if is_same or not (entries or name in known):
         return
-    facts = [] if array is None else [has(names, array)]
+    facts = [] if array is None else [describe_array(names, array)]
     facts += (*_mapping_facts(), f"mesh: {partition.describe_mesh(mesh)}")
     # The hint has the size of the arguments, if they have the axis.
     sizes = sorted(size for own, size in scope.sizes if own == name)
@@ -240,7 +240,7 @@ def _require_no_misspelling(function: str, axis: tuple[str, int | None], names: 
     """
     name, size = axis
     ledger = LEDGER.get()
-    known = {*names, *itertools.chain(*_compute_mappings()), *_mesh_axes()}
+    known = {*names, *itertools.chain(*_list_compute_mappings()), *_list_mesh_axes()}
     if ledger is not None:
         known |= ledger.known
     hint = suggestion(name, known)
@@ -260,15 +260,15 @@ def manual_axes() -> Entry:
     return partition.only(mesh.axis_names, free)
 
 
-def _compute_mappings() -> tuple[AxisMapping, ...]:
+def _list_compute_mappings() -> tuple[AxisMapping, ...]:
     """List the current mapping, if there is one."""
     current = context.current_mapping()
     return () if current is None else (current,)
 
 
-def _mappings(names: Names) -> tuple[AxisMapping, ...]:
+def _list_mappings(names: Names) -> tuple[AxisMapping, ...]:
     """List the mappings to look a name up in: for data, only the current one; otherwise that of parameters as well."""
-    computed, scope = _compute_mappings(), current_scope()
+    computed, scope = _list_compute_mappings(), current_scope()
     if scope is None or scope.is_data(names):
         return computed
     stored = scope.mappings.of(names)
@@ -278,7 +278,7 @@ def _mappings(names: Names) -> tuple[AxisMapping, ...]:
     return (stored, *computed)
 
 
-def _entry_of(
+def _choose_entry(
     function: str, name: str, names: Names, array: jax.Array, cut: str | None
 ) -> Entry | None:
     """Look up the mesh axes of an axis for an array that may be a parameter, or data that has lost its batch axis."""
@@ -319,7 +319,7 @@ def _unclear(
     problem += f"whose axis {name!r} is split over other mesh axes"
     hint = f"name the mesh axes: {data} for what is computed, {parameter} for a parameter"
     return ShardingError(
-        message(function, problem, has(names, array), *_mapping_facts(), hint=hint)
+        message(function, problem, describe_array(names, array), *_mapping_facts(), hint=hint)
     )
 
 
@@ -338,22 +338,22 @@ def readings(name: str, names: Names) -> tuple[Entry, Entry]:
     scope = current_scope()
     # An array that lacks the axes of data may be data only if the arguments have some.
     if scope is None or scope.is_data(names) or not scope.is_data(scope.names):
-        known = _entry(name, names)
+        known = _look_up(name, names)
         return known, known
-    computed = _compute_mappings()
+    computed = _list_compute_mappings()
     stored = (scope.mappings.of(names), *computed)
-    return _entry(name, names, stored), _entry(name, names, computed)
+    return _look_up(name, names, stored), _look_up(name, names, computed)
 
 
-def _all_readings(names: Names) -> Iterator[tuple[str, Entry]]:
+def _list_readings(names: Names) -> Iterator[tuple[str, Entry]]:
     yield from ((name, entry) for name in names for entry in readings(name, names))
 
 
 def _may_vary(array: jax.Array, axes: Entry) -> bool:
-    return not _constant_axes(array, axes) or not is_checked(axes)
+    return not _find_constant_axes(array, axes) or not is_checked(axes)
 
 
-def _constant_axes(array: jax.Array, axes: Entry) -> Entry:
+def _find_constant_axes(array: jax.Array, axes: Entry) -> Entry:
     """Return the mesh axes along which an array is the same on all devices, by its type."""
     return partition.without(axes, jax.typeof(array).mat.varying)
 
@@ -362,7 +362,7 @@ def _is_block(array: jax.Array, names: Names, name: str, axes: Entry) -> bool:
     """Return whether an axis has the size of a block over mesh axes; without mesh axes, the global size."""
     # Arguments have shown the global sizes. An axis that was made inside is in no table, and nothing is known of it.
     scope = current_scope()
-    size = array.shape[dimension(array, names, name)]
+    size = array.shape[find_dimension(array, names, name)]
     return scope is not None and (name, size * count_of(axes)) in scope.sizes
 
 
@@ -378,14 +378,14 @@ def require_computed(function: str, name: str, names: Names, array: object) -> N
         problem += "so there are no partial sums over it"
         hint = "for a sum over blocks of parameters, "
         hint += f'name the mesh axis: axn.{function}(x, "{entry[0]}")'
-        facts = (has(names, array), *_mapping_facts())
+        facts = (describe_array(names, array), *_mapping_facts())
         raise ShardingError(message(function, problem, *facts, hint=hint))
 
 
-def _entry(name: str, names: Names, mappings: Sequence[AxisMapping] | None = None) -> Entry:
+def _look_up(name: str, names: Names, mappings: Sequence[AxisMapping] | None = None) -> Entry:
     """Look up the mesh axes of an axis; a derived one yields to the other axes of its array."""
     if mappings is None:
-        mappings = _mappings(names)
+        mappings = _list_mappings(names)
     for mapping in mappings:
         entry = assignment.looked_up(mapping, name)
         if entry is None:
@@ -404,31 +404,32 @@ def is_checked(axes: Entry) -> bool:
 
 def require_partial(function: str, array: jax.Array, names: Names, axes: Entry) -> None:
     """Raise for a sum of values that are the same on all devices."""
-    same = _constant_axes(array, axes)
+    same = _find_constant_axes(array, axes)
     if same and is_checked(axes):
         problem = f"the array is the same on all devices of mesh axis {same[0]!r}"
         hint = (
             "it needs no sum: a gradient with respect to a replicated value is summed already. "
             f'For a multiple, write x * axn.collectives.axis_size("{same[0]}")'
         )
-        raise ShardingError(message(function, problem, has(names, array), hint=hint))
+        raise ShardingError(message(function, problem, describe_array(names, array), hint=hint))
 
 
 def require_blocks(
     function: str, array: jax.Array, names: Names, name: str, axes: Entry, has_over: bool
 ) -> None:
     """Raise if the axis to gather is complete on each device; its size decides only without `over`."""
-    same = _constant_axes(array, axes)
+    same = _find_constant_axes(array, axes)
     if same and is_checked(axes):
         problem = f"axis {name!r} is already whole: the array is the same on all devices of mesh axis {same[0]!r}"
-        raise ShardingError(message(function, problem, has(names, array)))
+        raise ShardingError(message(function, problem, describe_array(names, array)))
     if has_over:
         _require_last(function, array, names, name, axes)
         return
-    entry = _entry(name, names) or axes  # of several mesh axes, some may be gathered before others
+    # Of several mesh axes, some may be gathered before others.
+    entry = _look_up(name, names) or axes
     if any(_is_block(array, names, name, over) for over in (axes, entry)):
         return
-    rest, size = partition.without(entry, axes), array.shape[dimension(array, names, name)]
+    rest, size = partition.without(entry, axes), array.shape[find_dimension(array, names, name)]
     if _is_block(array, names, name, ()):
         problem = f"axis {name!r} is already whole: it has size {size} in the arguments"
     elif _is_block(array, names, name, rest):
@@ -436,7 +437,7 @@ def require_blocks(
     else:
         return
     hint = f'if these are blocks, name their mesh axis: axn.{function}(..., over="{axes[-1]}")'
-    raise ShardingError(message(function, problem, has(names, array), hint=hint))
+    raise ShardingError(message(function, problem, describe_array(names, array), hint=hint))
 
 
 def _require_last(function: str, array: jax.Array, names: Names, name: str, axes: Entry) -> None:
@@ -464,7 +465,7 @@ def require_whole(
     if _is_block(array, names, name, axes) and not _is_block(array, names, name, ()):
         problem = f"axis {name!r} is already split: it has size {array.shape[dim] * count_of(axes)} in the arguments"
         hint = f'for the sum of blocks, axn.psum(x, "{axes[-1]}"); to split them again, over="{axes[-1]}"'
-        raise ShardingError(message(function, problem, has(names, array), hint=hint))
+        raise ShardingError(message(function, problem, describe_array(names, array), hint=hint))
 
 
 def require_no_blocks(
@@ -477,7 +478,7 @@ def require_no_blocks(
         return
     # If these mesh axes split another axis as well, devices hold different positions of that one.
     mine = set(itertools.chain(*readings(name, names))) & {*axes}
-    for own, entry in _all_readings(names):
+    for own, entry in _list_readings(names):
         shared = partition.only(entry, mine)
         is_block = shared and _is_block(array, names, own, entry)
         if is_block and not _is_block(array, names, own, ()):
@@ -485,7 +486,7 @@ def require_no_blocks(
             problem += "its blocks would be reduced into one"
             hint = "gather it or reduce over it first; "
             hint += f'or name the mesh axis: axn.{function}(x, "{shared[0]}")'
-            raise ShardingError(message(function, problem, has(names, array), hint=hint))
+            raise ShardingError(message(function, problem, describe_array(names, array), hint=hint))
 
 
 def require_even(
@@ -497,13 +498,13 @@ def require_even(
     if array.shape[dim] % parts:
         asked, over = f"{name}={array.shape[dim]}", ", ".join((*axes, *beside))
         problem = f"{asked} cannot be split evenly in {parts} over mesh axis {over}"
-        raise AxisSizeError(message(function, problem, has(names, array)))
+        raise AxisSizeError(message(function, problem, describe_array(names, array)))
 
 
 def require_axis(function: str, name: str, names: Names, array: object) -> None:
     """Raise for an array without the axis."""
     if name not in names:
-        raise missing_axis(function, name, names, has(names, array))
+        raise missing_axis(function, name, names, describe_array(names, array))
 
 
 def require_size(
@@ -518,9 +519,9 @@ def require_size(
     outside = {whole for own, whole in known if own == name}
     here = {whole // parts for whole in outside}
     accepted = here | outside
-    facts = [] if array is None else [has(names, array)]
+    facts = [] if array is None else [describe_array(names, array)]
     if array is not None and name in names:
-        block = array.shape[dimension(array, names, name)]
+        block = array.shape[find_dimension(array, names, name)]
         here, accepted = {block}, accepted | {block, block * parts}
         # Outside any shard_map, the array itself has the global size.
         if not outside and not axes:
@@ -528,22 +529,22 @@ def require_size(
     if not outside or size in accepted:
         return
 
-    inner, outer = _alternatives(here), _alternatives(outside)
+    inner, outer = _join_sizes(here), _join_sizes(outside)
     sizes = inner if inner == outer else f"{inner} here and {outer} outside"
     problem = given_with_size(name, size, f"has size {sizes}")
     raise AxisSizeError(message(function, problem, *facts))
 
 
-def _alternatives(sizes: set[int]) -> str:
+def _join_sizes(sizes: set[int]) -> str:
     return " or ".join(map(str, sorted(sizes)))
 
 
-def has(names: Names, array: object) -> str:
+def describe_array(names: Names, array: object) -> str:
     """Describe an array, for an error."""
     return f"array has: {describe(names, getattr(array, 'shape', None))}"
 
 
-def dimension(array: jax.Array, names: Names, name: str) -> int:
+def find_dimension(array: jax.Array, names: Names, name: str) -> int:
     """Return the position of a named dimension."""
     return array.ndim - len(names) + names.index(name)
 

@@ -84,7 +84,7 @@ def is_deleted(leaf: object) -> bool:
     return ask is not None and bool(ask())
 
 
-def _positional(fn: Callable[..., Any]) -> list[inspect.Parameter]:
+def _list_positional(fn: Callable[..., Any]) -> list[inspect.Parameter]:
     """List the parameters that are filled by position."""
     try:
         parameters = inspect.signature(fn).parameters.values()
@@ -98,7 +98,7 @@ def labels(
     fn: Callable[..., Any], args: Any, kwargs: Any, is_leaf: Any = None
 ) -> list[tuple[str, Any]]:
     """Name the leaves of arguments after the parameters, such as `model.layers[0].weight.array`."""
-    given = [*zip(_places(fn, len(args)), args, strict=True), *sorted(kwargs.items())]
+    given = [*zip(_name_positional(fn, len(args)), args, strict=True), *sorted(kwargs.items())]
     return [
         (name + jax.tree_util.keystr(path), leaf)
         for name, part in given
@@ -106,10 +106,10 @@ def labels(
     ]
 
 
-def _places(fn: Callable[..., Any], count: int) -> list[str]:
+def _name_positional(fn: Callable[..., Any], count: int) -> list[str]:
     """Name the arguments that are given by position, those that `*args` takes by number."""
     names: list[str] = []
-    for parameter in _positional(fn):
+    for parameter in _list_positional(fn):
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
             names += [f"{parameter.name}[{i}]" for i in range(count - len(names))]
         else:
@@ -123,7 +123,7 @@ def by_parameter(fn: Callable[..., Any], path: str) -> str:
     # A tuple of arguments has no names of its own: its paths begin with a position.
     first, dot, rest = path.partition(".")
     place, known = int(first), f"args[{first}]"
-    named = _positional(fn)
+    named = _list_positional(fn)
     if named and named[-1].kind is inspect.Parameter.VAR_POSITIONAL:
         named.pop()
     if place < len(named):
@@ -308,7 +308,7 @@ def donations(
     by_name = {**dict(zip(names, listed, strict=False)), **keyed}
 
     leaves: list[bool] = []
-    places = _places(fn, len(args))
+    places = _name_positional(fn, len(args))
     for place, argument in enumerate(args):
         gift: Any = False
         if isinstance(donate_args, bool):
@@ -317,21 +317,21 @@ def donations(
             gift = listed[place]
         elif place < len(names):
             gift = keyed.get(names[place], False)
-        leaves += _on_leaves(gift, argument, "donate_args", places[place])
+        leaves += _repeat_flags(gift, argument, "donate_args", places[place])
     for name, argument in sorted(kwargs.items()):
         is_one = isinstance(donate_kwargs, bool)
         gift = donate_kwargs if is_one else by_name.get(name, False)
-        leaves += _on_leaves(gift, argument, "donate_kwargs", name)
+        leaves += _repeat_flags(gift, argument, "donate_kwargs", name)
     return leaves
 
 
 def _names_by_place(fn: Callable[..., Any]) -> list[str | None]:
     """List the parameters that are filled by position; None for those that cannot be passed by name."""
     both = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return [each.name if each.kind is both else None for each in _positional(fn)]
+    return [each.name if each.kind is both else None for each in _list_positional(fn)]
 
 
-def _on_leaves(prefix: object, tree: object, option: str, name: str) -> list[bool]:
+def _repeat_flags(prefix: object, tree: object, option: str, name: str) -> list[bool]:
     """Spread a tree of bools, a prefix of another tree, over all leaves of that one."""
     try:
         spread = jax.tree.map(

@@ -34,8 +34,8 @@ from ..names.plans import Names
 from .addresses import (
     Meaning,
     count_of,
-    dimension,
-    has,
+    describe_array,
+    find_dimension,
     is_checked,
     manual_axes,
     mesh_axes_of,
@@ -49,7 +49,7 @@ from .addresses import (
     require_size,
     require_whole,
 )
-from .leaves import along, each, read_axes
+from .leaves import map_along, map_arrays, read_axes
 from .permutations import pairs_of, renumber
 
 __all__ = [
@@ -181,7 +181,7 @@ def all_gather(
         joined = functools.partial(gather, axis=dim, tiled=True)
         return narrow_sums.reduce_in_float32(functools.partial(_without_types, joined), array)
 
-    return along("all_gather", one, x, axis, over)
+    return map_along("all_gather", one, x, axis, over)
 
 
 def psum_scatter(
@@ -230,7 +230,7 @@ def psum_scatter(
         require_partial("psum_scatter", array, names, axes)
         return narrow_sums.reduce_in_float32(lambda array: lax.psum(array, axes), array)
 
-    return along("psum_scatter", one, x, axis, over, rest)
+    return map_along("psum_scatter", one, x, axis, over, rest)
 
 
 def all_to_all(
@@ -275,7 +275,9 @@ def all_to_all(
             if first and second and first != second:
                 problem = f"axis {grown!r} is split over {', '.join(first)}, and {cut!r} over {', '.join(second)}"
                 hint = "name the mesh axes of the blocks with over="
-                raise ShardingError(message("all_to_all", problem, has(names, array), hint=hint))
+                raise ShardingError(
+                    message("all_to_all", problem, describe_array(names, array), hint=hint)
+                )
             # Either may give the mesh axes: before the exchange `concat` is split over them, and after it `split`.
             axes = first or second
         for one_axis in given:
@@ -283,13 +285,13 @@ def all_to_all(
         if not axes:
             return array
         require_blocks("all_to_all", array, names, grown, axes, has_over=over is not None)
-        at, to = dimension(array, names, cut), dimension(array, names, grown)
+        at, to = find_dimension(array, names, cut), find_dimension(array, names, grown)
         require_even("all_to_all", array, names, cut, at, axes)
         return lax.all_to_all(
             array, assignment.one_or_all(axes), split_axis=at, concat_axis=to, tiled=True
         )
 
-    return each("all_to_all", one, x)
+    return map_arrays("all_to_all", one, x)
 
 
 def ppermute(
@@ -334,7 +336,7 @@ def ppermute(
             array, assignment.one_or_all(ordered), [(numbers[i], numbers[j]) for i, j in pairs]
         )
 
-    return each("ppermute", one, x)
+    return map_arrays("ppermute", one, x)
 
 
 def ragged_all_to_all(
@@ -434,7 +436,7 @@ def axis_index(
         >>> axn.shard_map(lambda x: 0 * x + axn.axis_index("batch"), {"batch": "data"}, mesh)(x).array
         Array([0, 0, 1, 1, 2, 2, 3, 3], dtype=int32)
     """
-    axes = _axes_of("axis_index", axis, over)
+    axes = _find_mesh_axes("axis_index", axis, over)
     return lax.axis_index(axes) if axes else jnp.zeros((), jnp.int32)
 
 
@@ -447,7 +449,7 @@ def axis_size(axis: AxisSelection | None = None, *, over: AxisSelection | None =
         >>> axn.shard_map(lambda x: 0 * x + axn.collectives.axis_size("batch"), {"batch": "data"}, mesh)(x).array
         Array([4, 4, 4, 4, 4, 4, 4, 4], dtype=int32)
     """
-    return count_of(_axes_of("axis_size", axis, over))
+    return count_of(_find_mesh_axes("axis_size", axis, over))
 
 
 def fold_key(
@@ -466,7 +468,7 @@ def fold_key(
         >>> len(set(drawn.array.tolist()))  # one number for each device
         4
     """
-    axes = _axes_of("fold_key", axis, over)
+    axes = _find_mesh_axes("fold_key", axis, over)
     return jax.random.fold_in(key, lax.axis_index(axes)) if axes else key
 
 
@@ -507,10 +509,10 @@ def pcast(
             return lax.pcast(array, missing, to=to)
         return array
 
-    return each("pcast", one, x)
+    return map_arrays("pcast", one, x)
 
 
-def _axes_of(function: str, axis: AxisSelection | None, over: AxisSelection | None) -> Entry:
+def _find_mesh_axes(function: str, axis: AxisSelection | None, over: AxisSelection | None) -> Entry:
     asked, meaning = read_axes(function, axis, over)
     return mesh_axes_of(function, asked, (), meaning=meaning)
 
@@ -544,7 +546,7 @@ def _reduce_over_devices(
                 return array
             return collective(array, axes)
         if not axes:
-            return _alone(function, array)
+            return _reduce_alone(function, array)
         if idle and is_checked(axes):
             # an extremum of equal values is the value: only those that differ are compared
             axes = partition.only(axes, tracing.varying_over(array))
@@ -554,7 +556,7 @@ def _reduce_over_devices(
             require_partial(function, array, names, axes)
         return combine(array, axes)
 
-    return each(function, one, x, numbers=True)
+    return map_arrays(function, one, x, numbers=True)
 
 
 def _require_reducible(
@@ -569,16 +571,16 @@ def _require_reducible(
         problem = f"a surrounding vmap or nmap maps over axis {name!r}, "
         problem += "so the reduction would be only over devices"
         hint = "reduce outside of it; or name the mesh axis"
-        raise ShardingError(message(function, problem, has(names, array), hint=hint))
+        raise ShardingError(message(function, problem, describe_array(names, array), hint=hint))
     if name in names:
         problem = f"the array has axis {name!r} itself, so its blocks would be reduced into one"
         hint = f'reduce it first: axn.{function}(x.sum("{name}"), "{name}"); '
         hint += "or name the mesh axis"
-        raise ShardingError(message(function, problem, has(names, array), hint=hint))
+        raise ShardingError(message(function, problem, describe_array(names, array), hint=hint))
     require_computed(function, name, names, array)
 
 
-def _alone(function: str, array: jax.Array) -> jax.Array:
+def _reduce_alone(function: str, array: jax.Array) -> jax.Array:
     """Reduce over one device, with the result dtype for several."""
     if function == "psum" and array.dtype == bool:
         return array.astype(jnp.int32)

@@ -100,27 +100,27 @@ def _is_as_before(container: Any, before: Any) -> bool:
 
 def containers_of(module: object, tree: Any) -> tuple[Path, ...] | None:
     """Return the paths of the lists and dicts in a module; None if it has nodes that may change in other ways."""
-    kinds = set(_kinds(tree))
+    kinds = set(_walk_kinds(tree))
     for kind in kinds - {list, dict}:
         if not issubclass(kind, (tuple, eqx.Module, NamedArray, type(None))):
             return None
     if not kinds & {list, dict}:
         return ()
     with suppress(LookupError):
-        return tuple(_paths(module, ()))
+        return tuple(_walk_paths(module, ()))
     return None
 
 
-def _kinds(tree: Any) -> Iterator[type]:
+def _walk_kinds(tree: Any) -> Iterator[type]:
     """Yield the types of the nodes of a structure."""
     data = tree.node_data()
     if data is not None:  # no leaf
         yield data[0]
         for child in tree.children():
-            yield from _kinds(child)
+            yield from _walk_kinds(child)
 
 
-def _paths(part: object, above: Path) -> Iterator[Path]:
+def _walk_paths(part: object, above: Path) -> Iterator[Path]:
     """Yield the paths of the lists and dicts in a part of a module, the outer ones first."""
     if type(part) in (list, dict):
         yield above
@@ -130,10 +130,10 @@ def _paths(part: object, above: Path) -> Iterator[Path]:
     below, _ = jax.tree_util.tree_flatten_with_path(part, is_leaf=lambda x: x is not part)
     for keys, child in below:
         if keys:  # a leaf is its own only part
-            yield from _paths(child, (*above, _step(keys[0])))
+            yield from _walk_paths(child, (*above, _make_getter(keys[0])))
 
 
-def _step(key: object) -> Callable[[Any], Any]:
+def _make_getter(key: object) -> Callable[[Any], Any]:
     """Return the function that takes one step into a node of these kinds."""
     match key:
         case GetAttrKey(name=name):

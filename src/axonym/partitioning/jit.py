@@ -392,7 +392,7 @@ class NamedJit(Generic[P, R]):
             >>> lowered.compile()(axn.ones({"batch": 2})).tolist()
             [2.0, 2.0]
         """
-        return Lowered(*self._ahead("lower", args, kwargs))
+        return Lowered(*self._run_ahead("lower", args, kwargs))
 
     def trace(self, *args: P.args, **kwargs: P.kwargs) -> jax.stages.Traced:
         """Trace for these arguments; arrays may be `jax.ShapeDtypeStruct`s.
@@ -404,9 +404,9 @@ class NamedJit(Generic[P, R]):
             >>> len(axn.named_jit(lambda x: 2 * x).trace(axn.ones({"batch": 2})).jaxpr.in_avals)
             1
         """
-        return Traced(*self._ahead("trace", args, kwargs))
+        return Traced(*self._run_ahead("trace", args, kwargs))
 
-    def _ahead(
+    def _run_ahead(
         self, step: str, args: object, kwargs: object
     ) -> tuple[Any, Callable[[Any], "NamedJit[P, R]"]]:
         """Run a stage ahead of time; return it, and a function that makes it callable."""
@@ -432,7 +432,7 @@ class NamedJit(Generic[P, R]):
                 own, tree = jax.tree.flatten(part)
                 structure = self._flattened.structure(tree)
                 if not self._array_types.issuperset(map(type, own)):
-                    statics += self._statics(own, len(leaves), ahead)
+                    statics += self._list_statics(own, len(leaves), ahead)
                 elif isinstance(part, eqx.Module):
                     self._flattened.remember(part, own, structure)
             else:
@@ -454,7 +454,7 @@ class NamedJit(Generic[P, R]):
                 structures, statics, args, kwargs, len(leaves)
             )
             if not ahead:
-                self._numbers.note(self._name, key[:-1], statics, self._paths(args, kwargs))
+                self._numbers.note(self._name, key[:-1], statics, self._list_paths(args, kwargs))
         return signature, leaves
 
     @property
@@ -462,13 +462,13 @@ class NamedJit(Generic[P, R]):
         name: str = getattr(self._fn, "__name__", "named_jit")
         return name
 
-    def _paths(self, args: object, kwargs: object) -> list[str]:
+    def _list_paths(self, args: object, kwargs: object) -> list[str]:
         """Return the paths of all leaves: those of the function, if it has arrays, and of the arguments."""
         own = jax.tree.leaves_with_path(self._bound)
         paths = [f"fn{jax.tree_util.keystr(path[1:])}" for path, _ in own]
         return paths + [path for path, _ in labels(self.__wrapped__, args, kwargs)]
 
-    def _statics(
+    def _list_statics(
         self, leaves: list[object], offset: int, ahead: bool
     ) -> tuple[tuple[int, Any, Any], ...]:
         """List the leaves that are not arrays, with positions and types; which types are arrays is remembered.
@@ -512,7 +512,7 @@ class NamedJit(Generic[P, R]):
             return self._trace(fn, parts, kwargs)
 
         # In programs and errors of JAX, arguments then have the names of parameters and fields.
-        names = identifiers(self._paths(args, kwargs))
+        names = identifiers(self._list_paths(args, kwargs))
         run.__name__ = run.__qualname__ = self._name
         vars(run)["__signature__"] = signature_of(names[i] for i in dynamic)
         # Errors of JAX then point at the user's line.

@@ -16,7 +16,7 @@ from ..engine.core import shape_of
 from ..errors import OperandError, message
 from ..names.plans import Names
 from ..transform.leaves import is_hole
-from .addresses import Meaning, dimension, find_split_axes, mesh_axes_of, require_size, targets
+from .addresses import Meaning, find_dimension, find_split_axes, mesh_axes_of, require_size, targets
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ def read_axes(
     return dict(selection(axis, function)), "either"
 
 
-def each(function: str, one: Callable[..., Any], x: T, numbers: bool = False) -> T:
+def map_arrays(function: str, one: Callable[..., Any], x: T, numbers: bool = False) -> T:
     """Apply `one(array, names)` to each named or plain array of a tree."""
 
     def leaf(value: object) -> Any:
@@ -53,7 +53,7 @@ def each(function: str, one: Callable[..., Any], x: T, numbers: bool = False) ->
     return mapped
 
 
-def along(
+def map_along(
     function: str,
     one: Callable[..., Any],
     x: T,
@@ -92,7 +92,7 @@ def along(
                 has_axis = True
                 require_size(function, (own, size), names, array, axes)
                 if axes:
-                    array = one(array, names, own, dimension(array, names, own), axes)
+                    array = one(array, names, own, find_dimension(array, names, own), axes)
         if has_axis or rest is None:
             return array
         axes = mesh_axes_of(function, devices, names, array, meaning=meaning)
@@ -101,4 +101,4 @@ def along(
         result: jax.Array = rest(array, names, axes)
         return result
 
-    return each(function, apply, x)
+    return map_arrays(function, apply, x)

@@ -70,7 +70,7 @@ def from_local(
         >>> x.shape, x.sharding.spec
         ({'batch': 16, 'embed': 4}, P('data', None))
     """
-    resolved, concrete = _resolve("from_local", mapping, mesh)
+    resolved, concrete = _find_mapping_and_mesh("from_local", mapping, mesh)
     if strict and not any(map(is_named_array, jax.tree.leaves(tree, is_leaf=is_named_array))):
         hint = 'name their dimensions: axn.NamedArray(rows, ("batch", "embed"))'
         raise OperandError(
@@ -93,12 +93,12 @@ def _from_local(x: NamedArray, mapping: AxisMapping, mesh: Mesh) -> NamedArray:
     if not jax.tree.leaves(array):  # a filter or a mask has removed it
         return x
     shape, names = shape_of("from_local", array, x.names), x.names
-    if not _on_this_host(array):
+    if not _is_on_this_host(array):
         held = "a traced array" if isinstance(array, Tracer) else type_text(array)
         problem = f"a NamedArray holds {held}, which is not data of this process"
         hint = "give it a numpy array, outside of jit"
         raise OperandError(message("from_local", problem, f"its axes: {facts(x)}", hint=hint))
-    parts = _parts("from_local", names, shape, mapping, mesh)
+    parts = _list_parts("from_local", names, shape, mapping, mesh)
     for name, size, (own, ways) in zip(names[::-1], shape[::-1], parts[::-1], strict=False):
         if size % len(own):
             problem = f"{name}={size} cannot be split evenly in {len(own)}, "
@@ -109,14 +109,14 @@ def _from_local(x: NamedArray, mapping: AxisMapping, mesh: Mesh) -> NamedArray:
             raise ShardingError(message("from_local", problem, *lines, hint=hint))
     # All processes compute the same global size, since their parts have equal sizes.
     sizes = tuple(size // len(own) * ways for size, (own, ways) in zip(shape, parts, strict=True))
-    sharding = _sharding("from_local", names, sizes, mapping, mesh)
+    sharding = _find_sharding("from_local", names, sizes, mapping, mesh)
     # NumPy has no random keys: their numbers are loaded, in a further dimension that no axis splits.
     is_keys = jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
     data = np.asarray(jax.random.key_data(array) if is_keys else array)
 
     def load(index: tuple[slice, ...]) -> Any:
         # It is copied, because devices may read the memory later, and a CPU keeps it as the array.
-        return copied(data[_local(index, parts)])
+        return copied(data[_locate_block(index, parts)])
 
     if is_keys:
         numbers = _assemble((*sizes, *data.shape[array.ndim :]), sharding, load)
@@ -124,7 +124,7 @@ def _from_local(x: NamedArray, mapping: AxisMapping, mesh: Mesh) -> NamedArray:
     return wrap(x, _assemble(sizes, sharding, load), names)
 
 
-def _on_this_host(array: object) -> bool:
+def _is_on_this_host(array: object) -> bool:
     """Return whether the values of an array can be read here."""
     if isinstance(array, Tracer) or not isinstance(array, jax.Array):
         return isinstance(array, np.ndarray | np.generic)
@@ -159,15 +159,15 @@ def local_slices(
         >>> axn.local_slices(axn.make_axes(batch=16, embed=4), {"batch": "data"}, mesh)
         {'batch': slice(0, 16, None), 'embed': slice(0, 4, None)}
     """
-    resolved, concrete = _resolve("local_slices", mapping, mesh)
+    resolved, concrete = _find_mapping_and_mesh("local_slices", mapping, mesh)
     given = spec(axes, "local_slices")
     names, sizes = names_and_sizes(given)
     if mapping is not None and strict:
         check_keys_of_data("local_slices", resolved, set(names), concrete)
     # It raises for axes that the mapping cannot split, as the array itself would.
-    _sharding("local_slices", names, sizes, resolved, concrete)
+    _find_sharding("local_slices", names, sizes, resolved, concrete)
     slices = {}
-    parts = _parts("local_slices", names, sizes, resolved, concrete)
+    parts = _list_parts("local_slices", names, sizes, resolved, concrete)
     for name, size, (own, ways) in zip(names, sizes, parts, strict=True):
         # One slice describes the positions of this process only if no part of another one is between them.
         if own[-1] - own[0] >= len(own):
@@ -220,7 +220,7 @@ def from_callback(
         >>> x.sharding.shard_shape(x.array.shape)
         (2, 4)
     """
-    resolved, concrete = _resolve("from_callback", mapping, mesh)
+    resolved, concrete = _find_mapping_and_mesh("from_callback", mapping, mesh)
     given = spec(axes, "from_callback")
     names, sizes = names_and_sizes(given)
 
@@ -236,13 +236,13 @@ def from_callback(
             raise AxisSizeError(message("from_callback", problem, there))
         return block
 
-    sharding = _sharding("from_callback", names, sizes, resolved, concrete)
+    sharding = _find_sharding("from_callback", names, sizes, resolved, concrete)
     if mapping is not None and strict:
         check_keys_of_data("from_callback", resolved, set(names), concrete, whole=True)
     return NamedArray(_assemble(sizes, sharding, load), names)
 
 
-def _resolve(
+def _find_mapping_and_mesh(
     function: str, mapping: ResourceMapping | None, mesh: MeshLike | None
 ) -> tuple[AxisMapping, Mesh]:
     """Find the mapping and the mesh, whose devices must be known."""
@@ -269,14 +269,14 @@ def _resolve(
     return resolved, mesh
 
 
-def _sharding(
+def _find_sharding(
     function: str, names: Names, sizes: tuple[int, ...], mapping: AxisMapping, mesh: Mesh
 ) -> NamedSharding:
     note(mapping, names)
     return NamedSharding(mesh, partition.find_layout(names, sizes, mapping, mesh, function).spec)
 
 
-def _parts(
+def _list_parts(
     function: str, names: Names, shape: tuple[int, ...], mapping: AxisMapping, mesh: Mesh
 ) -> list[tuple[list[int], int]]:
     """List, for each dimension, the parts that this process holds, and the number of all parts."""
@@ -293,7 +293,9 @@ def _parts(
     return parts
 
 
-def _local(index: tuple[slice, ...], parts: Sequence[tuple[list[int], int]]) -> tuple[slice, ...]:
+def _locate_block(
+    index: tuple[slice, ...], parts: Sequence[tuple[list[int], int]]
+) -> tuple[slice, ...]:
     """Find a block of the global array in the data of this process, the concatenation of its parts."""
     found = []
     for at, (own, _) in zip(index, parts, strict=False):

@@ -112,7 +112,7 @@ def shard(
     included, which are replicated unless their type says otherwise. Inside, it is a constraint for the compiler (Auto
     mesh axes) or changes the type (Explicit ones). Optimisers may keep less of an array under its names: entries of a
     tree with fewer dimensions than names are replicated, and so are axes with one element that have more elsewhere in
-    the tree. If there are several processes, each must pass the same arrays, which is checked; `from_local` joins parts.
+    the tree. Several processes must all pass the same arrays, which is checked; `from_local` joins parts.
 
     Args:
         x: a NamedArray or a tree of them.

@@ -138,8 +138,8 @@ def shard_map(
     if isinstance(manual, str):
         manual = (manual,)
     options = _Options(
-        mapping=_both(mapping),
-        out_mapping=_both(out_mapping),
+        mapping=_make_pair(mapping),
+        out_mapping=_make_pair(out_mapping),
         mesh=mesh,
         manual=None if manual is None else tuple(manual),
         check=check,
@@ -150,7 +150,7 @@ def shard_map(
     return ShardMap(f, options)
 
 
-def _both(mapping: ResourceMapping | Mappings | None) -> Mappings | None:
+def _make_pair(mapping: ResourceMapping | Mappings | None) -> Mappings | None:
     if mapping is None or isinstance(mapping, Mappings):
         return mapping
     return Mappings(mapping)
@@ -205,7 +205,7 @@ class ShardMap(Generic[P, R]):
             >>> number(axn.zeros({"batch": 4})).array
             Array([0., 1., 2., 3.], dtype=float32)
         """
-        mappings = self._options.mapping or _both(context.current_mapping())
+        mappings = self._options.mapping or _make_pair(context.current_mapping())
         if mappings is None:
             raise no_mapping("shard_map")
         # Within a trace, the program around it compiles all of this.
@@ -232,9 +232,11 @@ class ShardMap(Generic[P, R]):
     def _run(self, f: Callable[P, R], mappings: Mappings, args: object, kwargs: object) -> Any:
         """Shard the arguments, run the function on their blocks, and assemble its results."""
         options = self._options
-        mesh, is_nested = _mesh(options.mesh, mappings)
+        mesh, is_nested = _choose_mesh(options.mesh, mappings)
         check_mesh("shard_map", f, mesh, args, kwargs)
-        blocks = _Blocks(mesh, _manual_axes(mesh, options.manual), options.check, (f, args, kwargs))
+        blocks = _Blocks(
+            mesh, _find_manual_axes(mesh, options.manual), options.check, (f, args, kwargs)
+        )
         leaves, tree = jax.tree.flatten((f, args, kwargs), is_leaf=is_named_array)
         held, held_tree = jax.tree.flatten(blocks.find_variables(f))
         given = [
@@ -280,7 +282,7 @@ class ShardMap(Generic[P, R]):
                 in_specs=tuple(specs),
                 out_specs=out_specs,
                 # JAX wants the Auto axes of a surrounding vmap among them; none of our arrays is split over these.
-                axis_names={*blocks.manual, *_vmapped_auto_axes(mesh)},
+                axis_names={*blocks.manual, *_find_vmapped_axes(mesh)},
                 check_vma=options.check,
             )
         whole = local(*arrays)
@@ -293,7 +295,7 @@ class ShardMap(Generic[P, R]):
         return jax.tree.unflatten(out_tree, fill(out_leaves, whole))
 
 
-def _mesh(given: MeshLike | None, mappings: Mappings) -> tuple[MeshLike, bool]:
+def _choose_mesh(given: MeshLike | None, mappings: Mappings) -> tuple[MeshLike, bool]:
     """Choose the mesh, and return whether it is that of a surrounding shard_map."""
     current = context.context_mesh()
     if given is not None:
@@ -304,7 +306,7 @@ def _mesh(given: MeshLike | None, mappings: Mappings) -> tuple[MeshLike, bool]:
             raise no_mesh("shard_map", mappings.compute)
         return given, False
     if given is not None and not _is_same_mesh(given, current):
-        facts = (f"given: {_mesh_text(given)}", f"current: {_mesh_text(current)}")
+        facts = (f"given: {_describe_modes(given)}", f"current: {_describe_modes(current)}")
         hint = "leave the mesh out, or call outside of axn.set_mesh and of other shard_maps"
         problem = "the given mesh is not the current one"
         raise ShardingError(message("shard_map", problem, *facts, hint=hint))
@@ -321,12 +323,12 @@ def _is_same_mesh(given: MeshLike, current: MeshLike) -> bool:
     return all(mode in (asked[axis], "Manual") for axis, mode in own.items())
 
 
-def _mesh_text(mesh: MeshLike) -> str:
+def _describe_modes(mesh: MeshLike) -> str:
     kinds = ", ".join(kind.name for kind in mesh.axis_types)
     return f"{partition.describe_mesh(mesh)} ({kinds})"
 
 
-def _manual_axes(mesh: MeshLike, asked: Entry | None) -> Entry:
+def _find_manual_axes(mesh: MeshLike, asked: Entry | None) -> Entry:
     """Return the mesh axes that become Manual; leave out those of a surrounding shard_map."""
     for axis in asked or ():
         if axis not in mesh.axis_names:
@@ -340,7 +342,7 @@ def _manual_axes(mesh: MeshLike, asked: Entry | None) -> Entry:
     return partition.without(mesh.axis_names if asked is None else asked, unavailable)
 
 
-def _vmapped_auto_axes(mesh: MeshLike) -> Entry:
+def _find_vmapped_axes(mesh: MeshLike) -> Entry:
     return partition.only(context.taken_axes(), modes.find_auto_axes(mesh))
 
 
@@ -402,9 +404,9 @@ class _Blocks:
                 ).spec
                 self.whole.update(leaf.shape.items())
             array = jnp.asarray(array_of(leaf))
-            full = self._fitting("in_specs", spec, array.shape, whole=True)
+            full = self._check_spec("in_specs", spec, array.shape, whole=True)
             arrays.append(self._reshard(array, full))
-            specs.append(self._only_manual(full))
+            specs.append(self._keep_manual(full))
         return arrays, specs
 
     def call(self, f: Any, args: Any, kwargs: Any) -> Any:
@@ -447,7 +449,7 @@ class _Blocks:
         hint = "pass it as an argument: each device gets its block by the mapping"
         raise ShardingError(message("shard_map", problem, *facts, hint=hint)) from flaw
 
-    def _fitting(
+    def _check_spec(
         self, what: str, spec: PartitionSpec | None, shape: tuple[int, ...], whole: bool
     ) -> PartitionSpec:
         """Check the spec of a plain array."""
@@ -465,14 +467,14 @@ class _Blocks:
         if len(entries) > len(shape):
             problem = f"it is for at least {len(entries)} dimensions"
         elif whole and problem is None:
-            problem = self._uneven(shape, entries)
+            problem = self._describe_uneven(shape, entries)
         if problem is not None:
             problem = f"{what} has {spec}, but {problem}"
             facts = f"array has: shape {shape}", f"mesh: {partition.describe_mesh(self.mesh)}"
             raise ShardingError(message("shard_map", problem, *facts, hint=hint))
         return spec
 
-    def _uneven(self, shape: tuple[int, ...], entries: Sequence[Entry]) -> str | None:
+    def _describe_uneven(self, shape: tuple[int, ...], entries: Sequence[Entry]) -> str | None:
         for size, entry in zip(shape, entries, strict=False):
             count = partition.count_shards(self.mesh, entry)
             if size % count:
@@ -480,7 +482,7 @@ class _Blocks:
                 return f"{size} cannot be split evenly in {count} over mesh axis {over}"
         return None
 
-    def _only_manual(self, spec: PartitionSpec) -> PartitionSpec:
+    def _keep_manual(self, spec: PartitionSpec) -> PartitionSpec:
         entries = Layout.from_spec(spec)
         return Layout([partition.only(entry, self.manual) for entry in entries]).spec
 
@@ -524,14 +526,14 @@ class _Blocks:
                 entries: list[Entry] = [()] * (len(shape) - len(leaf.names))
                 entries += [table.get(name, ()) for name in leaf.names]
                 spec = Layout(entries).spec
-            spec = self._only_manual(self._fitting("out_specs", spec, array.shape, whole=False))
+            spec = self._keep_manual(self._check_spec("out_specs", spec, array.shape, whole=False))
             if self.check:
-                self._check(jax.tree_util.keystr(path), leaf, array, spec, mappings)
+                self._check_result(jax.tree_util.keystr(path), leaf, array, spec, mappings)
             arrays.append(array)
             specs.append(spec)
         return arrays, specs
 
-    def _check(
+    def _check_result(
         self, path: str, leaf: object, array: jax.Array, spec: PartitionSpec, mappings: Mappings
     ) -> None:
         """Raise ShardingError for a result that cannot have its layout."""

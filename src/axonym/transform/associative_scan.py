@@ -72,7 +72,7 @@ def associative_scan(
             return checks.planned(_FUNCTION, (leaf,), plans.positions, leaf.names, (name,))[0]
         if is_array(leaf) and leaf.ndim:
             return 0
-        problem = f"each element must be an array with axis {name!r}, not {_kind(leaf)}"
+        problem = f"each element must be an array with axis {name!r}, not {_describe_leaf(leaf)}"
         raise OperandError(message(_FUNCTION, problem))
 
     def run(elements: object) -> Any:
@@ -93,7 +93,7 @@ def associative_scan(
 
         def call(first: Sequence[jax.Array], second: Sequence[jax.Array]) -> list[jax.Array]:
             earlier = name_arrays(first)
-            results = _same_axes(earlier, f(earlier, name_arrays(second)))
+            results = _check_element(earlier, f(earlier, name_arrays(second)))
             # `lax` cuts the dimension in halves, whose types on Explicit mesh axes it cannot say if it is split.
             arrays = map(lax.expand_dims, results, added)
             return [auto.whole(array, (place,)) for array in arrays]
@@ -109,9 +109,9 @@ def associative_scan(
         with context.unmapped((name,)):  # slices along it are too small to be split
             if count == 1:
                 return name_arrays(along_part([auto.whole(elem, (place,)) for elem in elems]))
-            elems = [_as_split(elem, place, entry) for elem in elems]
-            scan = _for_each_part(along_part, place, entry)
-            join_parts = _for_each_part(join, place, entry)
+            elems = [_shard_dimension(elem, place, entry) for elem in elems]
+            scan = _map_over_parts(along_part, place, entry)
+            join_parts = _map_over_parts(join, place, entry)
             results = prefixes.in_parts(
                 lambda elems, _: scan(elems), join_parts, elems, place, count, reverse=reverse
             )
@@ -138,7 +138,7 @@ def _is_on_mixed_axes(leaf: object) -> bool:
     return any(modes.has_explicit(mesh) and modes.has_auto(mesh) for mesh in meshes)
 
 
-def _same_axes(element: object, result: object) -> list[jax.Array]:
+def _check_element(element: object, result: object) -> list[jax.Array]:
     """Return the arrays of an element that `f` returned, in their previous axis order.
 
     Raises:
@@ -148,7 +148,7 @@ def _same_axes(element: object, result: object) -> list[jax.Array]:
     tree: object
     olds, tree = jax.tree.flatten(element, is_leaf=is_named_array)
     news, other = jax.tree.flatten(result, is_leaf=is_named_array)
-    if tree != other or any(map(_differ, olds, news)):
+    if tree != other or any(map(_are_different, olds, news)):
         lines = (f"before: {tree}", f"after: {other}")
         raise OperandError(
             message(_FUNCTION, "the function changes the structure of an element", *lines)
@@ -157,14 +157,14 @@ def _same_axes(element: object, result: object) -> list[jax.Array]:
     for old, new in zip(olds, news, strict=True):
         if is_hole(old):  # a place that a filter has emptied: nothing to scan
             continue
-        before, names = _parts(old)
-        array, others = _parts(new)
+        before, names = _unwrap(old)
+        array, others = _unwrap(new)
         array = jnp.asarray(array)
         fits = set(names) == set(others)
         if fits:
             array = kernels.lined_up(array, others, names)
         if not fits or array.shape != before.shape:
-            lines = (f"before: {_kind(old)}", f"after: {_kind(new)}")
+            lines = (f"before: {_describe_leaf(old)}", f"after: {_describe_leaf(new)}")
             raise AxisError(
                 message(_FUNCTION, "the function changes the axes of an element", *lines)
             )
@@ -172,7 +172,7 @@ def _same_axes(element: object, result: object) -> list[jax.Array]:
     return arrays
 
 
-def _differ(old: object, new: object) -> bool:
+def _are_different(old: object, new: object) -> bool:
     return is_named_array(old) != is_named_array(new) or is_hole(old) != is_hole(new)
 
 
@@ -183,7 +183,7 @@ def _find_split(elems: Sequence[jax.Array], at: int, name: str) -> tuple[Entry, 
     return max(found, key=lambda each: each[1], default=((), 1))
 
 
-def _for_each_part(fn: Callable[..., Any], at: int, entry: Entry) -> Callable[..., Any]:
+def _map_over_parts(fn: Callable[..., Any], at: int, entry: Entry) -> Callable[..., Any]:
     """Map a function of arrays over a dimension of parts, which are split over mesh axes."""
 
     def map_parts(*args: Sequence[jax.Array]) -> Any:
@@ -194,7 +194,7 @@ def _for_each_part(fn: Callable[..., Any], at: int, entry: Entry) -> Callable[..
     return map_parts
 
 
-def _as_split(elem: jax.Array, at: int, entry: Entry) -> jax.Array:
+def _shard_dimension(elem: jax.Array, at: int, entry: Entry) -> jax.Array:
     """On a mesh with Explicit axes, split a dimension over mesh axes; other dimensions leave them."""
     if not explicit.has_explicit_axes(elem):
         return elem
@@ -204,11 +204,11 @@ def _as_split(elem: jax.Array, at: int, entry: Entry) -> jax.Array:
     return explicit.relayout(elem, entries)
 
 
-def _parts(leaf: object) -> tuple[Any, tuple[str, ...]]:
+def _unwrap(leaf: object) -> tuple[Any, tuple[str, ...]]:
     return (leaf.array, leaf.names) if isinstance(leaf, NamedArray) else (leaf, ())
 
 
-def _kind(leaf: Any) -> str:
+def _describe_leaf(leaf: Any) -> str:
     if isinstance(leaf, NamedArray):
         return facts(leaf)
     if is_array(leaf):

@@ -123,7 +123,7 @@ def _value_and_grad(
     @functools.wraps(fn)
     def scalar(*args: object, **kwargs: object) -> Any:
         returned = fn(*args, **kwargs)
-        value = _pair(function, returned)[0] if has_aux else returned
+        value = _check_aux(function, returned)[0] if has_aux else returned
         if isinstance(value, NamedArray):
             if shape_of(function, value.array, value.names):
                 problem, line = "the function must return a scalar", f"it returned: {facts(value)}"
@@ -132,7 +132,7 @@ def _value_and_grad(
         scope = current_scope()
         # In a map over rows that are split over devices, reverse mode would add up the rows of all of them.
         if scope is not None and scope.rows:
-            taken = [args[number] for number in _numbers(argnums)]
+            taken = [args[number] for number in _list_numbers(argnums)]
             require_own_rows(function, [value], taken, scope.axes_of_rows)
         return value, returned
 
@@ -144,9 +144,9 @@ def _value_and_grad(
     def value_and_gradient(*args: object, **kwargs: object) -> Any:
         if context.taken_axes():  # gradients are mapped even if the arguments are not
             called = list(args)
-            for number in _numbers(argnums):
+            for number in _list_numbers(argnums):
                 if -len(args) <= number < len(args):
-                    called[number] = jax.tree.map(_off_taken_axes, called[number])
+                    called[number] = jax.tree.map(_leave_taken_axes, called[number])
             args = tuple(called)
         with _explain_leaves(function, args, argnums, allow_int):
             (_, returned), gradients = both(*args, **kwargs)
@@ -167,7 +167,7 @@ def _explain_leaves(
             raise
         # JAX looks at these leaves before it calls the function, so one that it refuses is the reason.
         kind = np.number if allow_int else np.inexact
-        for number in _numbers(argnums):
+        for number in _list_numbers(argnums):
             asked = args[number] if -len(args) <= number < len(args) else None
             for path, leaf in jax.tree_util.tree_leaves_with_path(asked, is_named_array):
                 for value in jax.tree.leaves(leaf):
@@ -185,11 +185,11 @@ def _explain_leaves(
         raise
 
 
-def _off_taken_axes(leaf: object) -> Any:
+def _leave_taken_axes(leaf: object) -> Any:
     return explicit.off_taken_axes(leaf) if isinstance(leaf, jax.Array) else leaf
 
 
-def _numbers(argnums: int | Sequence[int]) -> tuple[int, ...]:
+def _list_numbers(argnums: int | Sequence[int]) -> tuple[int, ...]:
     """Return the numbers of arguments, of which one may stand alone."""
     return (int(argnums),) if isinstance(argnums, int | Integral) else tuple(argnums)
 
@@ -302,7 +302,7 @@ def _jacobian(
     **options: object,
 ) -> Function:
     """Transform a function of plain arrays, and name the result; JAX would nest named arrays."""
-    numbers, is_one = _numbers(argnums), isinstance(argnums, int | Integral)
+    numbers, is_one = _list_numbers(argnums), isinstance(argnums, int | Integral)
     renames = dict(rename or {})
 
     @functools.wraps(fn)
@@ -311,12 +311,12 @@ def _jacobian(
             if not -len(args) <= number < len(args):
                 problem = f"argument {number} is to be differentiated, but {len(args)} were given by position"
                 raise OperandError(message(function, problem))
-        taken = [_flat(args[number]) for number in numbers]
+        taken = [_flatten(args[number]) for number in numbers]
         _check_renames(function, renames, [leaf for leaves, _ in taken for leaf in leaves])
         # JAX differentiates plain arrays; `positional` gives `fn` the named ones, and notes what its output was.
         raw = list(args)
         for number, (leaves, tree) in zip(numbers, taken, strict=True):
-            raw[number] = tree.unflatten([_array(function, leaf) for leaf in leaves])
+            raw[number] = tree.unflatten([_take_array(function, leaf) for leaf in leaves])
         outputs: list[tuple[list[_Side], Any]] = []
 
         def positional(*args: object, **kwargs: object) -> Any:
@@ -325,14 +325,14 @@ def _jacobian(
                 arrays = tree.flatten_up_to(args[number])
                 called[number] = tree.unflatten(map(refilled, leaves, arrays))
             returned = fn(*called, **kwargs)
-            value, aux = _pair(function, returned) if has_aux else (returned, None)
-            leaves, tree = _flat(value)
-            arrays = [_array(function, leaf) for leaf in leaves]
+            value, aux = _check_aux(function, returned) if has_aux else (returned, None)
+            leaves, tree = _flatten(value)
+            arrays = [_take_array(function, leaf) for leaf in leaves]
             # Forward mode keeps devices apart: only reverse mode sums over them.
             if transform is jax.jacrev:
                 require_own_rows(function, arrays, [called[number] for number in numbers])
             # Names are no values, so they need not pass through the transformation, which calls this once or more.
-            outputs[:] = [(list(map(_side, leaves, arrays)), tree)]
+            outputs[:] = [(list(map(_make_side, leaves, arrays)), tree)]
             return tree.unflatten(arrays), aux
 
         with _explain_leaves(function, args, numbers, bool(options.get("allow_int"))):
@@ -344,7 +344,9 @@ def _jacobian(
             parts: list[Any] = []
             for (leaves, below), part in zip(taken, row, strict=True):
                 arrays = zip(leaves, below.flatten_up_to(part), strict=True)
-                named = [_block(function, side, _names(leaf), x, renames) for leaf, x in arrays]
+                named = [
+                    _name_block(function, side, _find_names(leaf), x, renames) for leaf, x in arrays
+                ]
                 parts.append(below.unflatten(named))
             rows.append(parts[0] if is_one else tuple(parts))
         jacobians = tree.unflatten(rows)
@@ -353,7 +355,7 @@ def _jacobian(
     return jacobian
 
 
-def _pair(function: str, returned: object) -> tuple[Any, Any]:
+def _check_aux(function: str, returned: object) -> tuple[Any, Any]:
     if isinstance(returned, tuple | list) and len(returned) == 2:
         return returned[0], returned[1]
     kind = type(returned).__name__
@@ -369,20 +371,20 @@ class _Side(NamedTuple):
     ndim: int
 
 
-def _side(leaf: Any, array: Any) -> _Side:
-    return _Side(_names(leaf), jnp.ndim(array))
+def _make_side(leaf: Any, array: Any) -> _Side:
+    return _Side(_find_names(leaf), jnp.ndim(array))
 
 
-def _flat(tree: object) -> tuple[list[Any], Any]:
+def _flatten(tree: object) -> tuple[list[Any], Any]:
     # A hole is a node with its content, which JAX takes as it is.
     return jax.tree.flatten(tree, is_leaf=lambda x: is_named_array(x) and not is_hole(x))
 
 
-def _names(leaf: object) -> tuple[str, ...] | None:
+def _find_names(leaf: object) -> tuple[str, ...] | None:
     return leaf.names if isinstance(leaf, NamedArray) else None
 
 
-def _array(function: str, leaf: object) -> Any:
+def _take_array(function: str, leaf: object) -> Any:
     if not isinstance(leaf, NamedArray):
         return leaf
     shape_of(function, leaf.array, leaf.names)
@@ -390,7 +392,7 @@ def _array(function: str, leaf: object) -> Any:
 
 
 def _check_renames(function: str, renames: Renames, inputs: Sequence[object]) -> None:
-    known = dict.fromkeys(name for leaf in inputs for name in _names(leaf) or ())
+    known = dict.fromkeys(name for leaf in inputs for name in _find_names(leaf) or ())
     for name in renames:
         if name not in known:
             problem = f"rename has axis {name!r}, which no argument has"
@@ -398,7 +400,7 @@ def _check_renames(function: str, renames: Renames, inputs: Sequence[object]) ->
             raise AxisNotFoundError(message(function, problem, lines, hint=suggestion(name, known)))
 
 
-def _block(
+def _name_block(
     function: str, output: _Side, argument: tuple[str, ...] | None, array: Any, renames: Renames
 ) -> Any:
     """Name the derivatives of one output with respect to one argument."""

@@ -280,7 +280,8 @@ class Arguments:
                     slot = wrap(leaf, TAKEN, plans.without(names, (self.axis,)))
             shape = shape_of(function, array, names)
             if not -len(shape) <= at < len(shape):
-                problem = f"dimension {at} of {_spellings(arguments)[i]} is to be mapped, but its shape is {shape}"
+                place = _describe_places(arguments)[i]
+                problem = f"dimension {at} of {place} is to be mapped, but its shape is {shape}"
                 raise OperandError(message(function, problem))
             kept.append(slot)
             self._slots.append(i)
@@ -302,7 +303,7 @@ class Arguments:
         facts: list[str] = []
         if given is not None:
             facts.append(f"asked for: {self.axis}={given}")
-        spelled = _spellings(arguments)
+        spelled = _describe_places(arguments)
         has_plain = False
         for slot, array, dim in zip(self._slots, self.arrays, self.dims, strict=True):
             leaf = self._leaves[slot]
@@ -353,7 +354,7 @@ _WHOLE = {
 }
 
 
-def _spellings(arguments: tuple[tuple[object, ...], dict[str, object]]) -> list[str]:
+def _describe_places(arguments: tuple[tuple[object, ...], dict[str, object]]) -> list[str]:
     """Describe where each leaf of arguments is: `argument 0`, `argument x.weight`."""
     spelled = []
     for path, _ in jax.tree.leaves_with_path(arguments, is_leaf=is_named_array):
@@ -389,7 +390,7 @@ def axis_placed(
             )
             raise AxisClashError(message(function, problem, line, hint=hint))
         # Anonymous dimensions come first, so that places count names only.
-        at = _place(function, axis.name, out_axis, describe(like.names, None), len(like.names))
+        at = _find_place(function, axis.name, out_axis, describe(like.names, None), len(like.names))
         names = (*like.names[:at], axis.name, *like.names[at:])
         if is_hole(like):
             return renamed_hole(like, names, axis)
@@ -401,17 +402,17 @@ def axis_placed(
     return name
 
 
-def dimension_placed(function: str, axis: str, out_axis: int) -> Callable[[Any], Any]:
+def make_mover(function: str, axis: str, out_axis: int) -> Callable[[Any], Any]:
     """Return how to move the first dimension of a plain array, which is new, to its place."""
 
     def move(array: Any) -> Any:
-        at = _place(function, axis, out_axis, f"shape {array.shape[1:]}", array.ndim - 1)
+        at = _find_place(function, axis, out_axis, f"shape {array.shape[1:]}", array.ndim - 1)
         return jnp.moveaxis(array, 0, at) if at else array
 
     return move
 
 
-def _place(function: str, axis: str, out_axis: int, has: str, count: int) -> int:
+def _find_place(function: str, axis: str, out_axis: int, has: str, count: int) -> int:
     """Return how many of the axes of one step come before the new one."""
     hint = "0 is before all others, and -1 behind them"
     if not isinstance(out_axis, int):

@@ -33,8 +33,8 @@ from .leaves import (
     Skeleton,
     axis_placed,
     dimension_of,
-    dimension_placed,
     is_hole,
+    make_mover,
     spread,
     take_arrays,
 )
@@ -139,12 +139,12 @@ def loop(
             arguments=rest,
         )
         # Transposes here are compiled once for all steps.
-        scanned = list(map(_leading, arguments.arrays, arguments.dims))
+        scanned = list(map(_move_first, arguments.arrays, arguments.dims))
         arrays = (list(map(jnp.asarray, start)), held, scanned, whole)
-        run = _find_compiled(step, plan, arrays) or functools.partial(_run, plan, step)
+        run = _find_compiled(step, plan, arrays) or functools.partial(_run_plan, plan, step)
         last, (outputs, result) = run(*arrays)
         stacked = axis_placed(function, Axis(name, plan.size), out_axis)
-        moved = dimension_placed(function, name, out_axis)
+        moved = make_mover(function, name, out_axis)
         return carry.fill(last, held), result.fill(outputs, name=stacked, plain=moved)
 
     return run_loop
@@ -175,7 +175,7 @@ def _find_compiled(
         key, known = id(step), _loops.get(id(step))
         if known is None or known[0]() is not step:
             reference = weakref.ref(step, lambda _: _loops.pop(key, None))
-            known = _loops[key] = reference, _compiler(reference)
+            known = _loops[key] = reference, _make_compiler(reference)
         choose = known[1](plan)
     except TypeError:  # a step without weak references, or a part of the plan that is not hashable
         return None
@@ -186,13 +186,13 @@ def _is_traced(array: object) -> bool:
     return isinstance(array, Tracer)
 
 
-def _compiler(step: "weakref.ref[Any]") -> Compiler:
+def _make_compiler(step: "weakref.ref[Any]") -> Compiler:
     """Return a function that compiles the loops of a step and caches them."""
 
     @functools.lru_cache(64)
     def compile_plan(plan: _Plan) -> Callable[..., Callable[..., Any] | None]:
         def run(*arrays: Any) -> Any:
-            return _run(plan, step(), *arrays)
+            return _run_plan(plan, step(), *arrays)
 
         looped = jax.jit(run, inline=tracing.INLINE)
         closes: list[bool] = []
@@ -208,7 +208,7 @@ def _compiler(step: "weakref.ref[Any]") -> Compiler:
     return compile_plan
 
 
-def _run(
+def _run_plan(
     plan: _Plan,
     fn: object,
     start: Sequence[Any],
@@ -226,8 +226,8 @@ def _run(
     """
 
     def loop(start: Sequence[object], keep: Keeper) -> Any:
-        step = _step(plan, fn, held, whole, keep)
-        run = _one_by_one(plan, step) if plan.groups == 1 else _in_groups(plan, step)
+        step = _make_step(plan, fn, held, whole, keep)
+        run = _scan_steps(plan, step) if plan.groups == 1 else _scan_groups(plan, step)
         if plan.policy.names and not plan.checkpointed:
             # JAX remembers the step that it traces here.
             check_names(plan.function, plan.policy, names_within(run, start, scanned))
@@ -242,7 +242,9 @@ def _run(
 Step = Callable[[Any, Any], tuple[Any, Any]]
 
 
-def _step(plan: _Plan, fn: Any, held: Sequence[Any], whole: Sequence[Any], keep: Keeper) -> Step:
+def _make_step(
+    plan: _Plan, fn: Any, held: Sequence[Any], whole: Sequence[Any], keep: Keeper
+) -> Step:
     """Make the step on arrays: the carry that changes, and the scanned arguments of one position."""
 
     def step(carry: Any, scanned: Any) -> tuple[Any, Parts]:
@@ -251,13 +253,13 @@ def _step(plan: _Plan, fn: Any, held: Sequence[Any], whole: Sequence[Any], keep:
         following, out = plan.pairs(plan.function, fn, before, *args, **kwargs)
         # The step may have changed the containers of the tree that it got.
         before = plan.carry.fill(carry, held)
-        after, _ = take_arrays(_same_axes(plan.function, before, following))
+        after, _ = take_arrays(_restore_order(plan.function, before, following))
         return keep(carry, list(map(jnp.asarray, after))), take_arrays(out)
 
     return step
 
 
-def _one_by_one(plan: _Plan, step: Step) -> Step:
+def _scan_steps(plan: _Plan, step: Step) -> Step:
     """Make a loop over all steps."""
     if not plan.checkpointed:
         step = _checkpoint(plan, _mark_carry(plan.policy, step), plan.size)
@@ -270,7 +272,7 @@ def _one_by_one(plan: _Plan, step: Step) -> Step:
     return run
 
 
-def _in_groups(plan: _Plan, step: Step) -> Step:
+def _scan_groups(plan: _Plan, step: Step) -> Step:
     """Make a loop over groups of steps; the carries between groups are kept, not those within one."""
     groups, length = plan.groups, plan.size // plan.groups
     if not plan.checkpointed:
@@ -358,13 +360,13 @@ def _return_pair(
     return pair(function, step(*args, **kwargs))
 
 
-def _leading(array: object, dim: int) -> jax.Array:
+def _move_first(array: object, dim: int) -> jax.Array:
     # Each device runs all steps, so that none can hold only some of them.
     array = auto.whole(jnp.asarray(array), (dim,))
     return jnp.moveaxis(array, dim, 0) if dim else array
 
 
-def _same_axes(function: str, before: object, after: object) -> Any:
+def _restore_order(function: str, before: object, after: object) -> Any:
     """Give the carry of a step its previous axis order.
 
     Raises:
@@ -381,7 +383,7 @@ def _same_axes(function: str, before: object, after: object) -> Any:
         problem = "a step changes the structure of the carry"
         raise OperandError(message(function, problem, *lines, hint=hint))
     return jax.tree.unflatten(
-        tree, [_same(function, *old, new) for old, new in zip(olds, news, strict=True)]
+        tree, [_restore_leaf(function, *old, new) for old, new in zip(olds, news, strict=True)]
     )
 
 
@@ -392,7 +394,7 @@ def _is_pair_for_scan(function: str, carry: object, after: object) -> bool:
     return jax.tree.structure(after[0], is_leaf=is_named_array) == carry
 
 
-def _same(function: str, path: Any, old: Any, new: Any) -> Any:
+def _restore_leaf(function: str, path: Any, old: Any, new: Any) -> Any:
     """Check one leaf of a carry, and give it its previous axis order."""
     if _is_data(old) and _is_data(new):
         before, after = old, new
@@ -411,7 +413,7 @@ def _same(function: str, path: Any, old: Any, new: Any) -> Any:
             new = wrap(new, kernels.lined_up(new.array, new.names, old.names), old.names)
         before, after = old.array, new.array
     elif not (_holds_data(old) or _holds_data(new)) and (
-        old is new or _static(old) == _static(new)
+        old is new or _comparable(old) == _comparable(new)
     ):
         return new
     else:
@@ -424,21 +426,26 @@ def _same(function: str, path: Any, old: Any, new: Any) -> Any:
     if first.dtype != then.dtype and not (
         first.weak_type and jnp.result_type(before, after) != first.dtype
     ):
-        lines = f"before: {_kind(old)}, {first.dtype}", f"after: {_kind(new)}, {then.dtype}"
+        lines = [f"before: {_describe_entry(old)}, {first.dtype}"]
+        lines += [f"after: {_describe_entry(new)}, {then.dtype}"]
         hint = f'cast what it returns, x.astype("{first.dtype}"), or start with {then.dtype}'
         raise OperandError(
-            message(function, f"a step changes the dtype of {_place(path)}", *lines, hint=hint)
+            message(function, f"a step changes the dtype of {_name_entry(path)}", *lines, hint=hint)
         )
     if first.mat.varying != then.mat.varying:
-        raise OperandError(_varies(function, path, old, first.mat.varying, then.mat.varying))
+        raise OperandError(
+            _describe_varying(function, path, old, first.mat.varying, then.mat.varying)
+        )
     return new
 
 
-def _place(path: Any) -> str:
+def _name_entry(path: Any) -> str:
     return f"carry{jax.tree_util.keystr(path)}" if path else "the carry"
 
 
-def _varies(function: str, path: object, leaf: object, before: Set[str], after: Set[str]) -> str:
+def _describe_varying(
+    function: str, path: object, leaf: object, before: Set[str], after: Set[str]
+) -> str:
     """Describe that a step changes whether an array differs between the devices of a shard_map."""
     if after - before:
         becomes, cast = "differ between the", "let it vary from the start"
@@ -446,15 +453,15 @@ def _varies(function: str, path: object, leaf: object, before: Set[str], after: 
         becomes, cast = "the same on all", "cast what it returns"
     axes = tuple(sorted(after - before or before - after))
     listed = ", ".join(map(repr, axes))
-    problem = f"a step makes {_place(path)} {becomes} devices of mesh axis {listed}"
+    problem = f"a step makes {_name_entry(path)} {becomes} devices of mesh axis {listed}"
     facts: list[str] = []
     for when, over in (("before", before), ("after", after)):
         named = ", ".join(sorted(over)) or "no mesh axis"
-        facts.append(f"{when}: {_kind(leaf)}, varying over {named}")
-    return message(function, problem, *facts, hint=f"{cast}: axn.pcast(x, {_addresses_of(axes)})")
+        facts.append(f"{when}: {_describe_entry(leaf)}, varying over {named}")
+    return message(function, problem, *facts, hint=f"{cast}: axn.pcast(x, {_spell_axes(axes)})")
 
 
-def _addresses_of(mesh_axes: tuple[str, ...]) -> str:
+def _spell_axes(mesh_axes: tuple[str, ...]) -> str:
     """Write the axes that are mapped to mesh axes, or a mesh axis itself if none is mapped to only these."""
     entries = dict(context.current_mapping() or {})
     scope = current_scope()
@@ -478,7 +485,7 @@ def _holds_data(leaf: object) -> bool:
     return _is_data(payload_of(leaf)) and not is_hole(leaf)
 
 
-def _static(leaf: object) -> Any:
+def _comparable(leaf: object) -> Any:
     # `==` of named arrays would compare elements, which holes do not have.
     return (NamedArray, leaf.names, leaf.array) if isinstance(leaf, NamedArray) else leaf
 
@@ -486,7 +493,7 @@ def _static(leaf: object) -> Any:
 def _describe_change(
     function: str, what: str, old: object, new: object, hint: str | None = None
 ) -> str:
-    facts = f"before: {_kind(old)}", f"after: {_kind(new)}"
+    facts = f"before: {_describe_entry(old)}", f"after: {_describe_entry(new)}"
     return message(function, f"a step {what}", *facts, hint=hint)
 
 
@@ -498,7 +505,7 @@ def _start_hint(old: object, new: object) -> str | None:
     return f"start with a named array too, such as axn.zeros({axes})"
 
 
-def _kind(leaf: Any) -> str:
+def _describe_entry(leaf: Any) -> str:
     if isinstance(leaf, NamedArray):
         return f"a NamedArray with {describe(leaf.names, getattr(leaf.array, 'shape', None))}"
     if is_array(leaf):

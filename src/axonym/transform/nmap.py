@@ -77,14 +77,16 @@ def nmap(fn: Callable[..., Any], *, out_axis: AxisSelection | None = None) -> Ca
 
         def positional(*arrays: object) -> Parts:
             rest = iter(arrays)
-            filled = [next(rest) if _is_mapped(leaf) else _rest(leaf, names) for leaf in leaves]
+            filled = [
+                next(rest) if _is_mapped(leaf) else _fill_unmapped(leaf, names) for leaf in leaves
+            ]
             args, kwargs = jax.tree.unflatten(tree, filled)
             return take_arrays(fn(*args, **kwargs))
 
         # The first name becomes the outermost map, and so the first named dimension of the result.
         mapped: Callable[..., Parts] = positional
         for name in names:
-            dims = tuple(_dimension(leaf, name, names) for leaf in named)
+            dims = tuple(_find_dimension(leaf, name, names) for leaf in named)
             mapped = jax.vmap(mapped, in_axes=dims, out_axes=-1)
         # Under Explicit axes, `jax.vmap` wants one layout of an axis in all arguments.
         labels: list[list[str | None]] = []
@@ -105,7 +107,7 @@ def nmap(fn: Callable[..., Any], *, out_axis: AxisSelection | None = None) -> Ca
             raise
 
         def name_result(like: NamedArray, array: object) -> NamedArray:
-            result = _name(names, like, array)
+            result = _name_dimensions(names, like, array)
             return result if out_axis is None else _tag_result(result, out_axis, names)
 
         def name_plain(array: object) -> NamedArray:
@@ -120,7 +122,7 @@ def _is_mapped(leaf: object) -> TypeGuard[NamedArray]:
     return isinstance(leaf, NamedArray) and not is_hole(leaf)
 
 
-def _rest(leaf: object, names: tuple[str, ...]) -> object:
+def _fill_unmapped(leaf: object, names: tuple[str, ...]) -> object:
     """Return what the function sees of a leaf that is not mapped; a hole loses names as an array would."""
     if not isinstance(leaf, NamedArray):
         return leaf
@@ -139,7 +141,7 @@ def _tag_result(x: NamedArray, out_axis: AxisSelection, names: tuple[str, ...]) 
     return x.tag(*axes).rearrange((*names, ...))
 
 
-def _dimension(leaf: NamedArray, name: str, names: tuple[str, ...]) -> int | None:
+def _find_dimension(leaf: NamedArray, name: str, names: tuple[str, ...]) -> int | None:
     """Find the dimension to map; the maps over later names, which are outermost, have already removed theirs."""
     if name not in leaf.names:
         return None
@@ -148,7 +150,7 @@ def _dimension(leaf: NamedArray, name: str, names: tuple[str, ...]) -> int | Non
     return remaining.index(name) - len(remaining)
 
 
-def _name(names: tuple[str, ...], like: NamedArray, array: object) -> NamedArray:
+def _name_dimensions(names: tuple[str, ...], like: NamedArray, array: object) -> NamedArray:
     """Name an array that the function returned with names; those that were mapped over come after them."""
     both = (*like.names, *names)
     plans.distinct(both, "nmap: in what the function returned, ")

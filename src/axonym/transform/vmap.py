@@ -22,15 +22,7 @@ from ..layout.assignment import Entry
 from ..layout.layout import Layout
 from ..layout.records import note
 from ..layout.scope import hiding
-from .leaves import (
-    Arguments,
-    Parts,
-    Skeleton,
-    axis_placed,
-    dimension_placed,
-    spread,
-    take_arrays,
-)
+from .leaves import Arguments, Parts, Skeleton, axis_placed, make_mover, spread, take_arrays
 
 __all__ = ["vmap"]
 
@@ -82,7 +74,7 @@ def vmap(
     mapped: Callable[..., Any] = fn
     place = out_axis
     for pair in reversed(selection(axis, "vmap")):
-        mapped = _vmap(mapped, pair, default, tuple(args), dict(kwargs or {}), place)
+        mapped = _map_over(mapped, pair, default, tuple(args), dict(kwargs or {}), place)
         if isinstance(out_axis, int) and out_axis < 0:
             place -= 1  # in front of the one behind it
     return mapped
@@ -91,7 +83,7 @@ def vmap(
 Mapped = Callable[..., Parts]
 
 
-def _vmap(
+def _map_over(
     fn: Callable[..., Any],
     axis: tuple[str, int | None],
     default: object,
@@ -100,7 +92,7 @@ def _vmap(
     out_axis: int,
 ) -> Callable[..., Any]:
     name = axis[0]
-    parameters = _parameters(fn, args, kwargs)
+    parameters = _list_parameters(fn, args, kwargs)
 
     def inner(arguments: Skeleton, *arrays: object) -> Parts:
         called, named = arguments.fill(arrays)
@@ -138,7 +130,7 @@ def _vmap(
         outputs, skeleton = _call_batched(make_batched, name, arguments)
         arrays = list(map(empty_arrays.unsplit_empty, outputs))
         placed = axis_placed("vmap", Axis(name, arguments.size), out_axis)
-        moved = dimension_placed("vmap", name, out_axis)
+        moved = make_mover("vmap", name, out_axis)
         return skeleton.fill(arrays, name=placed, plain=moved)
 
     return call_mapped
@@ -189,7 +181,7 @@ def _constrain_labels(
     return split
 
 
-def _parameters(
+def _list_parameters(
     fn: Callable[..., Any], args: tuple[object, ...], kwargs: dict[str, object]
 ) -> list[str]:
     """Return the names of positional parameters, and check that those in `args` and `kwargs` exist."""
