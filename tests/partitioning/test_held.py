@@ -16,8 +16,6 @@ def test_arrays_with_and_without_names_and_other_leaves() -> None:
     assert [held.holds_array(leaf) for leaf in (NAMED, plain, jnp.ones(2), "text", None, 3)] == [True] * 3 + [False] * 3
     assert held.array_of(NAMED) is NAMED.array
     assert held.array_of(plain) is plain
-    assert held.names_held_by(NAMED) == ("batch",)
-    assert held.names_held_by(plain) == ()
 
 
 def test_arrays_are_put_back_where_they_were() -> None:

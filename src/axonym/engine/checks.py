@@ -42,6 +42,7 @@ def title(fn: Function | str) -> str:
         return fn
     if isinstance(fn, partial):
         return title(fn.func)
+    # A private function, such as `_sort`, does the work of the public one.
     return fn.__name__.lstrip("_")
 
 
@@ -241,6 +242,7 @@ def plain(function: str, operand: Payload) -> Any:
     problem = f"cannot combine a NamedArray and {type_text(operand)}"
     hint = "operands are NamedArrays, scalars or 0-d arrays"
     if holds_named(operand):
+        # A layer with a state returns a pair: its first part is meant.
         problem = f"cannot combine a NamedArray and a {type(operand).__name__} of {len(operand)}"
         hint = APART
     elif isinstance(operand, list | tuple):
@@ -280,6 +282,7 @@ def unnamed(function: str, x: Payload, *wanted: str) -> OperandError:
 def _example_names(shape: tuple[int, ...] | None, wanted: Sequence[str]) -> str:
     """Write names for an array: those that are wanted, after usual ones for the other dimensions."""
     usual = ("batch", "pos", "heads" if wanted else "embed")
+    # The example has as many names as the array has dimensions, so that it can be pasted.
     free = 2 if shape is None else len(shape) - len(wanted)
     names = (*usual[: max(free, 0)], *(f"axis{i}" for i in range(len(usual), free)), *wanted)
     # Most arrays of two dimensions have no positions.

@@ -132,6 +132,7 @@ def lined_up(array: jax.Array, names: plans.Labels, target: plans.Labels) -> jax
     Missing axes become dimensions of size 1, never full copies, which autodiff would save.
     """
     plan = plans.align(names, target)
+    # A scalar broadcasts as it is.
     if plan is None or not jnp.ndim(array):
         return array
     anonymous = array.ndim - len(names)
@@ -167,6 +168,7 @@ def align_layouts(
     operands: Sequence[Names], arrays: Sequence[jax.Array], target: Names
 ) -> Sequence[jax.Array]:
     """On a mesh with Explicit axes, reshard operands with conflicting shardings to a common one, by name."""
+    # The operand with all axes keeps its layout: it is mostly the largest one.
     moved, _ = explicit.agree(target, operands, arrays, first=operands.index(target))
     return moved
 

@@ -299,6 +299,7 @@ class _Index:
         sizes = checks.one_size(self.function, operands, shapes)
         self._match(plans.union_of(operands[1:]), batch)
 
+        # All index arrays are known now, and so is the order of their axes.
         union = plans.union_of(vector.axes for vector in self.vectors)
         for name, positions, axes in self.vectors:
             self._set_dim(name, kernels.lined_up(positions, axes, _cut_before(union, axes)))

@@ -180,6 +180,7 @@ def _choose_layouts(
         by_default = own[0]
         fresh: list[assignment.Entry] = []
         for name, size in zip(group.names, group.sizes, strict=True):
+            # `claim` takes the mesh axes out of `free`, so that no later dimension gets them.
             fresh.append(explicit.claim(mapping.get(name, by_default), size, free))
             by_default = ()
         mesh = explicit.mesh_of_type(array)

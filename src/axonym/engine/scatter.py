@@ -166,6 +166,7 @@ def writing(plan: Write) -> kernels.Kernel:
 
     def body(array: Payload, update: Payload, *arguments: Any) -> Any:
         shape_of(plan.function, array, plan.names)
+        # Dtypes are checked while JAX traces, which it does for each of them.
         check_dtype(plan.function, plan.operation, array, update)
         # Ints stay static within `auto.local`, which would make arrays of its operands.
         traced = [i for i, argument in enumerate(arguments) if not isinstance(argument, int)]
@@ -211,6 +212,7 @@ def _write_box(
         return array
     # An axis that an int selects is one element of the block, and the update lacks it.
     if dropped and jnp.ndim(update):
+        # Dimensions are counted from the end, since an update may lack the leading ones.
         update = lax.expand_dims(update, plans.shifted(dropped, -array.ndim))
     update = jnp.asarray(update)
     if update.dtype != array.dtype:

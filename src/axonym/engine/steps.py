@@ -182,6 +182,7 @@ def selectors_of(function: str, x: Core, item: Item) -> Mapping[AxisSelector, An
             hint = "leave None out: operands are lined up by name, without axes of size 1"
         problem = f"an index is a dict, or pairs of an axis and a selector, not ({shown})"
         raise OperandError(message(function, problem, f"array has: {facts(x)}", hint=hint))
+    # An axis that is listed twice would vanish in the dict.
     selection(axes, function)
     return dict(zip(axes, pairs[1::2], strict=True))
 

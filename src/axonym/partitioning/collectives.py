@@ -218,6 +218,7 @@ def psum_scatter(
             require_whole("psum_scatter", array, names, name, dim, axes)
         if is_refused_by_collectives(array, dim):
             return array
+        # JAX takes the blocks along a dimension itself, without a new one (`tiled`).
         scatter = functools.partial(
             lax.psum_scatter,
             axis_name=assignment.one_or_all(axes),

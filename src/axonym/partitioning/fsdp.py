@@ -148,6 +148,7 @@ def fsdp_mapping(
             raise ShardingError(message("fsdp_mapping", problem, line, hint=hint))
     shards = partition.count_shards(mesh, wanted)
     kept = assignment.Mappings(mapping or {}).parameters
+    # Names that the given mapping splits over these mesh axes count as chosen.
     used = {name for name, entry in kept.entries if set(entry) & set(wanted)}
     leaves = jax.tree.leaves_with_path(tree, is_leaf=is_named_array)
     sizes: list[dict[str, int]] = []

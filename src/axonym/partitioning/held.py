@@ -12,7 +12,6 @@ from jax.sharding import PartitionSpec
 from ..array import NamedArray
 from ..layout import explicit
 from ..layout.layout import Layout
-from ..names.plans import Names
 
 
 def holds_array(leaf: object) -> bool:
@@ -36,11 +35,6 @@ def fill(leaves: Sequence[object], arrays: Iterable[object]) -> list[Any]:
 def array_of(leaf: object) -> Any:
     """Return the array that a leaf is or holds."""
     return leaf.array if isinstance(leaf, NamedArray) else leaf
-
-
-def names_held_by(leaf: object) -> Names:
-    """Return the names of an array; a plain one has the empty tuple."""
-    return leaf.names if isinstance(leaf, NamedArray) else ()
 
 
 def replace_array(leaf: object, array: object) -> Any:

@@ -459,6 +459,7 @@ class NamedJit(Generic[P, R]):
 
     @property
     def _name(self) -> str:
+        # A `functools.partial` has no name.
         name: str = getattr(self._fn, "__name__", "named_jit")
         return name
 

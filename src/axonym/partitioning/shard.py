@@ -72,6 +72,7 @@ class _MeshBlock(AbstractContextManager[Any]):
 
     def __init__(self, mesh: MeshLike) -> None:
         self._mesh = mesh
+        # JAX has a function for each kind of mesh.
         self._inner: AbstractContextManager[Any]
         if isinstance(mesh, Mesh):
             self._inner = jax.set_mesh(mesh)
@@ -162,6 +163,7 @@ def auto_sharded(x: T, mesh: MeshLike | None = None) -> T:
         P('data',)
     """
     mapping, mesh = context.current_mapping(), context.context_mesh(mesh)
+    # Layers call this in every program, also in those without a mesh.
     if mapping is None or mesh is None:
         return x
     return shard_tree(x, mapping, mesh, gradients=context.stored_mapping)

@@ -20,6 +20,7 @@ from ..array import NamedArray, is_named_array
 from ..base.kinds import type_text
 from ..current.features import Feature, using
 from ..engine.core import shape_of
+from ..engine.operands import own_names
 from ..errors import OperandError, ShardingError, describe, message, suggestion
 from ..layout import assignment, context, explicit, modes, partition, tracing
 from ..layout.assignment import Entry, Mappings, MeshLike, ResourceMapping
@@ -30,7 +31,7 @@ from ..layout.scope import SCOPE, Scope
 from . import captured
 from .addresses import spell
 from .arguments import as_module, check_mesh
-from .held import array_of, fill, holds_array, names_held_by, spec_of, without_data
+from .held import array_of, fill, holds_array, spec_of, without_data
 from .jit import NamedJit, Roles
 from .keys import check_keys
 from .trees import collect_names, find_static_axes, no_mapping, no_mesh
@@ -191,6 +192,7 @@ class ShardMap(Generic[P, R]):
         functools.update_wrapper(self, f, updated=())
         self._f = f
         self._options = options
+        # Outside of jit, one program runs, not one for each operation.
         self._compiled = NamedJit(self._run, Roles(function="shard_map"), None, None, {})
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -537,7 +539,7 @@ class _Blocks:
         self, path: str, leaf: object, array: jax.Array, spec: PartitionSpec, mappings: Mappings
     ) -> None:
         """Raise ShardingError for a result that cannot have its layout."""
-        names, entries = names_held_by(leaf), Layout.from_spec(spec)
+        names, entries = own_names(leaf), Layout.from_spec(spec)
         where = f"the result at {path}" if path else "the result"
         facts = (
             f"it has: {describe(names, array.shape)}",

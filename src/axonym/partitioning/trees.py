@@ -220,6 +220,7 @@ def _shard_array(
 ) -> Any:
     if tracing.transforming():
         return constraints.constrain(array, names, mapping, mesh, function)
+    # A surrounding function checks at its end which keys of the mapping some array has.
     note(mapping, names)
     spec = partition.find_layout(names, tuple(array.shape), mapping, mesh, function).spec
     # An abstract mesh names no devices: JAX then takes those of the current mesh.

@@ -134,6 +134,7 @@ def _value_and_grad(
         if scope is not None and scope.rows:
             taken = [args[number] for number in _list_numbers(argnums)]
             require_own_rows(function, [value], taken, scope.axes_of_rows)
+        # JAX differentiates the plain scalar; the value itself goes through as auxiliary data.
         return value, returned
 
     both = jax.value_and_grad(
@@ -302,6 +303,7 @@ def _jacobian(
     **options: object,
 ) -> Function:
     """Transform a function of plain arrays, and name the result; JAX would nest named arrays."""
+    # Like JAX, a sequence of one argument gives a tuple of one Jacobian.
     numbers, is_one = _list_numbers(argnums), isinstance(argnums, int | Integral)
     renames = dict(rename or {})
 
@@ -393,6 +395,7 @@ def _take_array(function: str, leaf: object) -> Any:
 
 def _check_renames(function: str, renames: Renames, inputs: Sequence[object]) -> None:
     known = dict.fromkeys(name for leaf in inputs for name in _find_names(leaf) or ())
+    # A name that no argument has is misspelled, and would rename nothing.
     for name in renames:
         if name not in known:
             problem = f"rename has axis {name!r}, which no argument has"
