@@ -110,6 +110,7 @@ def _scan_in_parts(
         return [after(before[0], own[0])]
 
     def scan_by_parts(array: jax.Array) -> jax.Array:
+        # Parts are combined in the direction in which each of them was scanned.
         reverse = keywords.get("reverse", False)
         return in_parts(scan, join, [array], at, parts, reverse=reverse)[0]
 

@@ -96,11 +96,11 @@ def batched(
         OperandError: if no operand has names, or one has the wrong type.
     """
     like, named, arrays = pointwise.separate_operands(fn, operands)
-    # The class is looked at here: a call of `hashable` for each operand would be felt.
-    chosen: list[AxisSelection] = [
-        axes if axes.__class__ in (str, tuple) else hashable(axes, checks.title(fn))
-        for axes in core
-    ]
+    # A loop without calls in the usual case, since every eager operation of this kind pays for it.
+    chosen: list[AxisSelection] = []
+    for axes in core:
+        is_hashable = axes.__class__ in (str, tuple)
+        chosen.append(axes if is_hashable else hashable(axes, checks.title(fn)))
     several = bool(out) and isinstance(out[0], tuple)
     mode = Mode(several, each, outer, in_place, whole)
     settings = kernels.static(fn, options)

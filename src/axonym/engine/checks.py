@@ -106,6 +106,7 @@ def one_size(
     function: str, operands: Sequence[Names], shapes: Sequence[tuple[int, ...]]
 ) -> dict[str, int]:
     """Do `check_sizes` for shapes."""
+    # Operands may have their axes in any order.
     sizes: dict[str, int] = {}
     for names, shape in zip(operands, shapes, strict=True):
         for name, size in sizes_of(names, shape).items():

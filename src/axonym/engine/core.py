@@ -1,7 +1,7 @@
-"""Storage: an array and the names of its dimensions, registered as a pytree node.
+"""Internal. Storage: an array and the names of its dimensions, registered as a pytree node.
 
-`Core` is all that operations need to know of a named array. They are written against it, and listed as methods of
-`NamedArray`, without an import cycle.
+Operations are written against `Core`, and `NamedArray` lists them as methods, without an import cycle. This module has
+no operations. `axonym.engine` lists its functions for libraries that are written on Axonym.
 """
 
 import inspect
@@ -37,6 +37,7 @@ class Order(tuple[str, ...]):
     __slots__ = ()
 
     def __repr__(self) -> str:
+        # Only JAX's own messages need the advice, so the caller decides.
         plain, frame = super().__repr__(), inspect.currentframe()
         asking = frame.f_back if frame is not None else None
         module = "" if asking is None else asking.f_globals.get("__name__", "")
@@ -108,8 +109,20 @@ def register(cls: type[C]) -> type[C]:
 
 
 def wrap(like: Core, array: Payload, names: Names) -> "NamedArray":
-    """Name the result of an operation on `like`, unchecked."""
+    """Name the result of an operation on `like`, unchecked.
+
+    Args:
+        like: the operand, whose class the result has.
+        array: the array of the result.
+        names: the names of its last dimensions.
+
+    Examples:
+        >>> from axonym.engine import wrap
+        >>> wrap(axn.ones({"x": 2}), jnp.zeros(3), ("y",)).shape
+        {'y': 3}
+    """
     cls = type(like)
+    # Without `__init__`, whose checks cost as much as a small operation.
     made = object.__new__(cls)
     if names.__class__ is tuple:  # another subclass, as Haliax's sized names, stays as it is
         names = Order(names)
@@ -130,10 +143,21 @@ def renamed_hole(hole: Core, names: Names, new: Axis | None = None) -> "NamedArr
 def shape_of(function: str, array: Payload, names: Names) -> tuple[int, ...]:
     """Return the shape of a payload that is about to be used.
 
+    Args:
+        function: the name of the operation, for errors.
+        array: the payload.
+        names: the names of its last dimensions.
+
     Raises:
         LostAxisError: if it has fewer dimensions than names.
         OperandError: if it is not an array.
+
+    Examples:
+        >>> from axonym.engine import shape_of
+        >>> shape_of("my_function", jnp.ones((2, 3)), ("embed",))
+        (2, 3)
     """
+    # A named array inside of another one has a shape too, of names.
     shape = getattr(array, "shape", None)
     if isinstance(array, Core):
         raise _nested(function, array, names)
@@ -169,10 +193,14 @@ def lost(function: str, names: Names, shape: tuple[int, ...]) -> LostAxisError:
 
 
 def payload_of(leaf: Payload) -> Payload:
-    """Return what a named array holds, and any other leaf as it is."""
-    if isinstance(leaf, Core):
-        return leaf.array
-    return leaf
+    """Return the array of a named array, and any other leaf as it is.
+
+    Examples:
+        >>> from axonym.engine import payload_of
+        >>> payload_of(axn.ones({"x": 2})), payload_of(3)
+        (Array([1., 1.], dtype=float32), 3)
+    """
+    return leaf.array if isinstance(leaf, Core) else leaf
 
 
 def sizes_of(names: Names, shape: Sequence[int]) -> dict[str, int]:
@@ -188,6 +216,12 @@ def axes_of(function: str, x: Core) -> tuple[Axis, ...]:
 
 
 def facts(x: Core) -> str:
-    """Describe the axes of an array, for an error."""
+    """Describe the axes of an array, for an error.
+
+    Examples:
+        >>> from axonym.engine import facts
+        >>> facts(axn.ones({"batch": 2, "embed": 3}))
+        'batch=2, embed=3'
+    """
     (array,), names = x.node
     return describe(names, None if isinstance(array, Core) else getattr(array, "shape", None))

@@ -74,10 +74,12 @@ def static(fn: Function | str, options: dict[str, Any]) -> Options:
     """
     if not options:  # as usual
         return ()
-    found: Options = tuple(
-        (name, value, repr(value) if value.__class__ in _FLOATS else value.__class__)
-        for name, value in options.items()
-    )
+    # A loop: in Python 3.11, a comprehension is a call, which an eager operation would feel.
+    key: list[tuple[str, Any, Hashable]] = []
+    for name, value in options.items():
+        kind = value.__class__
+        key.append((name, value, repr(value) if kind in _FLOATS else kind))
+    found = tuple(key)
     try:
         # A value without a hash would fail in the cache, far from its name.
         hash(found)

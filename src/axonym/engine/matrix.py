@@ -105,6 +105,7 @@ def over(
     rows, columns = names_in(first), names_in(second)
     new = None if new_axis is None else selector(new_axis, function)
     new_names: Names = () if new is None else new[:1]
+    # One letter for each axis of a result; a function with several results has a pattern for each.
     patterns = in_tuple(out)
     extra: Names = ()
     if "E" in "".join(patterns):

@@ -220,6 +220,7 @@ def separate_operands(
     named: list[Names | None] = []
     arrays: list[Payload] = []
     for x in operands:
+        # The class of a number is one look-up; the check of other plain operands takes longer.
         if x.__class__ in NUMBERS:
             named.append(None)
             arrays.append(x)
@@ -238,7 +239,26 @@ def separate_operands(
 
 
 def nary(fn: Function, *operands: Payload, **options: object) -> "NamedArray":
-    """Apply a function of any number of operands, at least one of them named, to elements by name."""
+    """Apply a function of any number of operands, at least one of them named, to elements by name.
+
+    Args:
+        fn: a function of arrays that broadcasts by position, such as one of `jax.numpy`.
+        operands: named arrays, scalars, and 0-d arrays.
+        options: keyword arguments of `fn`, static and hashable.
+
+    Returns:
+        An array with the axes of the operand that has all others.
+
+    Raises:
+        AxisSizeError: if a name has two sizes.
+        BroadcastError: if no operand has the axes of all others.
+        OperandError: if no operand is a NamedArray, or one has the wrong type.
+
+    Examples:
+        >>> from axonym.engine import nary
+        >>> nary(jnp.hypot, axn.named([3.0, 5.0], "x"), axn.named([4.0, 12.0], "x")).tolist()
+        [5.0, 13.0]
+    """
     like, named, arrays = separate_operands(fn, operands)
     kernel = planned(fn, operands, _make_elementwise, fn, named, static(fn, options))
     return wrap(like, run(kernel.call, *arrays), kernel.names)

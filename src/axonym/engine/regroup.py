@@ -265,6 +265,7 @@ def _compute_sizes(
     text: str, plan: Regrouping, names: Names, shape: tuple[int, ...]
 ) -> tuple[list[tuple[int, ...]], list[int]]:
     """Return the sizes of the pieces of each axis, and of the axes of the result."""
+    # Sizes are known only now: a plan is made from names.
     split: list[tuple[int, ...]] = []
     for (name, size), source in zip(sizes_of(names, shape).items(), plan.sources, strict=True):
         sizes = _size_pieces(size, source.pieces)
@@ -475,6 +476,7 @@ def _make_targets(
         if term.name is None:
             hint = f"write (name: {term.inside(text)})"
             raise flaw(PatternError, "a merged axis needs a name", text, term.span, hint)
+        # Dots inside of parentheses merge all remaining axes.
         pieces = tuple(itertools.chain.from_iterable(map(pieces_of, term.parts)))
         if not pieces:
             problem = "no axes to merge: ... matches none"
@@ -496,6 +498,7 @@ def _find_piece(expression: Expression, left: Left, table: Mapping[str, Bound], 
     own = {flat[piece]: piece for piece in left.rest}
     if axis in own:
         return own[axis]
+    # The name is that of an axis, which a word of the left side has bound or which is split.
     if axis in left.names:
         keys = [repr(key) for key, piece in left.where.items() if flat[piece] == axis]
         problem = f"axis {axis!r} is {(*keys, 'split')[0]} on the left"

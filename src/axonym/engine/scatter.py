@@ -148,13 +148,13 @@ def make_slices_static(
     """Unless an index is a box, make the starts of its slices static, as a positional index requires."""
     if is_box(steps):
         return steps, arguments
-    pairs = [
-        (Strided(step.name, argument, argument + step.length, 1), 0)
-        if isinstance(step, Slice)
-        else (step, argument)
-        for step, argument in zip(steps, arguments, strict=True)
-    ]
-    return tuple(step for step, _ in pairs), [argument for _, argument in pairs]
+    # A loop: in Python 3.11, a comprehension is a call, which an eager write would feel.
+    static, rest = list(steps), list(arguments)
+    for i, (step, argument) in enumerate(zip(steps, arguments, strict=True)):
+        if isinstance(step, Slice):
+            static[i] = Strided(step.name, argument, argument + step.length, 1)
+            rest[i] = 0
+    return tuple(static), rest
 
 
 @up_to_renaming("plan")
@@ -315,6 +315,7 @@ def _scatter_batches(
         operand_batching_dims=tuple(map(own.index, plan.batch)),
         scatter_indices_batching_dims=tuple(map(position.union.index, plan.batch)),
     )
+    # `lax.scatter` wants one array of indices, with the coordinates last.
     extents = plans.values_at(sizes, position.union)
     places: list[jax.Array] = []
     for i in at:
@@ -353,6 +354,7 @@ def _fit_update(
             problem = f"the update is a plain array of shape {jnp.shape(update)}"
             raise OperandError(message(function, problem, part, hint=checks.NAME_IT))
         return update
+    # All errors below show both sides, so that users see which one to change.
     shape = shape_of(function, update, own)
     lines = (f"update has: {describe(own, shape)}", part)
     for name, size in zip(own, shape[len(shape) - len(own) :], strict=True):

@@ -445,6 +445,7 @@ def _require_last(function: str, array: jax.Array, names: Names, name: str, axes
     entries = readings(name, names)
     # Mesh axes are gathered from the last one on: a block may still be split over the first ones of its entry.
     starts = (entry[:count] for entry in entries for count in range(1, len(entry) + 1))
+    # Sizes show over which mesh axes the block is still split.
     left = [
         start for start in starts if {*axes} <= {*start} and _is_block(array, names, name, start)
     ]
@@ -452,6 +453,7 @@ def _require_last(function: str, array: jax.Array, names: Names, name: str, axes
     if not left or is_last or _is_block(array, names, name, axes):
         return
     whole = left[0]
+    # The last mesh axis that the call leaves out has to go first.
     first = partition.without(whole, axes)[-1]
     early = partition.only(axes, whole[: whole.index(first)])
     together = f'by "{name}"' if whole in entries else f"with over={spell(whole)}"

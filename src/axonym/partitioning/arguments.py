@@ -305,6 +305,7 @@ def donations(
     if donate_kwargs is not None and not isinstance(donate_kwargs, bool):
         keyed = dict(donate_kwargs)
     names = _names_by_place(fn)
+    # Both settings are joined by name, since a call may pass a parameter either way.
     by_name = {**dict(zip(names, listed, strict=False)), **keyed}
 
     leaves: list[bool] = []
@@ -313,6 +314,7 @@ def donations(
         gift: Any = False
         if isinstance(donate_args, bool):
             gift = donate_args
+        # A bool holds for all; otherwise the position decides, and then the name.
         elif place < len(listed):
             gift = listed[place]
         elif place < len(names):

@@ -66,6 +66,7 @@ def _list_references(fn: FunctionType) -> list[tuple[str, Any]]:
     for code in codes:  # it grows
         steps = dis.get_instructions(code)
         names.update(step.argval for step in steps if step.opname == "LOAD_GLOBAL")
+        # Functions inside are constants of the code, and close over the same variables.
         codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     found: list[tuple[str, Any]] = []
     for name in names & fn.__globals__.keys():

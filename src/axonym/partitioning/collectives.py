@@ -329,6 +329,7 @@ def ppermute(
         axes = mesh_axes_of("ppermute", asked, names, array, meaning=meaning)
         if not axes:
             return array
+        # Arrays of a tree may be split over different mesh axes, so that each is checked.
         pairs = pairs_of(shift, count_of(axes), axes)
         # JAX numbers the devices in the order of the mesh, whatever the order of the axes.
         ordered = tuple(mesh_axis for mesh_axis in manual_axes() if mesh_axis in axes)
@@ -413,6 +414,7 @@ def ragged_all_to_all(
     # JAX sends rows, the first dimension.
     order = (name, *(n for n in operand.names if n != name))
     sent = lax.ragged_all_to_all(
+        # Rows need the same order of axes on both sides.
         operand.rearrange(order).array,
         output.rearrange(order).array,
         input_offsets,

@@ -482,10 +482,11 @@ class NamedJit(Generic[P, R]):
                 known.add(kind)
             else:
                 others.add(kind)
-        if ahead:
-            known = {*known, jax.ShapeDtypeStruct}
-        places = enumerate(leaves, start=offset)
-        return tuple((at, _kind(leaf), leaf) for at, leaf in places if type(leaf) not in known)
+        statics: list[tuple[int, object, object]] = []
+        for place, leaf in enumerate(leaves, start=offset):
+            if type(leaf) not in known and not (ahead and type(leaf) is jax.ShapeDtypeStruct):
+                statics.append((place, _kind(leaf), leaf))
+        return tuple(statics)
 
     def _compile(
         self,
@@ -501,6 +502,7 @@ class NamedJit(Generic[P, R]):
         dynamic = [i for i in range(count) if i not in fixed]
 
         def run(*arrays: Any) -> Any:
+            # Static leaves are constants of this program: another value has another key.
             filled = dict(fixed)
             filled.update(zip(dynamic, arrays, strict=True))
             rest = iter([filled[i] for i in range(count)])
@@ -659,6 +661,7 @@ class _AheadOfTime(NamedJit[P, R]):
         for name in {**self._known, **given}:
             now, then = given.get(name, "not there"), self._known.get(name, "not there")
             if now != then:
+                # The first difference explains the error; more would hide it.
                 problem = f"{name} is {now}; when the function was compiled, it was {then}"
                 break
         hint = "call the function itself, which compiles for each structure and all static data"

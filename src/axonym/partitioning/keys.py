@@ -78,6 +78,7 @@ def check_keys_of_data(
     """
     check_mesh_axes(function, mapping, mesh)
     known = with_bases(names)
+    # A mapping without any axis of the data is that of something else.
     is_for_others = bool(names) and not whole and not known & mapping.keys()
     for key in mapping:
         hint = suggestion(key, known - mapping.keys())

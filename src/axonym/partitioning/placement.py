@@ -228,6 +228,7 @@ def from_callback(
         block = fn(dict(zip(names, index, strict=True)))
         if copy:
             block = copied(np.asarray(block))
+        # An error of JAX would not name the axes.
         wanted = tuple(part.stop - part.start for part in index)
         if np.shape(block) != wanted:
             problem = f"asked for the block {describe(names, wanted)}, "

@@ -135,6 +135,7 @@ def shard_map(
         raise OperandError(
             message("shard_map", problem, hint="as a decorator: @axn.shard_map(mapping={...})")
         )
+    # A string would be a collection of its letters.
     manual = manual_axes
     if isinstance(manual, str):
         manual = (manual,)
@@ -461,6 +462,7 @@ class _Blocks:
         used = list(itertools.chain.from_iterable(entries))
         known = self.mesh.axis_names
         problem = hint = None
+        # All flaws of a spec share one error, which shows the array and the mesh.
         for axis in used:
             if axis not in known:
                 problem, hint = f"{axis!r} is not an axis of the mesh", suggestion(axis, known)
@@ -546,6 +548,7 @@ class _Blocks:
             f"mapping of the results: {mappings.of(names)}",
             f"mesh: {partition.describe_mesh(self.mesh)}",
         )
+        # JAX itself tracks what varies; sizes show the other flaws.
         promised = set(itertools.chain.from_iterable(entries))
         varying = jax.typeof(array).mat.varying
         for axis in self.manual:

@@ -119,6 +119,7 @@ def choose_mapping(
     """
     own = mapping.of(names, path) if isinstance(mapping, Mappings) else mapping
     here = zip(names, shape[len(shape) - len(names) :], strict=True)
+    # An axis of one element everywhere may be data, such as a batch of one.
     single = [name for name, size in here if size == 1 and name in several]
     if not single:
         return own

@@ -153,6 +153,7 @@ def _check_element(element: object, result: object) -> list[jax.Array]:
         raise OperandError(
             message(_FUNCTION, "the function changes the structure of an element", *lines)
         )
+    # `f` may return axes in another order; `lax` compares shapes by position.
     arrays: list[jax.Array] = []
     for old, new in zip(olds, news, strict=True):
         if is_hole(old):  # a place that a filter has emptied: nothing to scan

@@ -313,6 +313,7 @@ def names_within(fn: Callable[..., Any], *args: object) -> set[str]:
 
 
 def _collect_names(jaxpr: Any) -> set[str]:
+    # Programs contain programs: those of loops, conditions, and jitted functions.
     found: set[str] = set()
     for equation in jaxpr.eqns:
         if equation.primitive.name == "name":

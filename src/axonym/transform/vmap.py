@@ -126,9 +126,11 @@ def _map_over(
             at = default if dims is None else dims[i]
             return cast("int | None", at(leaf) if callable(at) else at)
 
+        # Arguments are taken apart at each call, and the mapped function is found again by their dimensions.
         arguments = Arguments("vmap", axis, (positional, keyword), dimension)
         outputs, skeleton = _call_batched(make_batched, name, arguments)
         arrays = list(map(empty_arrays.unsplit_empty, outputs))
+        # JAX puts the new dimension first; names say where it goes.
         placed = axis_placed("vmap", Axis(name, arguments.size), out_axis)
         moved = make_mover("vmap", name, out_axis)
         return skeleton.fill(arrays, name=placed, plain=moved)
