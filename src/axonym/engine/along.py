@@ -82,7 +82,7 @@ def _make_along(
         array = lined_up(array, names, (*rest, *chosen))
         kept = array.ndim - len(chosen)
 
-        # One function, so that `moved` runs the reshape as well: on Explicit axes, JAX does not merge split dimensions.
+        # One function, so that `moved` runs the reshape too: JAX merges no dimensions that are split.
         def apply_flat(array: jax.Array) -> jax.Array:
             flat = lax.reshape(array, (*array.shape[:kept], math.prod(array.shape[kept:])))
             found: jax.Array = fn(flat, axis=-1, **keywords)

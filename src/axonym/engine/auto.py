@@ -1,7 +1,7 @@
 """Internal. Functions that JAX cannot type: on Explicit axes they are computed as on Auto ones.
 
-`whole` gathers a dimension first. `local` lets the compiler decide, and names the type of the result. `moved` is
-`local` with the type of the operand, as far as sizes divide; `all_moved` does so for several results.
+`whole` gathers a dimension first. `local` lets the compiler decide, and names the type of the result. `moved`
+is `local` with the type of the operand, as far as sizes divide; `all_moved` does so for several results.
 """
 
 import functools

@@ -141,7 +141,7 @@ def _find_side_axes(function: str, a: object, b: object, rows: Names, columns: N
     return plans.without(own, (*known, *rows))
 
 
-# Cached, so that the same function of arrays comes back, and with it the kernel that `batched` has kept for it.
+# Cached, so that the same function of arrays comes back, and with it the kernel that `batched` has kept.
 @lru_cache(plans.CACHE)
 def _adapt(
     fn: Function,

@@ -26,15 +26,7 @@ from .checks import (
     with_operands,
 )
 from .core import Core, shape_of, wrap
-from .kernels import (
-    Kernel,
-    Options,
-    align_layouts,
-    keywords_of,
-    lined_up,
-    run,
-    static,
-)
+from .kernels import Kernel, Options, align_layouts, keywords_of, lined_up, run, static
 from .nonempty import check_nonempty
 from .renaming import up_to_renaming
 

@@ -465,7 +465,8 @@ def require_whole(
 ) -> None:
     """Raise for a scatter of what is a block already."""
     if _is_block(array, names, name, axes) and not _is_block(array, names, name, ()):
-        problem = f"axis {name!r} is already split: it has size {array.shape[dim] * count_of(axes)} in the arguments"
+        size = array.shape[dim] * count_of(axes)
+        problem = f"axis {name!r} is already split: it has size {size} in the arguments"
         hint = f'for the sum of blocks, axn.psum(x, "{axes[-1]}"); to split them again, over="{axes[-1]}"'
         raise ShardingError(message(function, problem, describe_array(names, array), hint=hint))
 

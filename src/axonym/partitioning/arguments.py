@@ -68,6 +68,35 @@ def check_options(
             raise OperandError(message(function, problem, facts, hint=suggestion(option, known)))
 
 
+def check_bools(**donated: object) -> None:
+    """Raise for what may be numbers or names of arguments, as in `jax.jit`."""
+    for option, given in donated.items():
+        for leaf in jax.tree.leaves(given):
+            if not isinstance(leaf, bool):
+                problem = f"{option} must have a bool for each argument, not {leaf!r}"
+                by_name = option == "donate_kwargs"
+                hint = 'write {"state": True}' if by_name else "write (True,) for the first one"
+                raise OperandError(message("named_jit", problem, hint=hint))
+
+
+def check_keywords(fn: Callable[..., Any], donate_kwargs: object) -> None:
+    """Raise for names that no call can pass by keyword; calls may leave keywords out."""
+    if not isinstance(donate_kwargs, Mapping):
+        return
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):  # written in C
+        return
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    known = [parameter.name for parameter in parameters if parameter.kind in by_name]
+    unknown = [key for key in donate_kwargs if key not in known]
+    kinds = {parameter.kind for parameter in parameters}
+    if unknown and inspect.Parameter.VAR_KEYWORD not in kinds:
+        problem = f"donate_kwargs has {unknown[0]!r}, which is not a keyword of the function"
+        facts, hint = f"keywords: {', '.join(known) or 'none'}", suggestion(unknown[0], known)
+        raise ArgumentError(message("named_jit", problem, facts, hint=hint))
+
+
 def is_traced(kind: type) -> bool:
     """Return whether values of a type are traced, not static."""
     return issubclass(

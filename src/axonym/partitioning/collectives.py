@@ -384,30 +384,21 @@ def ragged_all_to_all(
     for side in (operand, output):
         require_axis("ragged_all_to_all", name, side.names, side.array)
     if set(operand.names) != set(output.names):
-        facts = (
-            f"operand has: {describe(operand.names, None)}",
-            f"output has: {describe(output.names, None)}",
-        )
-        raise BroadcastError(
-            message("ragged_all_to_all", "the two arrays have different axes", *facts)
-        )
+        problem = "the two arrays have different axes"
+        facts = [f"operand has: {describe(operand.names, None)}"]
+        facts += [f"output has: {describe(output.names, None)}"]
+        raise BroadcastError(message("ragged_all_to_all", problem, *facts))
     meaning: Meaning = "mesh"
     if over is None:
         over, meaning = axis, "arrays"
     axes = mesh_axes_of("ragged_all_to_all", over, operand.names, operand.array, meaning=meaning)
     if not axes:
         hint = "name the mesh axis to send rows over with over="
-        raise ShardingError(
-            message(
-                "ragged_all_to_all", f"axis {name!r} is mapped to no Manual mesh axis", hint=hint
-            )
-        )
-    for what, given in {
-        "input_offsets": input_offsets,
-        "send_sizes": send_sizes,
-        "output_offsets": output_offsets,
-        "recv_sizes": recv_sizes,
-    }.items():
+        problem = f"axis {name!r} is mapped to no Manual mesh axis"
+        raise ShardingError(message("ragged_all_to_all", problem, hint=hint))
+    numbers = {"input_offsets": input_offsets, "send_sizes": send_sizes}
+    numbers |= {"output_offsets": output_offsets, "recv_sizes": recv_sizes}
+    for what, given in numbers.items():
         if jnp.shape(given) != (count_of(axes),):
             problem = f"{what} has shape {jnp.shape(given)}, but {', '.join(axes)} has {count_of(axes)} devices"
             raise ArgumentError(message("ragged_all_to_all", problem))
@@ -417,10 +408,7 @@ def ragged_all_to_all(
         # Rows need the same order of axes on both sides.
         operand.rearrange(order).array,
         output.rearrange(order).array,
-        input_offsets,
-        send_sizes,
-        output_offsets,
-        recv_sizes,
+        *numbers.values(),
         axis_name=assignment.one_or_all(axes),
     )
     return NamedArray(sent, order).rearrange(output.names)

@@ -144,8 +144,8 @@ def fsdp_mapping(
     for axis in wanted:
         if axis not in mesh.axis_names:
             problem = f"{axis!r} is not an axis of the mesh"
-            line, hint = f"mesh: {partition.describe_mesh(mesh)}", suggestion(axis, mesh.axis_names)
-            raise ShardingError(message("fsdp_mapping", problem, line, hint=hint))
+            line, near = f"mesh: {partition.describe_mesh(mesh)}", suggestion(axis, mesh.axis_names)
+            raise ShardingError(message("fsdp_mapping", problem, line, hint=near))
     shards = partition.count_shards(mesh, wanted)
     kept = assignment.Mappings(mapping or {}).parameters
     # Names that the given mapping splits over these mesh axes count as chosen.

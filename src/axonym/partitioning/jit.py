@@ -6,23 +6,24 @@ sharded by mappings, and errors name arguments by their paths. One compiled func
 
 import dataclasses
 import functools
-import inspect
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import equinox as eqx
 import jax
 
 from ..current.features import Feature, using
-from ..errors import ArgumentError, OperandError, message, suggestion
+from ..errors import OperandError, message
 from ..layout import assignment, context
 from ..layout.assignment import AxisMapping, Mappings, ResourceMapping
 from ..layout.records import LEDGER, Ledger
 from .arguments import (
     as_module,
     by_parameter,
+    check_bools,
     check_given_once,
+    check_keywords,
     check_mesh,
     check_options,
     describe_arguments,
@@ -41,6 +42,7 @@ from .flattened import Flattened, Structure, modules_in
 from .keys import check_keys, check_mesh_axes
 from .numbers import ChangingNumbers
 from .options import PRODUCTS, Products
+from .signatures import Result, Signature, has_hash, identify
 from .stages import Lowered, Traced
 from .trees import collect_names, collect_paths, find_several, no_mesh, shard_tree
 
@@ -148,8 +150,8 @@ def named_jit(
             **jit_options,
         )
     check_options("named_jit", jit_options)
-    _check_bools(donate_args=donate_args, donate_kwargs=donate_kwargs)
-    _check_keywords(fn, donate_kwargs)
+    check_bools(donate_args=donate_args, donate_kwargs=donate_kwargs)
+    check_keywords(fn, donate_kwargs)
     if not isinstance(rings, bool):
         raise OperandError(message("named_jit", f"rings must be True or False, not {rings!r}"))
     given = _resolve(axis_resources)
@@ -166,35 +168,6 @@ def _resolve(mapping: ResourceMapping | Mappings | None) -> AxisMapping | Mappin
     if mapping is None or isinstance(mapping, Mappings):
         return mapping
     return context.resolve_mapping(mapping)
-
-
-def _check_bools(**donated: object) -> None:
-    """Raise for what may be numbers or names of arguments, as in `jax.jit`."""
-    for option, given in donated.items():
-        for leaf in jax.tree.leaves(given):
-            if not isinstance(leaf, bool):
-                problem = f"{option} must have a bool for each argument, not {leaf!r}"
-                by_name = option == "donate_kwargs"
-                hint = 'write {"state": True}' if by_name else "write (True,) for the first one"
-                raise OperandError(message("named_jit", problem, hint=hint))
-
-
-def _check_keywords(fn: Callable[..., Any], donate_kwargs: object) -> None:
-    """Raise for names that no call can pass by keyword; calls may leave keywords out."""
-    if not isinstance(donate_kwargs, Mapping):
-        return
-    try:
-        parameters = inspect.signature(fn).parameters.values()
-    except (TypeError, ValueError):  # written in C
-        return
-    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    known = [parameter.name for parameter in parameters if parameter.kind in by_name]
-    unknown = [key for key in donate_kwargs if key not in known]
-    kinds = {parameter.kind for parameter in parameters}
-    if unknown and inspect.Parameter.VAR_KEYWORD not in kinds:
-        problem = f"donate_kwargs has {unknown[0]!r}, which is not a keyword of the function"
-        facts, hint = f"keywords: {', '.join(known) or 'none'}", suggestion(unknown[0], known)
-        raise ArgumentError(message("named_jit", problem, facts, hint=hint))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,63 +196,6 @@ class Roles:
     function: str = "named_jit"
     manual: bool = False
     rings: bool = False
-
-
-@jax.tree_util.register_static
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Result:
-    """How to rebuild a result from its arrays; it passes through jit as part of the tree structure.
-
-    Attributes:
-        tree: the structure of the result, with None for leaves that are not arrays.
-        modules: for each module that the result is or has as an entry: where (None or a position), its range among the
-            arrays, and its structure.
-        rest: the leaves that are not arrays, in the structure of the result; None if all are arrays.
-    """
-
-    tree: Any
-    modules: tuple[tuple[int | None, int, int, Structure], ...]
-    rest: Any
-
-
-def _kind(leaf: Any) -> Any:
-    """Return what distinguishes a static value from equal ones: its type, and the signs of its zeros.
-
-    To Python, 1, 1.0 and True are equal, and so are 0.0 and -0.0, but their programs differ.
-    """
-    kind = type(leaf)
-    if (kind is float and leaf == 0) or (kind is complex and 0 in (leaf.real, leaf.imag)):
-        return kind, repr(leaf)
-    return kind
-
-
-class _Signature:
-    """The compiled function for one structure of the arguments and one set of static values.
-
-    Attributes:
-        compiled: a function of arrays.
-        dynamic: which leaves are arrays.
-        probed: the leaves that show whether the memory of an argument is gone.
-        gifts: which leaves of the arguments are donated, until a first call has looked at them; None if no leaf is.
-    """
-
-    __slots__ = ("compiled", "dynamic", "gifts", "probed")
-    compiled: jax.stages.Wrapped
-
-    def __init__(
-        self, compiled: Any, dynamic: list[int], probed: list[int], gifts: list[bool] | None
-    ) -> None:
-        self.compiled = compiled
-        self.dynamic = dynamic
-        self.probed = probed
-        self.gifts = gifts
-
-    def arrays(self, leaves: list[object]) -> list[Any]:
-        """Return the leaves that are arrays."""
-        # As usual, all leaves are arrays, and no list is made.
-        if len(self.dynamic) == len(leaves):
-            return leaves
-        return [leaves[i] for i in self.dynamic]
 
 
 class NamedJit(Generic[P, R]):
@@ -320,7 +236,7 @@ class NamedJit(Generic[P, R]):
         self._array_types: set[type] = set()
         self._static_types: set[type] = set()
         self._flattened = Flattened()
-        self._signatures: dict[Any, _Signature] = {}
+        self._signatures: dict[Any, Signature] = {}
         self._numbers = ChangingNumbers()
 
     def with_roles(self, roles: Roles) -> "NamedJit[P, R]":
@@ -417,7 +333,7 @@ class NamedJit(Generic[P, R]):
 
     def _prepare(
         self, args: Any, kwargs: Any, *, ahead: bool = False
-    ) -> tuple[_Signature, list[Any]]:
+    ) -> tuple[Signature, list[Any]]:
         """Return the compiled function for the structure of the arguments, and their leaves."""
         leaves: list[Any] = []
         structures: list[Structure] = []
@@ -444,7 +360,7 @@ class NamedJit(Generic[P, R]):
         try:
             signature = self._signatures.get(key)
         except TypeError:
-            unhashable = {type(leaf).__name__ for _, _, leaf in statics if not _has_hash(leaf)}
+            unhashable = {type(leaf).__name__ for _, _, leaf in statics if not has_hash(leaf)}
             kinds = ", ".join(sorted(unhashable)) or "unhashable data"
             problem = f"static (non-array) arguments must be hashable; got {kinds}"
             hint = "make it a tree of arrays, or hashable"
@@ -485,7 +401,7 @@ class NamedJit(Generic[P, R]):
         statics: list[tuple[int, object, object]] = []
         for place, leaf in enumerate(leaves, start=offset):
             if type(leaf) not in known and not (ahead and type(leaf) is jax.ShapeDtypeStruct):
-                statics.append((place, _kind(leaf), leaf))
+                statics.append((place, identify(leaf), leaf))
         return tuple(statics)
 
     def _compile(
@@ -495,7 +411,7 @@ class NamedJit(Generic[P, R]):
         args: Any,
         kwargs: Any,
         count: int,
-    ) -> _Signature:
+    ) -> Signature:
         """Make the function of arrays that JAX compiles."""
         has_kwargs = bool(kwargs)
         fixed = {i: leaf for i, _, leaf in statics}
@@ -529,7 +445,7 @@ class NamedJit(Generic[P, R]):
         # a part of each call.
         probed = first_arrays([structure.tree for structure in structures], dynamic)
         probed += [dynamic[place] for place in donated[:1]]
-        return _Signature(compiled, dynamic, probed, gifts if donated else None)
+        return Signature(compiled, dynamic, probed, gifts if donated else None)
 
     def _trace(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run the function on tracers, under its mappings, and check the mappings at the end."""
@@ -588,7 +504,7 @@ class NamedJit(Generic[P, R]):
             )
         return self._take_apart(result)
 
-    def _take_apart(self, result: object) -> tuple[list[Any], _Result]:
+    def _take_apart(self, result: object) -> tuple[list[Any], Result]:
         """Return the arrays of a result, and how to rebuild it."""
         # References count as arrays, so that JAX raises for them.
         arrays, rest = eqx.partition(
@@ -596,20 +512,16 @@ class NamedJit(Generic[P, R]):
         )
         flat, tree = jax.tree.flatten(arrays)
         if jax.tree.leaves(rest):
-            return flat, _Result(tree, (), rest)
+            return flat, Result(tree, (), rest)
         modules = [
             (at, start, stop, self._flattened.structure(below))
             for at, start, stop, below in modules_in(result, tree)
         ]
-        return flat, _Result(tree, tuple(modules), None)
+        return flat, Result(tree, tuple(modules), None)
 
 
 def _path_of_result(path: str) -> str:
     return f"result.{path}" if path else "result"
-
-
-def _has_hash(leaf: object) -> bool:
-    return getattr(leaf, "__hash__", None) is not None
 
 
 def remapped(
@@ -642,19 +554,19 @@ class _AheadOfTime(NamedJit[P, R]):
     """A NamedJit that was compiled ahead of time, and compiles nothing."""
 
     def __init__(
-        self, whole: NamedJit[P, R], signature: _Signature, known: dict[str, str], compiled: object
+        self, whole: NamedJit[P, R], signature: Signature, known: dict[str, str], compiled: object
     ) -> None:
         # It shares what the whole function remembers of modules, and keeps one program.
         self.__dict__.update(vars(whole))
         key = next(key for key, own in self._signatures.items() if own is signature)
         self._signatures = {
-            key: _Signature(compiled, signature.dynamic, signature.probed, signature.gifts)
+            key: Signature(compiled, signature.dynamic, signature.probed, signature.gifts)
         }
         self._known = known
 
     def _compile(
         self, structures: object, statics: object, args: object, kwargs: object, count: int
-    ) -> _Signature:
+    ) -> Signature:
         """Raise for arguments of another structure, or with other static values."""
         given = describe_arguments(self.__wrapped__, args, kwargs)
         problem = "the structure of the arguments is not the one that the function was compiled for"

@@ -34,7 +34,8 @@ from .arguments import as_module, check_mesh
 from .held import array_of, fill, holds_array, spec_of, without_data
 from .jit import NamedJit, Roles
 from .keys import check_keys
-from .trees import collect_names, find_static_axes, no_mapping, no_mesh
+from .manual import choose_mesh, find_manual_axes, find_vmapped_axes
+from .trees import collect_names, find_static_axes, no_mapping
 
 __all__ = ["ShardMap", "shard_map"]
 
@@ -235,10 +236,10 @@ class ShardMap(Generic[P, R]):
     def _run(self, f: Callable[P, R], mappings: Mappings, args: object, kwargs: object) -> Any:
         """Shard the arguments, run the function on their blocks, and assemble its results."""
         options = self._options
-        mesh, is_nested = _choose_mesh(options.mesh, mappings)
+        mesh, is_nested = choose_mesh(options.mesh, mappings)
         check_mesh("shard_map", f, mesh, args, kwargs)
         blocks = _Blocks(
-            mesh, _find_manual_axes(mesh, options.manual), options.check, (f, args, kwargs)
+            mesh, find_manual_axes(mesh, options.manual), options.check, (f, args, kwargs)
         )
         leaves, tree = jax.tree.flatten((f, args, kwargs), is_leaf=is_named_array)
         held, held_tree = jax.tree.flatten(blocks.find_variables(f))
@@ -285,7 +286,7 @@ class ShardMap(Generic[P, R]):
                 in_specs=tuple(specs),
                 out_specs=out_specs,
                 # JAX wants the Auto axes of a surrounding vmap among them; none of our arrays is split over these.
-                axis_names={*blocks.manual, *_find_vmapped_axes(mesh)},
+                axis_names={*blocks.manual, *find_vmapped_axes(mesh)},
                 check_vma=options.check,
             )
         whole = local(*arrays)
@@ -296,57 +297,6 @@ class ShardMap(Generic[P, R]):
                 check_keys("shard_map", mapping, names | collect_names(result), mesh, ledger=ledger)
         out_leaves, out_tree = jax.tree.flatten(result, is_leaf=is_named_array)
         return jax.tree.unflatten(out_tree, fill(out_leaves, whole))
-
-
-def _choose_mesh(given: MeshLike | None, mappings: Mappings) -> tuple[MeshLike, bool]:
-    """Choose the mesh, and return whether it is that of a surrounding shard_map."""
-    current = context.context_mesh()
-    if given is not None:
-        # While tracing, JAX wants the abstract mesh of a given one.
-        given = context.context_mesh(given)
-    if current is None:
-        if given is None:
-            raise no_mesh("shard_map", mappings.compute)
-        return given, False
-    if given is not None and not _is_same_mesh(given, current):
-        facts = (f"given: {_describe_modes(given)}", f"current: {_describe_modes(current)}")
-        hint = "leave the mesh out, or call outside of axn.set_mesh and of other shard_maps"
-        problem = "the given mesh is not the current one"
-        raise ShardingError(message("shard_map", problem, *facts, hint=hint))
-    is_nested = modes.has_manual(current)
-    # A nested call needs the current mesh, on which axes of the outer one are Manual already.
-    return (current if given is None or is_nested else given), is_nested
-
-
-def _is_same_mesh(given: MeshLike, current: MeshLike) -> bool:
-    """Compare two meshes; axes that are Manual in the current one may be of any type in the other."""
-    if dict(given.shape) != dict(current.shape):
-        return False
-    own, asked = modes.list_modes(current), modes.list_modes(given)
-    return all(mode in (asked[axis], "Manual") for axis, mode in own.items())
-
-
-def _describe_modes(mesh: MeshLike) -> str:
-    kinds = ", ".join(kind.name for kind in mesh.axis_types)
-    return f"{partition.describe_mesh(mesh)} ({kinds})"
-
-
-def _find_manual_axes(mesh: MeshLike, asked: Entry | None) -> Entry:
-    """Return the mesh axes that become Manual; leave out those of a surrounding shard_map."""
-    for axis in asked or ():
-        if axis not in mesh.axis_names:
-            problem = f"manual axis {axis!r} is not an axis of the mesh"
-            facts = f"mesh: {partition.describe_mesh(mesh)}"
-            raise ShardingError(
-                message("shard_map", problem, facts, hint=suggestion(axis, mesh.axis_names))
-            )
-    # A surrounding vmap over mesh axes maps the whole call: each device has its rows already.
-    unavailable = modes.find_manual_axes(mesh) | set(context.taken_axes())
-    return partition.without(mesh.axis_names if asked is None else asked, unavailable)
-
-
-def _find_vmapped_axes(mesh: MeshLike) -> Entry:
-    return partition.only(context.taken_axes(), modes.find_auto_axes(mesh))
 
 
 def _repeat_specs(what: str, specs: object, tree: Any) -> list[PartitionSpec | None]:
