@@ -607,7 +607,7 @@ class Smooth(Laws, Differentiated):
 
 
 class Bulk(Values, Sharded, Mapped):
-    """Laws of an operation that `batched.batched` or `along.along` lifts; what all of them do has its own tests."""
+    """Laws of an operation that `apply_batched` or `along.along` lifts; what all of them do has its own tests."""
 
     # Not those on Explicit axes: there an operation can fail by itself, where its call of JAX has no rule for a layout.
     laws_of_the_sample = (

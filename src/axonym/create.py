@@ -30,7 +30,7 @@ from .axis import (
 from .base.dtypes import widened
 from .base.kinds import type_text
 from .engine import checks, kernels
-from .engine.batched import batched
+from .engine.batched import apply_batched
 from .engine.core import Core, Operand, facts, shape_of, wrap
 from .engine.operands import integers, payload
 from .errors import AxisClashError, AxisError, OperandError, message
@@ -141,7 +141,7 @@ def ones(shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
 def _get_array(function: str, x: NamedArray) -> jax.Array:
     """Return the array of a named argument, checked."""
     if not isinstance(x, NamedArray):
-        raise checks.unnamed(function, x)
+        raise checks.no_names(function, x)
     shape_of(function, x.array, x.names)
     return x.array
 
@@ -342,13 +342,13 @@ def _space(
     if size is None:
         size = 50  # as in numpy
     first = payload(function, ends[0])
-    # `batched` takes its axes from a named operand, and here all may be scalars.
+    # `apply_batched` takes its axes from a named operand, and here all may be scalars.
     if not any(isinstance(end, Core) for end in ends):
         if jnp.ndim(first):
             raise OperandError(message(function, "a plain array has no names", hint=checks.NAME_IT))
         ends = (NamedArray(jnp.asarray(first), ()), *ends[1:])
     options: dict[str, Any] = {"num": size, "endpoint": endpoint, "dtype": dtype, "axis": -1}
-    made = batched(fn, ends, ((),) * len(ends), (name,), **options)
+    made = apply_batched(fn, ends, ((),) * len(ends), (name,), **options)
     return _name_and_shard(made.array, made.names)
 
 
@@ -553,7 +553,7 @@ def one_hot(x: Operand, class_axis: Axis, *, dtype: DTypeLike | None = None) -> 
     if isinstance(x, int | float | np.generic | np.ndarray | jax.Array) and not jnp.ndim(x):
         x = NamedArray(jnp.asarray(x), ())
     if not isinstance(x, NamedArray):
-        raise checks.unnamed("one_hot", x)
+        raise checks.no_names("one_hot", x)
     shape_of("one_hot", x.array, x.names)
     integers("one_hot", "the array of classes", x, for_masks='write x.astype("int32")')
 

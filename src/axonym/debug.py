@@ -51,7 +51,7 @@ class _Checks(AbstractContextManager[None]):
         trace: TracebackType | None,
     ) -> None:
         self._entered.pop().__exit__(kind, error, trace)
-        found = self._report.taken()
+        found = self._report.take()
         # An error of the block itself comes first: an index out of range may be its cause.
         if error is not None:
             for problem in found:

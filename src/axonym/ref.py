@@ -29,7 +29,7 @@ from .engine.steps import (
     Traced,
     Window,
     check_range,
-    removes,
+    removes_axis,
     selectors_of,
     step_of_range,
     steps_of,
@@ -389,7 +389,7 @@ def _compose(size: int, outer: tuple[Step, Any], inner: tuple[Step, Any]) -> tup
         positions = places.start + places.step * chosen
     is_inside = (chosen >= 0) & (chosen < length) & (positions >= 0) & (positions < size)
     positions = jnp.where(is_inside, positions, size)
-    if removes(within):
+    if removes_axis(within):
         return Traced(name), positions
     return Gather(name, within.axes if isinstance(within, Gather) else (name,)), positions
 

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import axonym as axn
-from axonym.engine.batched import batched
+from axonym.engine.batched import apply_batched
 from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, BroadcastError, OperandError
 from tests.laws import placed
 
@@ -28,11 +28,11 @@ def _count_below(ascending: jax.Array, limit: jax.Array) -> jax.Array:
 
 
 def inv(x: axn.NamedArray, row: str = "row", col: str = "col", **options: Any) -> axn.NamedArray:
-    return batched(_inv, [x], [(row, col)], (row, col), in_place=True, **options)
+    return apply_batched(_inv, [x], [(row, col)], (row, col), in_place=True, **options)
 
 
 def count_below(ascending: Any, limit: Any, **options: Any) -> axn.NamedArray:
-    return batched(_count_below, [ascending, limit], ["step", ()], (), each=True, **options)
+    return apply_batched(_count_below, [ascending, limit], ["step", ()], (), each=True, **options)
 
 
 ONCE: dict[str, Any] = {
@@ -75,7 +75,7 @@ def test_the_result_keeps_the_order_of_the_first_operand_in_place(matrices: np.n
 
 def test_batch_axes_come_before_those_of_each_result(matrices: np.ndarray) -> None:
     x = axn.named(matrices, ("batch", "row", "col")).rearrange(("col", "batch", "row"))
-    values, vectors = batched(_eigh, [x], [("row", "col")], (("k",), ("row", "k")))
+    values, vectors = apply_batched(_eigh, [x], [("row", "col")], (("k",), ("row", "k")))
     assert values.names == ("batch", "k")
     assert vectors.names == ("batch", "row", "k")
     np.testing.assert_allclose(values.array, np.linalg.eigh(matrices)[0], rtol=1e-4)
@@ -186,12 +186,12 @@ X = axn.ones((axn.Axis("batch", 2), axn.Axis("row", 3), axn.Axis("col", 3)))
             "inv: axis 'row' is given twice\n  axes: row, row",
         ),
         (
-            lambda: batched(_inv, [X], [("row", "col")], ("batch", "col")),
+            lambda: apply_batched(_inv, [X], [("row", "col")], ("batch", "col")),
             AxisClashError,
             "inv: in the result, axis 'batch' would appear twice\n  array has: batch=2, row=3, col=3",
         ),
         (
-            lambda: batched(_inv, [X], [(axn.Axis("row", 4), "col")], ("row", "col")),
+            lambda: apply_batched(_inv, [X], [(axn.Axis("row", 4), "col")], ("row", "col")),
             AxisSizeError,
             "inv: axis 'row' was given with size 4, but has size 3\n  array has: batch=2, row=3, col=3",
         ),

@@ -21,7 +21,7 @@ NAMES = st.lists(st.sampled_from("abc"), unique=True).map(tuple)
 def test_lined_up_puts_dimensions_where_the_target_has_them(data: st.DataObject, target: tuple[str, ...]) -> None:
     source = data.draw(st.permutations(target).flatmap(lambda p: st.integers(0, len(p)).map(lambda n: tuple(p[:n]))))
     array = jnp.arange(np.prod([SIZES[n] for n in source], initial=1)).reshape([SIZES[n] for n in source])
-    lined = kernels.lined_up(array, source, target)
+    lined = kernels.line_up(array, source, target)
     if source:
         assert lined.shape == tuple(SIZES[n] if n in source else 1 for n in target)
     named = axn.NamedArray(array, source)

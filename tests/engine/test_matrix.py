@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 import axonym as axn
-from axonym.engine.matrix import over
+from axonym.engine.matrix import apply_to_matrices
 from axonym.errors import AxisClashError
 from tests.laws import placed
 
@@ -25,7 +25,7 @@ def _multiply(matrix: jax.Array, sides: jax.Array, scale: Any = 1) -> tuple[jax.
 
 def multiply(a: Any, b: Any, row: Any, column: Any, *scale: Any) -> tuple[axn.NamedArray, axn.NamedArray]:
     """Return what columns say of rows: the product over `row`, and the sum of the right-hand sides."""
-    return over(_multiply, [a, b, *scale], row, column, ("CE", "E"))
+    return apply_to_matrices(_multiply, [a, b, *scale], row, column, ("CE", "E"))
 
 
 SIZES = {"batch": 4, "p": 2, "q": 3, "c": 5, "d": 2, "extra": 3, "more": 2}
@@ -60,7 +60,7 @@ def test_products_come_out_by_name(a: Any, b: Any, row: Any, column: Any) -> Non
 
 def test_several_axes_swap_in_the_order_given() -> None:
     x = draw("q", "c", "batch", "p")
-    result = over(_transpose, [x], ("p", "q"), "c", "CR")
+    result = apply_to_matrices(_transpose, [x], ("p", "q"), "c", "CR")
     assert result.names == ("batch", "c", "p", "q")
     np.testing.assert_array_equal(result.array, x.rearrange(result.names).array)
 

@@ -168,10 +168,10 @@ def test_has_no_more_equations_than_by_hand(text: str, keywords: dict[str, Any],
 def test_thinks_once_per_expression_and_names() -> None:
     x = axn.ones(axn.make_axes(once=2, embed=4))
     x.rearrange("o (h d) -> h o d", h=2)
-    before = regroup._regrouped.cache_info()
+    before = regroup._find_kernel.cache_info()
     for _ in range(3):
         x.rearrange("o (h d) -> h o d", h=2)
-    after = regroup._regrouped.cache_info()
+    after = regroup._find_kernel.cache_info()
     assert (after.hits - before.hits, after.misses - before.misses) == (3, 0)
 
 

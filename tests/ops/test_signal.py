@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 import axonym as axn
-from axonym.engine.core import renamed
+from axonym.engine.core import rename_axes
 from axonym.errors import ArgumentError, AxisNotFoundError, AxisSizeError, BroadcastError, OperandError
 from axonym.ops import signal
 from tests.laws import Row, SmoothBulk, Values, count_equations, has_row_for_each
@@ -23,7 +23,7 @@ def row(name: str, axis: Any, reference: Any, oracle: Any, *, out: Any = "abc", 
 
 def under(x: axn.NamedArray, **names: str) -> axn.NamedArray:
     """Give axes the names of others of another size; unlike `rename`, without a look at the array."""
-    return renamed(x, tuple(names.get(name, name) for name in x.names))
+    return rename_axes(x, tuple(names.get(name, name) for name in x.names))
 
 
 def ascending(x: axn.NamedArray, axis: str) -> axn.NamedArray:

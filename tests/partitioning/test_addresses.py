@@ -47,30 +47,27 @@ def inside(look, manual=None):
     ],
 )
 def test_an_axis_stands_for_mesh_axes(axis, names, expected):
-    assert inside(lambda: addresses.mesh_axes_of("test", axis, names)) == expected
+    assert inside(lambda: addresses.find_mesh_axes("test", axis, names)) == expected
 
 
 def test_mesh_axes_that_are_not_manual_need_no_communication():
-    assert inside(lambda: addresses.manual_axes(), {"x", "z"}) == ("x", "z")
-    assert inside(lambda: addresses.mesh_axes_of("test", ("batch", "pos"), ()), {"x", "z"}) == ("z",)
-    assert inside(lambda: addresses.mesh_axes_of("test", "embed", ("embed",)), {"x", "z"}) == ("x",)
+    assert inside(lambda: addresses.list_manual_axes(), {"x", "z"}) == ("x", "z")
+    assert inside(lambda: addresses.find_mesh_axes("test", ("batch", "pos"), ()), {"x", "z"}) == ("z",)
+    assert inside(lambda: addresses.find_mesh_axes("test", "embed", ("embed",)), {"x", "z"}) == ("x",)
 
 
 def test_outside_there_is_nobody_to_talk_to():
-    assert addresses.manual_axes() == ()
-    assert addresses.mesh_axes_of("test", "batch", ()) == ()
+    assert addresses.list_manual_axes() == ()
+    assert addresses.find_mesh_axes("test", "batch", ()) == ()
 
 
 def test_devices_are_counted():
-    assert inside(lambda: (addresses.count_of(()), addresses.count_of(("x",)), addresses.count_of(("x", "z")))) == (
-        1,
-        2,
-        4,
-    )
+    assert inside(lambda: tuple(map(addresses.count_devices, ((), ("x",), ("x", "z"))))) == (1, 2, 4)
 
 
 def test_a_mesh_axis_stands_for_what_lies_over_it():
-    look = lambda name, names: inside(lambda: addresses.targets("psum_scatter", (name, None), None, names, set(names)))  # noqa: E731
+    find = addresses.find_targets
+    look = lambda name, names: inside(lambda: find("psum_scatter", (name, None), None, names, set(names)))  # noqa: E731
     assert look("y", ("embed", "mlp")) == {"embed": ("y",)}
     assert look("z", ("batch", "mlp")) == {"batch": ("z",)}
     assert look("z", ("embed", "mlp")) == {}

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from axonym.partitioning.buffers import copied, fill, make_buffer
+from axonym.partitioning.buffers import copy_aligned, fill, make_buffer
 
 SHAPES = [(), (0, 3), (1, 1), (7,), (300, 200), (1, 130, 2, 70), (3, 200, 150), (2, 3, 4, 5)]
 
@@ -19,12 +19,12 @@ def test_copies_have_the_same_elements_in_any_order_of_strides(shape: tuple[int,
         # The same elements, in memory that has the dimensions in another order.
         back = sorted(range(values.ndim), key=order.__getitem__)
         stored = np.array(values.transpose(order), order="C").transpose(back)
-        copy = copied(stored)
+        copy = copy_aligned(stored)
         assert copy.flags.c_contiguous
         assert copy.dtype == stored.dtype
         np.testing.assert_array_equal(copy, values)
         flipped = (..., *(slice(None, None, -1) for _ in shape))
-        np.testing.assert_array_equal(copied(stored[flipped]), values[flipped])
+        np.testing.assert_array_equal(copy_aligned(stored[flipped]), values[flipped])
 
 
 def test_a_copy_converts_to_the_dtype_of_its_target() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import axonym as axn
 from axonym.errors import ShardingError
-from axonym.partitioning.captured import typed_variables, with_variables
+from axonym.partitioning.captured import find_typed_variables, with_variables
 
 B, E = axn.make_axes(batch=8, embed=4)
 X = axn.arange((B, E), dtype=float)
@@ -148,13 +148,13 @@ def test_a_copy_has_other_variables_alone():
     copy = with_variables(f, {"second": 30})
     assert (f(1), copy(1), copy(1, scale=0), seen) == (5, 33, 31, [1, 1, 1])
     assert with_variables(f, {}) is f
-    assert typed_variables(f) == typed_variables(len) == {}
+    assert find_typed_variables(f) == find_typed_variables(len) == {}
 
 
 def test_a_variable_that_is_not_assigned_yet():
     def f():
         return later
 
-    assert typed_variables(f) == {}
+    assert find_typed_variables(f) == {}
     later = 1
     assert f() == later

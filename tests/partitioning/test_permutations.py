@@ -5,16 +5,16 @@ import numpy as np
 import pytest
 
 import axonym as axn
-from axonym.partitioning.permutations import pairs_of
+from axonym.partitioning.permutations import list_pairs
 
 B = axn.Axis("batch", 8)
 
 
 def test_a_shift_is_a_ring_and_pairs_are_any_integers():
     given = [[0, 1], [np.int64(1), jnp.int32(0)]]
-    assert pairs_of(-1, 3, ("data",)) == [(0, 2), (1, 0), (2, 1)]
+    assert list_pairs(-1, 3, ("data",)) == [(0, 2), (1, 0), (2, 1)]
     for pairs in (given, tuple(map(tuple, given)), np.array([[0, 1], [1, 0]])):
-        assert pairs_of(pairs, 2, ("data",)) == [(0, 1), (1, 0)]
+        assert list_pairs(pairs, 2, ("data",)) == [(0, 1), (1, 0)]
 
 
 @pytest.mark.parametrize("over", [("data", "model"), ("model", "data")], ids=str)

@@ -11,7 +11,7 @@ import axonym as axn
 from axonym.base.kinds import is_array
 from axonym.engine.core import register
 from axonym.errors import AxisClashError, AxisSizeError, OperandError
-from axonym.transform.leaves import Arguments, axis_placed, is_hole, spread, take_arrays
+from axonym.transform.leaves import Arguments, is_hole, make_namer, repeat_prefix, take_arrays
 from tests.nn.layouts import draw, fails, same, same_trees
 
 A, B = axn.make_axes(a=2, b=3)
@@ -69,19 +69,19 @@ def test_outputs_may_leave_numbers_alone():
 def test_outputs_get_a_first_axis_behind_anonymous_dimensions():
     x = axn.named(np.ones((5, 3)), ("c", "b")).untag("c")
     _, skeleton = take_arrays(x)
-    y = skeleton.fill([jnp.ones((2, 5, 3))], name=axis_placed("vmap", A))
+    y = skeleton.fill([jnp.ones((2, 5, 3))], name=make_namer("vmap", A))
     assert (y.names, y.array.shape) == (("a", "b"), (5, 2, 3))
     with pytest.raises(AxisClashError):
-        skeleton.fill([jnp.ones((2, 5, 3))], name=axis_placed("vmap", B))
+        skeleton.fill([jnp.ones((2, 5, 3))], name=make_namer("vmap", B))
 
 
 def test_prefixes_are_spread_over_leaves():
     tree = ((axn.ones(A), {"x": 1, "y": (2, None)}), {"k": [3, 4]})
-    assert spread("vmap", 0, tree) == [0, 0, 0, 0, 0]
-    assert spread("vmap", ((None, {"x": 1, "y": 2}), {"k": [3, None]}), tree) == [None, 1, 2, 3, None]
-    assert spread("vmap", ((0, None), {"k": len}), tree) == [0, None, None, len, len]
+    assert repeat_prefix("vmap", 0, tree) == [0, 0, 0, 0, 0]
+    assert repeat_prefix("vmap", ((None, {"x": 1, "y": 2}), {"k": [3, None]}), tree) == [None, 1, 2, 3, None]
+    assert repeat_prefix("vmap", ((0, None), {"k": len}), tree) == [0, None, None, len, len]
     with pytest.raises(OperandError, match="must be a tree prefix"):
-        spread("vmap", ((0,), {}), tree)
+        repeat_prefix("vmap", ((0,), {}), tree)
 
 
 # filtered trees
@@ -98,10 +98,10 @@ def test_holes_lose_and_gain_the_axis_as_arrays_do(payload):
     assert other is whole
     for found in (inner, take_arrays(inner)[1].fill([])):
         assert (found.array, found.names) == (payload, ("b",))
-    outer = take_arrays(inner)[1].fill([], name=axis_placed("vmap", A))
+    outer = take_arrays(inner)[1].fill([], name=make_namer("vmap", A))
     assert (outer.array, outer.names) == (payload, ("a", "b"))
     with pytest.raises(AxisClashError, match="the result of one step has: b\n"):
-        take_arrays(inner)[1].fill([], name=axis_placed("vmap", B))
+        take_arrays(inner)[1].fill([], name=make_namer("vmap", B))
 
 
 def test_a_subclass_may_remember_more_of_a_hole_than_its_names():
@@ -119,7 +119,7 @@ def test_a_subclass_may_remember_more_of_a_hole_than_its_names():
     hole.sizes = {"b": 3, "a": 2}
     (inner,), _ = take_apart(((hole,), {"x": axn.ones(A)})).skeleton.fill([1.0])
     assert (type(inner), inner.names, inner.sizes) == (Counting, ("b",), {"b": 3})
-    outer = take_arrays(inner)[1].fill([], name=axis_placed("vmap", A))
+    outer = take_arrays(inner)[1].fill([], name=make_namer("vmap", A))
     assert (type(outer), outer.names, outer.sizes) == (Counting, ("a", "b"), {"a": 2, "b": 3})
 
 

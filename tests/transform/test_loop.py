@@ -13,7 +13,7 @@ import pytest
 
 import axonym as axn
 from axonym import ScanCheckpointPolicy
-from axonym.transform.loop import loop, names_within
+from axonym.transform.loop import collect_checkpoint_names, loop
 from tests.laws import count_equations, count_kept
 
 N = axn.Axis("steps", 4)
@@ -26,8 +26,8 @@ def test_names_are_found_however_deep():
         branches = [lambda x: axn.tree_checkpoint_name(x, "in cond"), lambda x: x]
         return jax.checkpoint(lambda x: axn.tree_checkpoint_name(x, "in remat"))(jax.lax.switch(0, branches, looped))
 
-    assert names_within(step, jnp.ones(())) == {"in jit", "in scan", "in cond", "in remat"}
-    assert names_within(jnp.sin, jnp.ones(())) == set()
+    assert collect_checkpoint_names(step, jnp.ones(())) == {"in jit", "in scan", "in cond", "in remat"}
+    assert collect_checkpoint_names(jnp.sin, jnp.ones(())) == set()
 
 
 def test_a_step_that_is_checkpointed_is_not_checkpointed_again():

@@ -16,13 +16,13 @@ from ..errors import AxisError
 from ..layout import explicit
 from ..names import plans
 from ..names.plans import Names
-from .auto import moved, whole
-from .checks import Function, check_given, keyed, planned, selected_pairs, title, unnamed
+from .auto import move_elements, whole
+from .checks import Function, check_given, make_axis_key, no_names, resolve_axis, run_plan, title
 from .core import Core, shape_of, wrap
-from .kernels import Kernel, Options, keywords_of, lined_up, new, static
+from .kernels import Kernel, Options, keywords_of, line_up, new, static
 from .nonempty import check_nonempty, explain_empty
-from .prefixes import in_parts, parts_along
-from .renaming import up_to_renaming
+from .prefixes import find_parts, scan_parts
+from .renaming import share_by_renaming
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _along_one: dict[Function, dict[tuple[Names, Any], Any]] = {}
 
 
-@up_to_renaming("names", "axis", "to")
+@share_by_renaming("names", "axis", "to")
 def _make_along(
     fn: Function,
     names: Names,
@@ -44,7 +44,7 @@ def _make_along(
 ) -> Kernel:
     """Make the kernel of a function along one whole axis, or along several, flattened."""
     function, keywords = title(fn), keywords_of(options)
-    given = selected_pairs(axis, function, names)
+    given = resolve_axis(axis, function, names)
     chosen = names_in(given)
     at = plans.positions(names, chosen)
     rest = plans.without(names, chosen)
@@ -74,21 +74,21 @@ def _make_along(
                 array = whole(array, at, names)
             if after is not None:
                 call = _scan_in_parts(call, after, array, names, chosen[0], keywords)
-            result = moved(call, [array])
+            result = move_elements(call, [array])
             if to is not None:
                 # The size of the new axis is known only now.
                 check_given(function, (to,), target, result.shape)
             return result
-        array = lined_up(array, names, (*rest, *chosen))
+        array = line_up(array, names, (*rest, *chosen))
         kept = array.ndim - len(chosen)
 
-        # One function, so that `moved` runs the reshape too: JAX merges no dimensions that are split.
+        # One function, so that `move_elements` runs the reshape too: JAX merges no dimensions that are split.
         def apply_flat(array: jax.Array) -> jax.Array:
             flat = lax.reshape(array, (*array.shape[:kept], math.prod(array.shape[kept:])))
             found: jax.Array = fn(flat, axis=-1, **keywords)
             return found
 
-        return moved(apply_flat, [array], explicit.read_layout(array)[:kept])
+        return move_elements(apply_flat, [array], explicit.read_layout(array)[:kept])
 
     return Kernel(target, body)
 
@@ -98,7 +98,7 @@ def _scan_in_parts(
 ) -> Function:
     """Let a scan along a split axis work on one part of it on each device."""
     at = array.ndim - len(names) + names.index(name)
-    _, parts = parts_along(array, at, name)
+    _, parts = find_parts(array, at, name)
     # One part needs no second pass: `jnp` and the compiler do the same.
     if parts == 1:
         return call
@@ -112,7 +112,7 @@ def _scan_in_parts(
     def scan_by_parts(array: jax.Array) -> jax.Array:
         # Parts are combined in the direction in which each of them was scanned.
         reverse = keywords.get("reverse", False)
-        return in_parts(scan, join, [array], at, parts, reverse=reverse)[0]
+        return scan_parts(scan, join, [array], at, parts, reverse=reverse)[0]
 
     return scan_by_parts
 
@@ -132,12 +132,12 @@ def along(
     if type(axis) is not str:
         return along_with(fn, x, axis, after=after)
     if not isinstance(x, Core):
-        raise unnamed(title(fn), x)
+        raise no_names(title(fn), x)
     (array,), names = x.node
     try:
         call = _along_one[fn][names, axis]
     except KeyError:
-        kernel = planned(fn, (x,), _make_along, fn, names, axis, False, None, (), False, after)
+        kernel = run_plan(fn, (x,), _make_along, fn, names, axis, False, None, (), False, after)
         call = plans.keep(_along_one.setdefault(fn, {}), (names, axis), kernel.call)
     made: NamedArray = new(type(x))  # `wrap`, inlined to save a call
     made.node = ((call(array),), names)
@@ -178,12 +178,12 @@ def _apply_along(
     after: Function | None = None,
 ) -> "NamedArray":
     if not isinstance(x, Core):
-        raise unnamed(title(fn), x)
+        raise no_names(title(fn), x)
     (array,), names = x.node
-    key = keyed(axis, fn)
+    key = make_axis_key(axis, fn)
     target = None if to is None else selector(to, title(fn))
     settings = static(fn, options)
-    kernel = planned(
+    kernel = run_plan(
         fn, (x,), _make_along, fn, names, key, removes, target, settings, gathers, after
     )
     return wrap(x, kernel.call(array), kernel.names)

@@ -27,7 +27,7 @@ class Report:
         """Add a finding."""
         self._found.setdefault(problem)
 
-    def taken(self) -> list[str]:
+    def take(self) -> list[str]:
         """Return the findings once all programs have ended, and forget them."""
         # Programs run asynchronously: their calls back may still be under way.
         jax.effects_barrier()

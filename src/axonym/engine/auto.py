@@ -1,7 +1,7 @@
 """Internal. Functions that JAX cannot type: on Explicit axes they are computed as on Auto ones.
 
-`whole` gathers a dimension first. `local` lets the compiler decide, and names the type of the result. `moved`
-is `local` with the type of the operand, as far as sizes divide; `all_moved` does so for several results.
+`whole` gathers a dimension first. `local` lets the compiler decide, and names the type of the result. `move_elements`
+is `local` with the type of the operand, as far as sizes divide; `move_into_parts` does so for several results.
 """
 
 import functools
@@ -61,7 +61,7 @@ def local(fn: Callable[..., Any], arrays: Sequence[jax.Array], results: Any) -> 
     return explicit.untyped(fn, mesh, out)(*map(_with_typed_gradient, arrays))
 
 
-def moved(
+def move_elements(
     fn: Callable[..., jax.Array],
     arrays: Sequence[Any],
     entries: Sequence[assignment.Entry] | None = None,
@@ -88,10 +88,10 @@ def moved(
     return result
 
 
-def all_moved(
+def move_into_parts(
     fn: Callable[[jax.Array], tuple[jax.Array, ...]], array: jax.Array, count: int
 ) -> tuple[jax.Array, ...]:
-    """Do what `moved` does for a function of one array that has `count` results."""
+    """Do what `move_elements` does for a function of one array that has `count` results."""
     if not explicit.has_explicit_axes(array):
         return fn(array)
     entries = [explicit.read_layout(array)] * count

@@ -2,7 +2,7 @@
 
 The axes that the function works on are its *core* axes, named by the caller. All other axes are *batch* axes: they are
 matched by name, and the function is applied for each of their positions. An operation of this kind is one call of
-`batched`; for a function with an `axis` argument and one operand, `along.along` is simpler.
+`apply_batched`; for a function with an `axis` argument and one operand, `along.along` is simpler.
 """
 
 import itertools
@@ -24,7 +24,7 @@ from ..names.plans import Names
 from . import auto, checks, kernels, pointwise
 from .core import shape_of, wrap
 from .nonempty import explain_empty
-from .renaming import up_to_renaming
+from .renaming import share_by_renaming
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -33,7 +33,7 @@ Function = Callable[..., Any]
 
 
 @overload
-def batched(
+def apply_batched(
     fn: Function,
     operands: Sequence[Payload],
     core: Sequence[AxisSelection],
@@ -46,7 +46,7 @@ def batched(
     **options: Any,
 ) -> "NamedArray": ...
 @overload
-def batched(
+def apply_batched(
     fn: Function,
     operands: Sequence[Payload],
     core: Sequence[AxisSelection],
@@ -58,7 +58,7 @@ def batched(
     whole: bool = False,
     **options: Any,
 ) -> Any: ...
-def batched(
+def apply_batched(
     fn: Function,
     operands: Sequence[Payload],
     core: Sequence[AxisSelection],
@@ -105,7 +105,7 @@ def batched(
     mode = Mode(several, each, outer, in_place, whole)
     settings = kernels.static(fn, options)
     try:
-        kernel: Any = checks.planned(
+        kernel: Any = checks.run_plan(
             fn, operands, _make_kernel, fn, named, tuple(chosen), out, mode, settings
         )
     except TypeError:
@@ -129,7 +129,7 @@ def hashable(axes: AxisSelection, function: str) -> AxisSelection:
 
 # A tuple: it is part of the key of a kernel, and tuples are hashed in C.
 class Mode(NamedTuple):
-    """How a function is mapped: whether it has several results, and the options of `batched`."""
+    """How a function is mapped: whether it has several results, and the options of `apply_batched`."""
 
     several: bool
     each: bool
@@ -192,7 +192,7 @@ def _make_operands(
             yield _Operand(names, False, given, core)
 
 
-@up_to_renaming("named", "chosen", "out")
+@share_by_renaming("named", "chosen", "out")
 def _make_kernel(
     fn: Function,
     named: tuple[Names | None, ...],
@@ -224,21 +224,21 @@ def _make_kernel(
         # Sizes are checked here, while a kernel is traced for shapes; it was made from names alone.
         checks.check_sizes(function, known, arrays)
         lined = [
-            kernels.lined_up(jnp.asarray(array), operand.names, operand.call_order)
+            kernels.line_up(jnp.asarray(array), operand.names, operand.call_order)
             for operand, array in zip(operands, arrays, strict=True)
         ]
         call = map_over(positional, operands, batch)
         if mode.each:  # `jax.vmap` repeats nothing
-            lined, _ = kernels.stretched(function, known, lined)
+            lined, _ = kernels.repeat_anonymous(function, known, lined)
         cores = [
             (own.call_order, x.shape, own.core) for own, x in zip(operands, lined, strict=True)
         ]
         with explain_empty(function, cores):
             results = _call_on_mesh(call, lined, operands, batch, outs, mode)
         if not mode.several:
-            return kernels.lined_up(results, (*batch, *outs[0]), targets[0])
+            return kernels.line_up(results, (*batch, *outs[0]), targets[0])
         return tuple(
-            kernels.lined_up(result, (*batch, *own), target)
+            kernels.line_up(result, (*batch, *own), target)
             for result, own, target in zip(results, outs, targets, strict=True)
         )
 
@@ -282,7 +282,7 @@ def _broadcast(fn: Function, operands: Sequence[_Operand], batch: Names) -> Func
             # By number: a core axis may have the name of another operand's batch axis.
             core = range(len(own.core))
             source, target = (*own.batch, *core), (*batch[first:], *core)
-            lined.append(kernels.lined_up(array, source, target))
+            lined.append(kernels.line_up(array, source, target))
         return fn(*lined)
 
     return call

@@ -46,7 +46,7 @@ def title(fn: Function | str) -> str:
     return fn.__name__.lstrip("_")
 
 
-def planned(
+def run_plan(
     function: Function | str,
     operands: Sequence[object],
     plan: Callable[P, R],
@@ -93,11 +93,11 @@ def check_sizes(
         AxisSizeError: if a name has two.
     """
     pairs = zip(arrays, operands, strict=True)
-    shapes = [own_shape(function, array, names) for array, names in pairs]
+    shapes = [find_shape(function, array, names) for array, names in pairs]
     return one_size(function, operands, shapes)
 
 
-def own_shape(function: str, array: Payload, names: Names) -> tuple[int, ...]:
+def find_shape(function: str, array: Payload, names: Names) -> tuple[int, ...]:
     """Return the shape of an operand; one without names may be a scalar of Python."""
     return shape_of(function, array, names) if names else jnp.shape(array)
 
@@ -171,7 +171,9 @@ def check_given(
             has = f"the {what} {verb(what)}" if what else "has"
             but = f"{has} size {sizes[name]}"
             problem = given_with_size(name, size, but)
-            raise AxisSizeError(message(function, problem, told(describe(names, shape), what)))
+            raise AxisSizeError(
+                message(function, problem, write_axes(describe(names, shape), what))
+            )
 
 
 def require_size(
@@ -184,7 +186,7 @@ def require_size(
         raise AxisSizeError(message(function, problem, *_list_facts(operands)))
 
 
-def told(axes: str, what: str = "") -> str:
+def write_axes(axes: str, what: str = "") -> str:
     """Write the line of an error about the axes of an array."""
     what = what or "array"
     return f"{what} {verb(what)}: {axes}"
@@ -216,14 +218,14 @@ def require(
         OperandError: if `x` is not a NamedArray.
     """
     if not isinstance(x, Core):
-        raise unnamed(function, x)
+        raise no_names(function, x)
     given = selection(axes, function)
     wanted = names_in(given)
     (array,), names = x.node
     shape = shape_of(function, array, names)
     for name in wanted:
         if name not in names:
-            lines = filter(None, (told(facts(x), what), needs))
+            lines = filter(None, (write_axes(facts(x), what), needs))
             # Axes that the call names already are no suggestion for a misspelled one.
             known = plans.without(names, wanted)
             raise missing_axis(function, name, known, *lines, what=what, role=role, hint=hint)
@@ -262,7 +264,7 @@ def holds_named(operand: Payload) -> bool:
     return isinstance(operand, list | tuple) and any(isinstance(part, Core) for part in operand)
 
 
-def unnamed(function: str, x: Payload, *wanted: str) -> OperandError:
+def no_names(function: str, x: Payload, *wanted: str) -> OperandError:
     """Build the error for a first operand without names; `wanted` are names that it should have."""
     problem = f"expected a NamedArray, got {type_text(x)}"
     # The shape of a NamedArray is ours, so that a wrapper that passes attributes on shows what it holds.
@@ -293,7 +295,7 @@ def _example_names(shape: tuple[int, ...] | None, wanted: Sequence[str]) -> str:
     return repr(shown).replace("'", '"')
 
 
-def keyed(axis: AxisSelection | None, fn: Function) -> str | Pairs | None:
+def make_axis_key(axis: AxisSelection | None, fn: Function) -> str | Pairs | None:
     """Convert an axis argument to a cache key, in few steps in the usual cases.
 
     Names keep their form, since `"x"` and `Axis("x", 3)` differ in what they check.
@@ -315,7 +317,7 @@ def keyed(axis: AxisSelection | None, fn: Function) -> str | Pairs | None:
 _selected: dict[Any, Pairs] = {}
 
 
-def selected_pairs(axis: Any, function: str, names: Names) -> Pairs:
+def resolve_axis(axis: Any, function: str, names: Names) -> Pairs:
     """Normalise the axis argument in the key of a kernel; None means all axes."""
     if axis is None:
         return tuple((name, None) for name in names)

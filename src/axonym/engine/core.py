@@ -73,7 +73,7 @@ class Core:
 
         For subclasses: one whose payloads remember the sizes of axes needs that of `new`, which the payload lacked.
         """
-        return renamed(self, names)
+        return rename_axes(self, names)
 
 
 Operand: TypeAlias = Core | ArrayLike
@@ -130,12 +130,12 @@ def wrap(like: Core, array: Payload, names: Names) -> "NamedArray":
     return made  # type: ignore[return-value]  # the one concrete subclass is NamedArray, which this file cannot import
 
 
-def renamed(x: Core, names: Names) -> "NamedArray":
+def rename_axes(x: Core, names: Names) -> "NamedArray":
     """Keep the array and replace its names, unchecked."""
     return wrap(x, x.node[0][0], names)
 
 
-def renamed_hole(hole: Core, names: Names, new: Axis | None = None) -> "NamedArray":
+def rename_hole(hole: Core, names: Names, new: Axis | None = None) -> "NamedArray":
     """Replace the names on a payload that is not an array, unchecked; `new` is the axis that it lacked before."""
     return hole.__renamed_hole__(names, new)
 
@@ -160,23 +160,23 @@ def shape_of(function: str, array: Payload, names: Names) -> tuple[int, ...]:
     # A named array inside of another one has a shape too, of names.
     shape = getattr(array, "shape", None)
     if isinstance(array, Core):
-        raise _nested(function, array, names)
+        raise _nesting_error(function, array, names)
     if shape is None:
         problem = f"a NamedArray holds an object of type {type_text(array)}, not an array"
         raise OperandError(message(function, problem, f"its names: {', '.join(names) or 'none'}"))
     if len(shape) < len(names):
-        raise lost(function, names, shape)
+        raise dimension_error(function, names, shape)
     return tuple(shape)
 
 
-def _nested(function: str, inner: Core, names: Names) -> OperandError:
+def _nesting_error(function: str, inner: Core, names: Names) -> OperandError:
     problem = "a NamedArray holds another NamedArray, as raw jax.jacfwd, jax.jacrev and jax.hessian return it"
     lines = f"its names: {', '.join(names) or 'none'}", f"the inner one has: {facts(inner)}"
     hint = "axn.jacfwd, axn.jacrev and axn.hessian return one array with the names of both"
     return OperandError(message(function, problem, *lines, hint=hint))
 
 
-def lost(function: str, names: Names, shape: tuple[int, ...]) -> LostAxisError:
+def dimension_error(function: str, names: Names, shape: tuple[int, ...]) -> LostAxisError:
     """Build the error for an array that has fewer dimensions than names."""
     problem = (
         f"an array of shape {tuple(shape)} cannot have the {len(names)} axes {', '.join(names)}"

@@ -128,7 +128,7 @@ def constant(array: Payload) -> Any:
     return array if tracing.tracing() else jax.device_put(array)
 
 
-def lined_up(array: jax.Array, names: plans.Labels, target: plans.Labels) -> jax.Array:
+def line_up(array: jax.Array, names: plans.Labels, target: plans.Labels) -> jax.Array:
     """Permute and expand an array so that its named dimensions are aligned with `target`.
 
     Missing axes become dimensions of size 1, never full copies, which autodiff would save.
@@ -146,7 +146,7 @@ def lined_up(array: jax.Array, names: plans.Labels, target: plans.Labels) -> jax
     return array
 
 
-def stretched(
+def repeat_anonymous(
     function: str, operands: Sequence[Names], arrays: Sequence[jax.Array]
 ) -> tuple[list[jax.Array], tuple[int, ...]]:
     """Repeat anonymous dimensions of size 1 as often as other operands have them, as `jax.numpy` does.

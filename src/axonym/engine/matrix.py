@@ -19,7 +19,7 @@ from ..errors import AxisClashError, AxisSizeError, describe, message
 from ..names import plans
 from ..names.plans import Names
 from . import checks
-from .batched import batched
+from .batched import apply_batched
 from .core import Core
 from .operands import own_names
 
@@ -38,7 +38,7 @@ def matrix_axes(
 
 
 @overload
-def over(
+def apply_to_matrices(
     fn: Function,
     operands: Sequence[Payload],
     row: AxisSelection,
@@ -47,7 +47,7 @@ def over(
     **options: Any,
 ) -> "NamedArray": ...
 @overload
-def over(
+def apply_to_matrices(
     fn: Function,
     operands: Sequence[Payload],
     row: AxisSelection,
@@ -56,7 +56,7 @@ def over(
     **options: Any,
 ) -> "tuple[NamedArray, NamedArray]": ...
 @overload
-def over(
+def apply_to_matrices(
     fn: Function,
     operands: Sequence[Payload],
     row: AxisSelection,
@@ -65,7 +65,7 @@ def over(
     **options: Any,
 ) -> "tuple[NamedArray, NamedArray, NamedArray]": ...
 @overload
-def over(
+def apply_to_matrices(
     fn: Function,
     operands: Sequence[Payload],
     row: AxisSelection,
@@ -73,7 +73,7 @@ def over(
     out: tuple[str, str, str, str],
     **options: Any,
 ) -> "tuple[NamedArray, NamedArray, NamedArray, NamedArray]": ...
-def over(
+def apply_to_matrices(
     fn: Function,
     operands: Sequence[Payload],
     row: AxisSelection,
@@ -95,8 +95,8 @@ def over(
             of the right-hand sides that the matrices lack.
         new_axis: the new axis.
         square: whether there must be as many rows as columns.
-        in_place: as in `batched`.
-        each: as in `batched`.
+        in_place: as in `apply_batched`.
+        each: as in `apply_batched`.
         options: keyword arguments of `fn`, static and hashable.
     """
     function = checks.title(fn)
@@ -120,7 +120,7 @@ def over(
     outs: Any = names[0] if isinstance(out, str) else names
     # JAX cannot split a decomposition: each device has all rows and columns, unless no result has any.
     whole = any(patterns)
-    return batched(
+    return apply_batched(
         adapted, operands, core, outs, in_place=in_place, each=each, whole=whole, **options
     )
 
@@ -141,7 +141,7 @@ def _find_side_axes(function: str, a: object, b: object, rows: Names, columns: N
     return plans.without(own, (*known, *rows))
 
 
-# Cached, so that the same function of arrays comes back, and with it the kernel that `batched` has kept.
+# Cached, so that the same function of arrays comes back, and with it the kernel that `apply_batched` has kept.
 @lru_cache(plans.CACHE)
 def _adapt(
     fn: Function,

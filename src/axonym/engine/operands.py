@@ -42,7 +42,7 @@ def integers(function: str, what: str, operand: object, *, for_masks: str | None
         raise OperandError(message(function, problem, hint=hint))
 
 
-def listed(values: Payload) -> NDArray[np.generic]:
+def convert_list(values: Payload) -> NDArray[np.generic]:
     """Convert a list of integers to an array; an empty one would be of floats."""
     array = np.asarray(values)
     return array if array.size else array.astype(int)
@@ -85,7 +85,7 @@ def names_of(function: str, array: object) -> tuple[str, ...]:
         OperandError: if it is not a NamedArray.
     """
     if not isinstance(array, Core):
-        raise checks.unnamed(function, array)
+        raise checks.no_names(function, array)
     return array.names
 
 

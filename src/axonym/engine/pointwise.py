@@ -24,10 +24,10 @@ from .checks import (
     Function,
     anonymous_shape,
     check_sizes,
+    no_names,
     plain,
-    planned,
+    run_plan,
     title,
-    unnamed,
 )
 from .core import Core, wrap
 from .kernels import (
@@ -35,13 +35,13 @@ from .kernels import (
     Options,
     align_layouts,
     keywords_of,
-    lined_up,
+    line_up,
     new,
     run,
     run_moved,
     static,
 )
-from .renaming import up_to_renaming
+from .renaming import share_by_renaming
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 _UFUNC: Any = jnp.ufunc
 
 
-@up_to_renaming("operands")
+@share_by_renaming("operands")
 def _make_elementwise(fn: Function, operands: tuple[Names | None, ...], options: Options) -> Kernel:
     """Make the kernel of an elementwise function; an operand that is None is a plain scalar or array."""
     known = tuple(names or () for names in operands)
@@ -67,7 +67,7 @@ def _make_elementwise(fn: Function, operands: tuple[Names | None, ...], options:
         if anonymous:
             anonymous_shape(function, known, list(map(jnp.shape, arrays)))
         arrays = tuple(align_layouts(known, arrays, target))
-        lined = map(lined_up, arrays, known, itertools.repeat(target))
+        lined = map(line_up, arrays, known, itertools.repeat(target))
         if anonymous:
             lined = map(_raise_rank, lined, itertools.repeat(anonymous + len(target)))
         return fn(*lined, **keywords)
@@ -118,7 +118,7 @@ def _stand_in(fn: Function) -> Function:
 def unary(fn: Function, x: Core) -> "NamedArray":
     """Apply a function to each element."""
     if not isinstance(x, Core):
-        raise unnamed(title(fn), x)
+        raise no_names(title(fn), x)
     (array,), names = x.node
     try:
         call = _of_one[fn][names]
@@ -134,7 +134,7 @@ def unary(fn: Function, x: Core) -> "NamedArray":
 def unary_with(fn: Function, x: Core, **options: object) -> "NamedArray":
     """Apply a function that has options to each element."""
     if not isinstance(x, Core):
-        raise unnamed(title(fn), x)
+        raise no_names(title(fn), x)
     (array,), names = x.node
     return wrap(x, _make_elementwise(fn, (names,), static(fn, options)).call(array), names)
 
@@ -183,7 +183,7 @@ def binary(fn: Function, x: Payload, y: object) -> "NamedArray":
             made.node = ((run_moved(error, call, a, y),), left)
         return made
     if not isinstance(y, Core):
-        raise unnamed(title(fn), x)
+        raise no_names(title(fn), x)
     (b,), right = y.node
     if x.__class__ not in NUMBERS:
         plain(title(fn), x)
@@ -192,14 +192,14 @@ def binary(fn: Function, x: Payload, y: object) -> "NamedArray":
 
 def _pair_kernel(fn: Function, x: Core, y: Core) -> Kernel:
     names = x.names, y.names
-    kernel = planned(fn, (x, y), _make_elementwise, fn, names, ())
+    kernel = run_plan(fn, (x, y), _make_elementwise, fn, names, ())
     return plans.keep(_of_two.setdefault(fn, {}), names, kernel)
 
 
 def between(fn: Function, x: Core, low: object, high: object) -> "NamedArray":
     """Apply a function that takes two Python numbers to each element."""
     if not isinstance(x, Core):
-        raise unnamed(title(fn), x)
+        raise no_names(title(fn), x)
     (array,), names = x.node
     try:
         call = _with_two[fn][names]
@@ -234,7 +234,7 @@ def separate_operands(
             named.append(None)
             arrays.append(plain(title(fn), x))
     if like is None:
-        raise unnamed(title(fn), operands[0])
+        raise no_names(title(fn), operands[0])
     return like, tuple(named), arrays
 
 
@@ -260,5 +260,5 @@ def nary(fn: Function, *operands: Payload, **options: object) -> "NamedArray":
         [5.0, 13.0]
     """
     like, named, arrays = separate_operands(fn, operands)
-    kernel = planned(fn, operands, _make_elementwise, fn, named, static(fn, options))
+    kernel = run_plan(fn, operands, _make_elementwise, fn, named, static(fn, options))
     return wrap(like, run(kernel.call, *arrays), kernel.names)

@@ -28,7 +28,7 @@ from ..names.plans import Names
 from . import checks, kernels
 from .core import Core, shape_of, sizes_of
 from .reading import read_locally
-from .renaming import up_to_renaming
+from .renaming import share_by_renaming
 from .steps import (
     Gather,
     Int,
@@ -39,7 +39,7 @@ from .steps import (
     axes_of_steps,
     gathers_in,
     normalize_indices,
-    removes,
+    removes_axis,
 )
 
 Label: TypeAlias = str | int
@@ -101,7 +101,7 @@ class Vector(NamedTuple):
     axes: Names
 
 
-def reaching(
+def make_reach(
     function: str,
     modes: Sequence[str],
     mode: str | None,
@@ -126,7 +126,7 @@ def name_selection(names: Names, steps: Sequence[Step]) -> Names:
 
     The axes of index arrays replace the indexed axes if those are adjacent, and otherwise come first.
     """
-    names = plans.without(names, tuple(step.name for step in steps if removes(step)))
+    names = plans.without(names, tuple(step.name for step in steps if removes_axis(step)))
     gathers = gathers_in(steps)
     if not gathers:
         return names
@@ -154,7 +154,7 @@ def run_with_ints(kernel: kernels.Kernel, array: Payload, *arguments: object) ->
     return kernels.run(kernel.call, array, *arguments)
 
 
-@up_to_renaming("names", "steps")
+@share_by_renaming("names", "steps")
 def reading(names: Names, steps: tuple[Step, ...], function: str, reach: Reach) -> kernels.Kernel:
     """Make the kernel that reads at an index: ints and slices first, then all index arrays together."""
     plans.require(names, axes_of_steps(steps))
@@ -180,7 +180,7 @@ def reading(names: Names, steps: tuple[Step, ...], function: str, reach: Reach) 
                 left.append(argument)
                 continue
             array = step.read(array, at, argument)
-            if removes(step):
+            if removes_axis(step):
                 current = plans.without(current, (step.name,))
         if not rest:
             return array
@@ -302,7 +302,7 @@ class _Index:
         # All index arrays are known now, and so is the order of their axes.
         union = plans.union_of(vector.axes for vector in self.vectors)
         for name, positions, axes in self.vectors:
-            self._set_dim(name, kernels.lined_up(positions, axes, _cut_before(union, axes)))
+            self._set_dim(name, kernels.line_up(positions, axes, _cut_before(union, axes)))
         labels = _order_labels(self.dims, (*range(self.anonymous), *self.names), union)
         return Position(tuple(self.dims), labels, union, sizes, len(self.vectors) <= 1)
 
@@ -379,7 +379,7 @@ def _arrange(
     array: jax.Array, labels: tuple[Label, ...], anonymous: int, target: Names
 ) -> jax.Array:
     """Permute dimensions to those of a result: anonymous ones first, then names in order."""
-    return kernels.lined_up(array, labels, (*range(anonymous), *target))
+    return kernels.line_up(array, labels, (*range(anonymous), *target))
 
 
 def _take_elements(

@@ -19,7 +19,7 @@ Arrays = Sequence[jax.Array]
 Combine = Callable[[Arrays, Arrays], Arrays]
 
 
-def parts_along(array: jax.Array, at: int, name: str) -> tuple[Entry, int]:
+def find_parts(array: jax.Array, at: int, name: str) -> tuple[Entry, int]:
     """Return over which mesh axes an axis is split in parts of equal sizes, and how many these are.
 
     Explicit mesh axes are those of the array's type, Auto ones those of the current mapping. There is one part if the
@@ -39,7 +39,7 @@ def parts_along(array: jax.Array, at: int, name: str) -> tuple[Entry, int]:
     return entry, parts
 
 
-def in_parts(
+def scan_parts(
     scan: Callable[[Arrays, int], Arrays],
     after: Combine,
     arrays: Arrays,

@@ -24,7 +24,7 @@ from ..names.plans import Names
 from . import auto
 
 
-def sliced(array: jax.Array, at: int, start: object, length: int) -> jax.Array:
+def take_slice(array: jax.Array, at: int, start: object, length: int) -> jax.Array:
     """Take a slice, on a mesh with Explicit axes too."""
     # A traced start may be anywhere, so that devices would have to send.
     known = length == array.shape[at] or isinstance(start, int)
@@ -46,7 +46,7 @@ def take_at(
     A surrounding `vmap` may map the start over such axes; JAX cannot type the resulting gather.
     """
     if isinstance(start, int):
-        return auto.moved(lambda array: read(array, at, start, length), [array])
+        return auto.move_elements(lambda array: read(array, at, start, length), [array])
     if not context.taken_axes():
         return read(auto.whole(array, (at,)), at, start, length)
 

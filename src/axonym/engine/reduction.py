@@ -18,29 +18,29 @@ from .checks import (
     Function,
     check_given,
     check_sizes,
-    keyed,
+    make_axis_key,
+    no_names,
     plain,
-    selected_pairs,
+    resolve_axis,
     title,
-    unnamed,
     with_operands,
 )
 from .core import Core, shape_of, wrap
-from .kernels import Kernel, Options, align_layouts, keywords_of, lined_up, run, static
+from .kernels import Kernel, Options, align_layouts, keywords_of, line_up, run, static
 from .nonempty import check_nonempty
-from .renaming import up_to_renaming
+from .renaming import share_by_renaming
 
 if TYPE_CHECKING:
     from ..array import NamedArray
 
 
-@up_to_renaming("names", "axis", "where")
+@share_by_renaming("names", "axis", "where")
 def _make_reduction(
     fn: Function, names: Names, axis: object, where: Names | None, removes: bool, options: Options
 ) -> Kernel:
     """Make the kernel of a function over axes that may have a mask; `axis` None means all of them."""
     function, keywords = title(fn), keywords_of(options)
-    given = selected_pairs(axis, function, names)
+    given = resolve_axis(axis, function, names)
     removed = names_in(given)
     at = plans.positions(names, removed)
     if where is not None:
@@ -59,7 +59,7 @@ def _make_reduction(
             raise _too_large(function, names, where, array, mask)
         # Aligned by name first, the mask broadcasts by position.
         array, mask = align_layouts((names, where), (array, mask), names)
-        return fn(array, *numbers, axis=at, where=lined_up(mask, where, names), **keywords)
+        return fn(array, *numbers, axis=at, where=line_up(mask, where, names), **keywords)
 
     return Kernel(plans.without(names, removed) if removes else names, body)
 
@@ -104,7 +104,7 @@ def _reduce(
     *numbers: float,
 ) -> "NamedArray":
     if not isinstance(x, Core):
-        raise unnamed(title(fn), x)
+        raise no_names(title(fn), x)
     (array,), names = x.node
     arrays: tuple[object, ...] = (array,)
     masked: Names | None = None
@@ -114,8 +114,8 @@ def _reduce(
     elif where is not None:
         # A mask without names must be a scalar, or match anonymous dimensions.
         arrays, masked = (array, plain(title(fn), where)), ()
-    key, settings = keyed(axis, fn), static(fn, options)
-    try:  # `planned` and `run`, which would add 9 % to a sum
+    key, settings = make_axis_key(axis, fn), static(fn, options)
+    try:  # `run_plan` and `run`, which would add 9 % to a sum
         kernel = _make_reduction(fn, names, key, masked, removes, settings)
     except AxisError as flaw:
         raise with_operands(flaw, fn, (x, where)) from None

@@ -30,7 +30,7 @@ from ..names.pattern import DOTS, UNBOUND, Bindings, Bound, Expression, Span, Te
 from ..names.plans import Names, hold_axes
 from . import checks, kernels
 from .core import Core, shape_of, sizes_of, wrap
-from .renaming import up_to_renaming
+from .renaming import share_by_renaming
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -132,7 +132,7 @@ class Regrouping(NamedTuple):
         return bool(self.checked) or any(size is not None for size in sizes)
 
 
-def kept_dimensions(shape: Iterable[int]) -> list[Group]:
+def keep_dimensions(shape: Iterable[int]) -> list[Group]:
     """Return the groups of anonymous dimensions that stay as they are."""
     # An empty name is that of no axis, so that no mapping shards these.
     return [Group(1, (size,), ("",)) for size in shape]
@@ -220,14 +220,14 @@ def by_expression(x: Core, text: str, bindings: Mapping[str, object]) -> "NamedA
     # One look-up by text, names and keywords: a repeated expression is neither parsed nor planned.
     (array,), names = x.node
     bound = pattern.bind("rearrange", bindings, sizes=True)
-    kernel = checks.planned("rearrange", (x,), _regrouped, text, names, bound)
+    kernel = checks.run_plan("rearrange", (x,), _find_kernel, text, names, bound)
     if kernel is None:
         return x  # type: ignore[return-value]  # a Core is a NamedArray
     return wrap(x, kernel.call(array), kernel.names)
 
 
 @lru_cache(plans.CACHE)
-def _regrouped(text: str, names: Names, bindings: Bindings) -> kernels.Kernel | None:
+def _find_kernel(text: str, names: Names, bindings: Bindings) -> kernels.Kernel | None:
     """Make the kernel of an expression; None if it neither changes nor checks anything."""
     plan = regrouping(text, names, bindings)
     # The array itself comes back then, without a dispatch.
@@ -236,14 +236,14 @@ def _regrouped(text: str, names: Names, bindings: Bindings) -> kernels.Kernel | 
     return _make_plan_kernel(text, names, plan)
 
 
-@up_to_renaming("names", "plan")
+@share_by_renaming("names", "plan")
 def _make_plan_kernel(text: str, names: Names, plan: Regrouping) -> kernels.Kernel:
     def body(array: jax.Array) -> jax.Array:
         shape = shape_of("rearrange", array, names)
         checks.check_given("rearrange", plan.checked, names, shape)
         split, merged = _compute_sizes(text, plan, names, shape)
         anonymous = array.ndim - len(names)
-        lead = kept_dimensions(shape[:anonymous])
+        lead = keep_dimensions(shape[:anonymous])
         # All splits come first and all merges last, so that one transpose is enough.
         if plan.splits:
             parts = zip(split, plan.sources, strict=True)

@@ -22,7 +22,7 @@ from .kernels import Kernel, jit_body
 P = ParamSpec("P")
 
 
-def up_to_renaming(*named: str) -> Callable[[Callable[P, Kernel]], Callable[P, Kernel]]:
+def share_by_renaming(*named: str) -> Callable[[Callable[P, Kernel]], Callable[P, Kernel]]:
     """Memoise a function that makes kernels; those that differ by a renaming of axes run one compiled function.
 
     Args:

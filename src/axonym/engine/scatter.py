@@ -33,14 +33,14 @@ from .position import (
     positional,
     run_with_ints,
 )
-from .renaming import up_to_renaming
-from .steps import Int, Slice, Step, Strided, axes_of_steps, gathers_in, removes
+from .renaming import share_by_renaming
+from .steps import Int, Slice, Step, Strided, axes_of_steps, gathers_in, removes_axis
 
 if TYPE_CHECKING:
     from ..array import NamedArray
 
 
-def on_mesh(array: jax.Array) -> jax.Array:
+def put_on_mesh(array: jax.Array) -> jax.Array:
     """Replicate an array that was made outside a mesh with Explicit axes, so that it has the type of updates to it."""
     mesh = context.context_mesh()
     if mesh is None or not modes.has_explicit(mesh) or explicit.has_explicit_axes(array):
@@ -132,7 +132,7 @@ def write(
     own: Names | None = update.node[1] if isinstance(update, Core) else None
     # Steps are part of the key of the kernel, so that this comes first.
     steps, arguments = make_slices_static(steps, arguments)
-    kernel = checks.planned(
+    kernel = checks.run_plan(
         function, (x,), writing, Write(function, names, steps, operation, own, reach)
     )
     return wrap(x, run_with_ints(kernel, array, value, *arguments), names)
@@ -157,7 +157,7 @@ def make_slices_static(
     return tuple(static), rest
 
 
-@up_to_renaming("plan")
+@share_by_renaming("plan")
 def writing(plan: Write) -> kernels.Kernel:
     """Make the kernel that writes to the elements at an index."""
     into = _write_box if plan.is_boxed else _write_elements
@@ -186,7 +186,7 @@ def writing(plan: Write) -> kernels.Kernel:
             return jnp.where(marks > 0, jnp.nan, result)
 
         # An array from before the mesh has no type that the result could keep.
-        array = on_mesh(array)
+        array = put_on_mesh(array)
         operands = [array, update, *plans.values_at(arguments, traced)]
         return auto.local(positionally, operands, list(explicit.read_layout(array)))
 
@@ -204,7 +204,7 @@ def _write_box(
         at = anonymous + plan.names.index(step.name)
         starts[at] = argument
         lengths[at] = step.length if isinstance(step, Slice) else 1
-        if removes(step):
+        if removes_axis(step):
             dropped.append(at)
     sizes = sizes_of(plan.names, lengths)
     update = _fit_update(plan, update, array, (*range(anonymous), *target), sizes)
@@ -372,7 +372,7 @@ def _fit_update(
         )
     # Anonymous dimensions are counted from the right, as they are broadcast.
     own_labels: tuple[object, ...] = (*range(anonymous - leading, anonymous), *own)
-    return kernels.lined_up(update, own_labels, labels)
+    return kernels.line_up(update, own_labels, labels)
 
 
 def check_dtype(function: str, operation: str, array: jax.Array, update: Payload) -> None:

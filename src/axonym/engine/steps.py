@@ -27,8 +27,8 @@ from ..names.plans import Names, hold_axes
 from . import checks
 from .audits import current_report, expect
 from .core import Core, facts, payload_of, shape_of, sizes_of
-from .operands import integers, listed
-from .reading import sliced, take_at, take_strided, take_window
+from .operands import convert_list, integers
+from .reading import take_at, take_slice, take_strided, take_window
 
 Item: TypeAlias = Mapping[Any, Any] | tuple[Any, ...] | EllipsisType
 """The contents of the brackets of `x[...]`: axes to selectors, or pairs of an axis and a selector."""
@@ -76,7 +76,7 @@ class Slice(NamedTuple):
 
     def read(self, array: jax.Array, at: int, argument: Payload) -> jax.Array:
         """Read a piece."""
-        return sliced(array, at, argument, self.length)
+        return take_slice(array, at, argument, self.length)
 
 
 @hold_axes("name")
@@ -125,13 +125,13 @@ Step: TypeAlias = Int | Traced | Slice | Strided | Window | Gather
 """The part of an index for one axis, `name`."""
 
 
-def removes(step: Step) -> bool:
+def removes_axis(step: Step) -> bool:
     """Return whether a result lacks the axis of a step."""
     return isinstance(step, Int | Traced)
 
 
 def _take_position(array: jax.Array, at: int, argument: Payload) -> jax.Array:
-    return lax.squeeze(sliced(array, at, widened(argument), 1), (at,))
+    return lax.squeeze(take_slice(array, at, widened(argument), 1), (at,))
 
 
 def axes_of_steps(steps: Iterable[Step]) -> Names:
@@ -195,7 +195,7 @@ def steps_of(
     A Python int out of range is an error, unless `mode` is "clip" or "wrap".
     """
     if not isinstance(x, Core):
-        raise checks.unnamed(function, x)
+        raise checks.no_names(function, x)
     if not isinstance(selectors, Mapping):
         problem = f"an index is a dict from axes to selectors, not {type_text(selectors)}"
         hint = "write {'batch': 0}"
@@ -334,7 +334,7 @@ def _index_array(function: str, name: str, selector: Any) -> tuple[Any, Names]:
 def _convert_list(function: str, name: str, selector: Sequence[Payload]) -> Any:
     """Convert a list of integers, some of which may be traced, to an array."""
     try:
-        return listed(selector)
+        return convert_list(selector)
     except (TypeError, ValueError):  # a tracer among them, or no integers at all
         pass
     try:
@@ -420,7 +420,7 @@ def check_along(function: str, x: Core, indices: Core, axis: AxisSelector) -> No
     """Check that indices along an axis have that axis, and none that the array lacks."""
     for operand in (x, indices):
         if not isinstance(operand, Core):
-            raise checks.unnamed(function, operand)
+            raise checks.no_names(function, operand)
     name, _ = one_axis(axis, function)
     lines = (f"array has: {facts(x)}", f"indices have: {facts(indices)}")
     if name not in indices.names:

@@ -16,7 +16,7 @@ from ..errors import AxisClashError, AxisError, AxisSizeError, OperandError, mes
 from ..layout import context
 from ..names import plans
 from ..ops.elementwise import rsqrt, square, stop_gradient
-from ..partitioning.addresses import count_of, mesh_axes_of
+from ..partitioning.addresses import count_devices, find_mesh_axes
 from ..partitioning.collectives import pmean
 from ..partitioning.shard import auto_sharded
 from .inputs import check_input, list_sized_axes
@@ -174,8 +174,8 @@ class BatchNorm(Layer):
 
         # Inside of a shard_map, `x` is a block: the mapping says which axes have more elements on other devices.
         split = [name for name, entry in context.mapped(self.over).items() if entry]
-        over = mesh_axes_of("BatchNorm", split, (), meaning="arrays")
-        count = math.prod(map(x.axis_size, self.over)) * count_of(over)
+        over = find_mesh_axes("BatchNorm", split, (), meaning="arrays")
+        count = math.prod(map(x.axis_size, self.over)) * count_devices(over)
         if count < 2:  # the unbiased variance would divide by zero
             problem = f"a variance needs more than {count} element"
             hint = "pass inference=True to use the running statistics"
@@ -204,7 +204,7 @@ class BatchNorm(Layer):
     def _check(self, x: NamedArray) -> None:
         """Check that `x` has the axes of the layer, and no others: their statistics would silently be separate."""
         check_input("BatchNorm", x, (*self.axis, *self.fixed), (), blocks=True)
-        checks.planned("BatchNorm", (x,), plans.require, x.names, self.over)
+        checks.run_plan("BatchNorm", (x,), plans.require, x.names, self.over)
 
         extra = plans.without(x.names, (*axis_name(self.axis), *self.over))
         if extra or x.ndim > len(x.names):

@@ -18,7 +18,7 @@ from ..array import NamedArray
 from ..axis import Axis, AxisSelection, axis_name, names_in, selection, selectors, shown, sized
 from ..engine import auto, checks, kernels
 from ..engine.core import Core, facts, wrap
-from ..engine.renaming import up_to_renaming
+from ..engine.renaming import share_by_renaming
 from ..errors import ArgumentError, AxisSizeError, message
 from ..faults.split_windows import (
     must_convolve_in_blocks,
@@ -66,7 +66,7 @@ class _Conv(Layer):
         """Check the input, and return the names and sizes of its spatial axes."""
         function = type(self).__name__
         if not isinstance(x, Core):
-            raise checks.unnamed(function, x, self.In.name)
+            raise checks.no_names(function, x, self.In.name)
         # Inside of the kernel, the weight's name of `Out` may be `<name>.out`, which the input must not have either.
         stored = Axis(self.weight.names[0], self.Out.size)
         sized = tuple(axis for axis in self.Spatial if isinstance(axis, Axis))
@@ -74,7 +74,7 @@ class _Conv(Layer):
         check_input(function, x, (self.In, *sized), (self.Out, stored), blocks=self.groups == 1)
         # Sizes of other spatial axes are free; `check_fit` compares them with the kernel.
         names = axis_name(self.Spatial)
-        at = checks.planned(function, (x,), plans.positions, x.names, names)
+        at = checks.run_plan(function, (x,), plans.positions, x.names, names)
         return names, tuple(x.array.shape[i] for i in at)
 
     @property
@@ -399,7 +399,7 @@ def _make_parameters(
     return weight, bias, selectors(given), kernel, groups
 
 
-@up_to_renaming("operands", "spatial", "feature", "out")
+@share_by_renaming("operands", "spatial", "feature", "out")
 def _make_kernel(
     operands: tuple[Names, Names],
     spatial: Names,

@@ -134,7 +134,7 @@ def _drop(
     key: jax.Array | None,
 ) -> NamedArray:
     if not isinstance(x, Core):
-        raise checks.unnamed(function, x)
+        raise checks.no_names(function, x)
     # Before the check of the key: neither case needs one.
     if pdrop == 0 or inference:
         return x

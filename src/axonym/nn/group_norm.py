@@ -12,7 +12,7 @@ from ..base.dtypes import at_least_float32
 from ..create import ones, zeros
 from ..engine import auto, checks, kernels
 from ..engine.core import wrap
-from ..engine.renaming import up_to_renaming
+from ..engine.renaming import share_by_renaming
 from ..errors import ArgumentError, message
 from ..layout import explicit
 from ..names import plans
@@ -122,14 +122,14 @@ class GroupNorm(Layer):
         """
         check_input("GroupNorm", x, (self.axis, *self.fixed), ())
         normalized = (self.axis.name, *self.over)
-        at = checks.planned("GroupNorm", (x,), plans.positions, x.names, normalized)
+        at = checks.run_plan("GroupNorm", (x,), plans.positions, x.names, normalized)
         weighted, biased = self.weight is not None, self.bias is not None
         kernel = _normalize(x.names, at, self.groups, weighted, biased, self.eps)
         operands = [x, *parameters_of(self.weight, self.bias)]
         return wrap(x, kernel.call(*[operand.array for operand in operands]), x.names)
 
 
-@up_to_renaming("names")
+@share_by_renaming("names")
 def _normalize(
     names: Names, at: tuple[int, ...], groups: int, weighted: bool, biased: bool, eps: float
 ) -> kernels.Kernel:
@@ -154,7 +154,7 @@ def _normalize(
         operands = (names, *[axis] * len(parameters))
         # On Explicit axes, weight and bias follow the layout of the input.
         x, *rest = kernels.align_layouts(operands, (x, *parameters), names)
-        lined = [kernels.lined_up(own, axis, names) for own in rest]
+        lined = [kernels.line_up(own, axis, names) for own in rest]
         # JAX has no rule for the types of a reshape that splits a sharded dimension: on Explicit axes, the compiler
         # decides within, and the result has the type of the input.
         result: jax.Array = auto.local(

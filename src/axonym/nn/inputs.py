@@ -40,7 +40,7 @@ def check_input(
     """
     needed = tuple(axis.name for axis in inputs)
     if not isinstance(x, Core):
-        raise checks.unnamed(layer, x, *needed)
+        raise checks.no_names(layer, x, *needed)
     names = x.names
     # Only names are checked here: a block may have other sizes, which the loop below compares.
     if not set(needed).issubset(names):
@@ -75,7 +75,7 @@ def find_axis_name(layer: str, x: NamedArray, axis: AxisSelector) -> str:
         AxisSizeError: if `axis` is an `Axis` of another size.
     """
     if not isinstance(x, Core):
-        raise checks.unnamed(layer, x)
+        raise checks.no_names(layer, x)
     name, _ = selector(axis, layer)
     if name not in x.names:
         checks.require(layer, x, name)

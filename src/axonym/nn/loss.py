@@ -19,7 +19,7 @@ from ..create import arange
 from ..engine import checks, kernels, pointwise, primitives
 from ..engine.audits import expect
 from ..engine.core import Core, axes_of, facts, wrap
-from ..engine.renaming import up_to_renaming
+from ..engine.renaming import share_by_renaming
 from ..errors import ArgumentError, OperandError, message
 from ..layout import explicit
 from ..layout.context import mapped
@@ -202,7 +202,7 @@ def chunked_cross_entropy_loss(
     if block_size < 1:
         raise ArgumentError(message(function, f"block_size must be positive, got {block_size}"))
     rest = plans.without(x.names, names_in(selection(Embed, function)))
-    checks.planned(function, (x, targets), plans.require, rest, targets.names)
+    checks.run_plan(function, (x, targets), plans.require, rest, targets.names)
     checks.check_sizes(function, (x.names, targets.names), (x.array, targets.array))
     counted = _combine_masks(function, label, targets, where, ignore_index)
     targets = _fill_excluded(targets, label, counted)
@@ -247,7 +247,7 @@ def chunked_cross_entropy_loss(
 def _check_class_numbers(function: str, targets: NamedArray, label: str) -> None:
     """Check that targets are integers without the axis of classes."""
     if not isinstance(targets, Core):
-        raise checks.unnamed(function, targets)
+        raise checks.no_names(function, targets)
     if label in targets.names or not jnp.issubdtype(targets.dtype, jnp.integer):
         problem = f"the targets have dtype {targets.dtype} and axes {facts(targets)}"
         hint = f"class numbers are integers without axis {label!r}; probabilities need cross_entropy_loss"
@@ -340,7 +340,7 @@ def _compute_losses(
     function = "cross_entropy_loss"
     for x in (logits, targets):
         if not isinstance(x, Core):
-            raise checks.unnamed(function, x)
+            raise checks.no_names(function, x)
     label, size = selector(Label, function)
     checks.require(function, logits, Label, "logits")
     if label not in targets.names and not jnp.issubdtype(targets.dtype, jnp.integer):
@@ -352,7 +352,7 @@ def _compute_losses(
     # It is static whether they count, but not how much: another factor compiles no other program.
     smooths, drifts = label_smoothing != 0, _is_used(z_loss)
     key = (logits.names, targets.names, (label, size), smooths, drifts)
-    kernel = checks.planned(function, (logits, targets), _make_kernel, *key)
+    kernel = checks.run_plan(function, (logits, targets), _make_kernel, *key)
     if label not in targets.names:
         classes = axes_of(function, logits)[logits.names.index(label)]
         _report_targets(function, targets, label, classes.size)
@@ -362,7 +362,7 @@ def _compute_losses(
     return wrap(logits, losses, kernel.names), wrap(logits, normalizers, kernel.names)
 
 
-@up_to_renaming("names", "targets", "label")
+@share_by_renaming("names", "targets", "label")
 def _make_kernel(
     names: Names, targets: Names, label: tuple[str, int | None], smooths: bool, drifts: bool
 ) -> kernels.Kernel:
@@ -428,7 +428,7 @@ def _make_kernel(
         checks.check_sizes("cross_entropy_loss", (names, targets), (logits, wanted))
         checks.check_given("cross_entropy_loss", (label,), names, logits.shape)
         logits, wanted = kernels.align_layouts((names, targets), (logits, wanted), names)
-        return compute(logits, kernels.lined_up(wanted, targets, names), smoothing, z_loss)
+        return compute(logits, kernels.line_up(wanted, targets, names), smoothing, z_loss)
 
     return kernels.Kernel(result, body)
 
@@ -504,7 +504,7 @@ def _combine_masks(
     if ignore_index is None:
         return where
     if not isinstance(targets, Core):
-        raise checks.unnamed(function, targets)
+        raise checks.no_names(function, targets)
     if label in targets.names:
         problem = (
             f"ignore_index is a class number, but the targets are probabilities of axis {label!r}"

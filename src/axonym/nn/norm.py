@@ -22,7 +22,7 @@ from ..base.dtypes import at_least_float32, widened_to
 from ..create import ones, zeros
 from ..engine import checks, kernels, primitives
 from ..engine.core import wrap
-from ..engine.renaming import up_to_renaming
+from ..engine.renaming import share_by_renaming
 from ..faults.broadcast_gradients import add_then_broadcast
 from ..names import plans
 from ..names.plans import Names
@@ -162,7 +162,7 @@ class RmsNorm(_Norm):
         return self._apply(x, centered=False)
 
 
-@up_to_renaming("operands", "axis")
+@share_by_renaming("operands", "axis")
 def _make_kernel(
     operands: tuple[Names, ...],
     axis: tuple[Axis, ...],
@@ -181,7 +181,7 @@ def _make_kernel(
         checks.check_sizes("norm", operands, arrays)
         x, *parameters = kernels.align_layouts(operands, arrays, names)
         # The input may have its axes in another order than the weight, and apart from each other.
-        lined = tuple(map(kernels.lined_up, parameters, operands[1:], itertools.repeat(names)))
+        lined = tuple(map(kernels.line_up, parameters, operands[1:], itertools.repeat(names)))
         # JAX's own derivative, which keeps what it needs.
         if keeps_intermediates():
             return how.compute_result(x, how.compute_statistics(x), lined)

@@ -303,7 +303,7 @@ def _plan_slides(
 ) -> tuple[tuple[_AxisSlide, ...], tuple[NamedArray, ...]]:
     """Check the arguments of a pooling; return how its windows slide, and what `windows.find_beyond` does."""
     if not isinstance(inputs, Core):
-        raise checks.unnamed(function, inputs)
+        raise checks.no_names(function, inputs)
     axes = spec(Window, function)
     names, windows = axis_name(axes), [axis.size for axis in axes]
     steps = each(function, "stride", 1 if stride is None else stride, len(axes))
@@ -314,7 +314,7 @@ def _plan_slides(
         raise ArgumentError(message(function, problem, hint="pad by numbers"))
     sides = count_sides(padded)
     shape = shape_of(function, inputs.array, inputs.names)
-    places = checks.planned(function, (inputs,), plans.positions, inputs.names, names)
+    places = checks.run_plan(function, (inputs,), plans.positions, inputs.names, names)
     sizes = [shape[at] for at in places]
     check_fit(function, names, sizes, windows, sides, facts(inputs))
     # As numbers, since `use_ceil` and blocks change the padding at one end.

@@ -20,7 +20,7 @@ from ..layout import context
 from ..layout.partition import count_shards, find_layout
 from ..ops.contract import dot
 from ..ops.elementwise import tanh
-from ..partitioning.addresses import count_of, mesh_axes_of
+from ..partitioning.addresses import count_devices, find_mesh_axes
 from ..partitioning.collectives import pcast, ppermute
 from ..partitioning.options import PRODUCTS
 from ..partitioning.shard import auto_sharded
@@ -95,10 +95,10 @@ def _go_around(
     def run(x: NamedArray, first: Sequence[Linear], weight: NamedArray) -> NamedArray:
         # The type of a weight says that it varies over all mesh axes, so its gradient is summed over the batch once,
         # after the loop. Otherwise, each block would sum it.
-        every = mesh_axes_of("MLP", split, names, meaning="arrays")
-        along = mesh_axes_of("MLP", ring, names, meaning="arrays")
+        every = find_mesh_axes("MLP", split, names, meaning="arrays")
+        along = find_mesh_axes("MLP", ring, names, meaning="arrays")
         first, weight = pcast((first, weight), over=every)
-        count = count_of(along)
+        count = count_devices(along)
         products = [_multiply(x, first)]
         for _ in range(1, count):
             x = ppermute(x, over=along)

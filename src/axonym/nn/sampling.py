@@ -148,7 +148,7 @@ def penalize_repetition(logits: NamedArray, seen: NamedArray, penalty: Number) -
     function = "penalize_repetition"
     for x in (logits, seen):
         if not isinstance(x, Core):
-            raise checks.unnamed(function, x)
+            raise checks.no_names(function, x)
     if jnp.issubdtype(seen.dtype, jnp.inexact):
         problem = f"seen must be booleans or counts, not {seen.dtype}"
         hint = 'axn.bincount(tokens, Vocab, "pos") counts tokens'

@@ -162,7 +162,7 @@ class DiagonalSSM(Layer):
             drive = drive.broadcast_axis(without_axes(state.axes, drive.names))
         at = drive.names.index(name) - len(drive.names)
         start = () if state is None else (state,)
-        _, parts = prefixes.parts_along(drive.array, drive.array.ndim + at, name)
+        _, parts = prefixes.find_parts(drive.array, drive.array.ndim + at, name)
         states = pointwise.nary(_run, drive, self._decay(), *start, at=at, parts=parts)
 
         if x.axis_size(self.axis):
@@ -244,13 +244,13 @@ def _run(drive: jax.Array, decay: jax.Array, *start: jax.Array, at: int, parts: 
         if parts == 1:
             powers, reached = _scan(elements, at)
         else:
-            powers, reached = prefixes.in_parts(_scan, _compose, elements, at + drive.ndim, parts)
+            powers, reached = prefixes.scan_parts(_scan, _compose, elements, at + drive.ndim, parts)
         # The recurrence is linear, so a state to start from adds its decayed value to each position.
         return reached + powers * start[0] if start else reached
 
     if parts == 1:
         drive = auto.whole(drive, (at,))
-    return auto.moved(states, [drive, decay, *start], explicit.read_layout(drive))
+    return auto.move_elements(states, [drive, decay, *start], explicit.read_layout(drive))
 
 
 def _scan(elements: Sequence[jax.Array], at: int) -> Sequence[jax.Array]:

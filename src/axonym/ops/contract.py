@@ -16,9 +16,9 @@ from jax.typing import DTypeLike
 
 from ..axis import Axis, AxisSelection, AxisSelector, Pairs, names_in, selector
 from ..engine import auto, checks, kernels
-from ..engine.batched import batched
+from ..engine.batched import apply_batched
 from ..engine.core import Core, Operand, wrap
-from ..engine.renaming import up_to_renaming
+from ..engine.renaming import share_by_renaming
 from ..errors import (
     AxisNotFoundError,
     OperandError,
@@ -92,12 +92,12 @@ def dot(
         >>> axn.dot(axn.ones((Batch, Embed)), axn.ones((Embed, Mlp)), axis=Embed).axes
         (Axis(name='batch', size=2), Axis(name='mlp', size=4))
     """
-    given = checks.keyed(axis, dot)
+    given = checks.make_axis_key(axis, dot)
     dtype: Any = preferred_element_type
     order = None if out_axes is None else _read_order(out_axes)
     for x in arrays:
         if not isinstance(x, Core):
-            raise checks.unnamed("dot", x)
+            raise checks.no_names("dot", x)
     if len(arrays) == 2:  # the usual case, written out because a comprehension costs a call
         ((a,), left), ((b,), right) = arrays[0].node, arrays[1].node
         operands: tuple[Names, ...] = (left, right)
@@ -108,11 +108,11 @@ def dot(
 
     key = (operands, given, order, precision, dtype)
     if dot_general is not lax.dot_general:  # not cached, as it may hold arrays
-        custom = checks.planned("dot", arrays, _make_dot, *key, dot_general)
+        custom = checks.run_plan("dot", arrays, _make_dot, *key, dot_general)
         return wrap(arrays[0], custom.body(*payloads), custom.names)
     # A dict instead of `lru_cache`, whose hits cost more: this is most of the work before an eager product.
     kernel = _dots.get(key) or plans.keep(
-        _dots, key, checks.planned("dot", arrays, _make_dot, *key)
+        _dots, key, checks.run_plan("dot", arrays, _make_dot, *key)
     )
     return wrap(arrays[0], kernel.call(*payloads), kernel.names)
 
@@ -166,7 +166,7 @@ def einsum(
         raise OperandError(message("einsum", problem, hint=hint))
     for x in arrays:
         if not isinstance(x, Core):
-            raise checks.unnamed("einsum", x)
+            raise checks.no_names("einsum", x)
     dtype: object = preferred_element_type
     aliases: pattern.Bindings = (
         pattern.bind("einsum", axis_aliases, sizes=False) if axis_aliases else ()
@@ -177,9 +177,9 @@ def einsum(
     key = (equation, operands, aliases, precision, dtype)
     if dot_general is not lax.dot_general:  # as in dot
         # `__wrapped__` is the function without its cache, which would hold the arrays too.
-        custom = checks.planned("einsum", arrays, _make_einsum.__wrapped__, *key, dot_general)
+        custom = checks.run_plan("einsum", arrays, _make_einsum.__wrapped__, *key, dot_general)
         return wrap(arrays[0], custom.body(*payloads), custom.names)
-    kernel = checks.planned("einsum", arrays, _make_einsum, *key)
+    kernel = checks.run_plan("einsum", arrays, _make_einsum, *key)
     return wrap(arrays[0], kernel.call(*payloads), kernel.names)
 
 
@@ -193,7 +193,7 @@ def _make_dot(
 ) -> kernels.Kernel:
     """Make the kernel of a contraction."""
     union = plans.union_of(operands)
-    given = checks.selected_pairs(axis, "dot", union)
+    given = checks.resolve_axis(axis, "dot", union)
     contracted = names_in(given)
     plans.require(union, contracted)
     # An axis that only one operand has is more often a typo than a sum; None asks for all axes, whoever has them.
@@ -259,7 +259,7 @@ def _make_contraction(
         for names, array in zip(operands, arrays, strict=True):
             own = tuple((name, size) for name, size in given if name in names)
             checks.check_given(function, own, names, array.shape)
-        repeated, anonymous = kernels.stretched(function, operands, arrays)
+        repeated, anonymous = kernels.repeat_anonymous(function, operands, arrays)
         labels = [
             plans.labels(names, array.ndim) for names, array in zip(operands, repeated, strict=True)
         ]
@@ -273,7 +273,7 @@ def _make_contraction(
 
 
 # Operands that differ only in their names share a kernel, and so a compiled program.
-_find_contraction = up_to_renaming("operands", "contracted", "out", "given")(_make_contraction)
+_find_contraction = share_by_renaming("operands", "contracted", "out", "given")(_make_contraction)
 
 
 def _choose_maker(options: _Options) -> Callable[..., kernels.Kernel]:
@@ -532,7 +532,7 @@ def outer(x: Operand, y: Operand) -> "NamedArray":
         [[3 4]
          [6 8]]
     """
-    return batched(_outer, [x, y], [(), ()], (), outer=True)
+    return apply_batched(_outer, [x, y], [(), ()], (), outer=True)
 
 
 def _outer(x: jax.Array, y: jax.Array) -> jax.Array:

@@ -13,7 +13,7 @@ from jax.typing import ArrayLike, DTypeLike
 from ..axis import AxisSelector, Pairs, names_in, selection, selector
 from ..base.kinds import type_text
 from ..engine import checks, kernels, pointwise, reduction
-from ..engine.batched import batched
+from ..engine.batched import apply_batched
 from ..engine.core import Core, Operand, shape_of, wrap
 from ..engine.operands import own_names
 from ..errors import OperandError, message
@@ -56,7 +56,9 @@ def diag(
     """
     pair = selector(rows, "diag"), selector(columns, "diag")
     names = (pair[0][0], pair[1][0])
-    return batched(_diag, (x,), (axis,), names, whole=True, pair=pair, k=_check_offset("diag", k))
+    return apply_batched(
+        _diag, (x,), (axis,), names, whole=True, pair=pair, k=_check_offset("diag", k)
+    )
 
 
 def _diag(array: jax.Array, *, pair: Pairs, k: int) -> jax.Array:
@@ -129,7 +131,7 @@ def diagonal(
     """
     new = selector(new_axis, "diagonal")
     offset = _check_offset("diagonal", offset)
-    return batched(_diagonal, (x,), ((axis1, axis2),), (new[0],), new=new, offset=offset)
+    return apply_batched(_diagonal, (x,), ((axis1, axis2),), (new[0],), new=new, offset=offset)
 
 
 def _diagonal(array: jax.Array, *, new: tuple[str, int | None], offset: int) -> jax.Array:
@@ -165,15 +167,15 @@ def fill_diagonal(
         [[7, 1], [1, 8]]
     """
     if not isinstance(x, Core):
-        raise checks.unnamed("fill_diagonal", x)
+        raise checks.no_names("fill_diagonal", x)
     (array,), names = x.node
     given = selection((axis1, axis2), "fill_diagonal")
     pair = names_in(given)
     operands = (x, value)
-    checks.planned("fill_diagonal", operands, plans.require, names, pair)
+    checks.run_plan("fill_diagonal", operands, plans.require, names, pair)
     # `pointwise.nary` may store the result in the order of `value`; the dimensions of the pair follow it.
     both = (names, own_names(value))
-    target = checks.planned("fill_diagonal", operands, plans.broadcast, both)
+    target = checks.run_plan("fill_diagonal", operands, plans.broadcast, both)
     checks.check_given("fill_diagonal", given, names, shape_of("fill_diagonal", array, names))
     at = plans.positions(target, pair)
     return pointwise.nary(_fill_diagonal, x, value, at=at, k=_check_offset("fill_diagonal", k))
@@ -261,7 +263,7 @@ def _keep_triangle(
     function: str, x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, k: int
 ) -> "NamedArray":
     if not isinstance(x, Core):
-        raise checks.unnamed(function, x)
+        raise checks.no_names(function, x)
     (array,), names = x.node
     if k.__class__ is not int:
         k = _check_offset(function, k)
@@ -269,7 +271,7 @@ def _keep_triangle(
     try:
         kernel = _triangles[function][names, axis1, axis2, k]
     except (KeyError, TypeError):  # an axis that cannot be hashed is invalid
-        kernel = checks.planned(function, (x,), _make_triangle, function, names, axis1, axis2, k)
+        kernel = checks.run_plan(function, (x,), _make_triangle, function, names, axis1, axis2, k)
         plans.keep(_triangles[function], (names, axis1, axis2, k), kernel)
     return wrap(x, kernel.call(array), names)
 

@@ -26,7 +26,7 @@ from ..axis import Axis, AxisSelection, AxisSelector, axis_name, names_in, selec
 from ..base.kinds import type_text
 from ..base.phrases import given_with_size
 from ..engine import auto, checks, reduction
-from ..engine.batched import batched
+from ..engine.batched import apply_batched
 from ..engine.core import Core, axes_of, facts, wrap
 from ..engine.operands import one_of
 from ..errors import ArgumentError, AxisError, AxisSizeError, OperandError, message
@@ -206,7 +206,7 @@ def _transform(
     """Apply a transform over the axes of an axis argument, in their order."""
     function = checks.title(fn)
     if not isinstance(a, Core):
-        raise checks.unnamed(function, a)
+        raise checks.no_names(function, a)
     one_of(function, "norm", norm, (None, "backward", "ortho", "forward"))
     core, sizes = _read_axes(function, a, axis, of_half=fn in (_irfft, _hfft))
     names = names_in(selection(core, function))
@@ -218,7 +218,9 @@ def _transform(
 
     def transform(array: jax.Array) -> jax.Array:
         own = [wrap(a, array, a.names)]
-        result = batched(fn, own, [core], names, in_place=True, whole=whole, sizes=sizes, norm=norm)
+        result = apply_batched(
+            fn, own, [core], names, in_place=True, whole=whole, sizes=sizes, norm=norm
+        )
         return result.array
 
     return wrap(a, transform_blocks(transform, a.array, a.names, names), a.names)
@@ -344,8 +346,8 @@ def _ihfft(array: jax.Array, *, sizes: Sizes, norm: Norm) -> jax.Array:
 
 def _fftshift(array: jax.Array, axis: tuple[int, ...]) -> jax.Array:
     # As in `roll`, the compiler decides what devices send, on Explicit axes too.
-    return auto.moved(partial(jnp.fft.fftshift, axes=axis), [array])
+    return auto.move_elements(partial(jnp.fft.fftshift, axes=axis), [array])
 
 
 def _ifftshift(array: jax.Array, axis: tuple[int, ...]) -> jax.Array:
-    return auto.moved(partial(jnp.fft.ifftshift, axes=axis), [array])
+    return auto.move_elements(partial(jnp.fft.ifftshift, axes=axis), [array])

@@ -22,7 +22,7 @@ from ..axis import (
 )
 from ..base.kinds import type_text
 from ..engine import checks
-from ..engine.batched import batched, hashable
+from ..engine.batched import apply_batched, hashable
 from ..engine.core import Core, Operand, wrap
 from ..engine.operands import integers, names_of, only_axis
 from ..errors import ArgumentError, OperandError, message
@@ -77,7 +77,7 @@ def bincount(
     integers("bincount", "the counted array", x)
     operands = [x] if weights is None else [x, weights]
     core = (over,) * len(operands)
-    return batched(_bincount, operands, core, (size.name,), each=True, size=size.size)
+    return apply_batched(_bincount, operands, core, (size.name,), each=True, size=size.size)
 
 
 def corrcoef(
@@ -156,7 +156,7 @@ def digitize(
     """
     if axis is None:
         axis = only_axis("digitize", bins)
-    return batched(_digitize, (x, bins), ((), axis), (), each=True, right=right)
+    return apply_batched(_digitize, (x, bins), ((), axis), (), each=True, right=right)
 
 
 def histogram(
@@ -260,7 +260,7 @@ def histogram_bin_edges(
     # Edges between given limits do not depend on elements, and so have no batch axes.
     if range is not None:
         return _make_edges("histogram_bin_edges", x, size, range)
-    return batched(
+    return apply_batched(
         _histogram_bin_edges, (x,), (over,), (_name_edges(size),), each=True, size=size.size
     )
 
@@ -342,7 +342,7 @@ def _count_points(
         core.append(over)
 
     names, sizes = names_and_sizes(bins)
-    counts, *found = batched(
+    counts, *found = apply_batched(
         fn,
         operands,
         core,
@@ -405,7 +405,7 @@ def _make_edges(function: str, x: "NamedArray", bins: Axis, limits: Range) -> "N
         raise ArgumentError(message(function, problem))
     # JAX looks at the array only for its dtype if it is given limits.
     like = wrap(x, jnp.zeros((), x.dtype), ())
-    return batched(
+    return apply_batched(
         _histogram_bin_edges,
         (like, *limits),
         ((), (), ()),
@@ -431,7 +431,7 @@ def _compare_variables(
     given = [one for one in weights if one is not None]
     which = tuple(one is not None for one in weights)
     # The second axis of the variables exists only in the result, so its size is checked there.
-    result = batched(
+    result = apply_batched(
         fn,
         (x, *given),
         (over, *[over[1:]] * len(given)),

@@ -8,7 +8,7 @@ import jax
 from ..axis import AxisSpec, names_and_sizes, spec
 from ..engine import auto, checks, kernels
 from ..engine.core import shape_of, wrap
-from ..engine.renaming import up_to_renaming
+from ..engine.renaming import share_by_renaming
 from ..errors import ArgumentError, AxisSizeError, describe, message, suggestion
 from ..names import plans
 from ..names.plans import Names
@@ -57,7 +57,7 @@ def resize(
     return wrap(x, kernel.call(x.array), x.names)
 
 
-@up_to_renaming("names", "resized")
+@share_by_renaming("names", "resized")
 def _make_resize(
     names: Names, resized: Names, sizes: tuple[int, ...], method: str, antialias: bool
 ) -> kernels.Kernel:
@@ -77,6 +77,6 @@ def _make_resize(
             result: jax.Array = jax.image.resize(array, shape, method, antialias)
             return result
 
-        return auto.moved(resample, [array])
+        return auto.move_elements(resample, [array])
 
     return kernels.Kernel(names, body)

@@ -32,12 +32,12 @@ from ..base.dtypes import widened
 from ..base.kinds import Payload
 from ..engine import checks, kernels, pointwise
 from ..engine.audits import current_report, expect
-from ..engine.batched import batched
+from ..engine.batched import apply_batched
 from ..engine.core import Core, Operand, facts, shape_of, wrap
 from ..engine.operands import integers, payload
-from ..engine.position import Reach, reaching, reading, run_with_ints
-from ..engine.reading import sliced
-from ..engine.renaming import up_to_renaming
+from ..engine.position import Reach, make_reach, reading, run_with_ints
+from ..engine.reading import take_slice
+from ..engine.renaming import share_by_renaming
 from ..engine.steps import (
     Gather,
     Int,
@@ -273,7 +273,7 @@ def _take(
     if mode == "fill" and fill_value is None:
         reach = _FILL
     else:
-        reach = reaching(function, _MODES, mode, fill_value)
+        reach = make_reach(function, _MODES, mode, fill_value)
         # As in jax.numpy, the two differ: negative indices do not count from the end in take with mode="clip".
         reach = reach._replace(wraps=(function, mode) != ("take", "clip"))
     steps, arguments = steps_of(function, x, {axis: index}, mode)
@@ -309,7 +309,7 @@ _fills: dict[tuple[Names, str, Names], _Fill] = {}
 def _make_fill(x: Core, name: str, new: Names) -> _Fill:
     """Make a kernel, and keep it."""
     _, names = x.node
-    kernel = checks.planned("take", (x,), reading, names, (Gather(name, new),), "take", _FILL)
+    kernel = checks.run_plan("take", (x,), reading, names, (Gather(name, new),), "take", _FILL)
     made = _Fill(kernel.call, kernel.names, names.index(name) - len(names))
     return plans.keep(_fills, (names, name, new), made)
 
@@ -318,7 +318,7 @@ def _read_steps(
     function: str, x: Core, steps: tuple[Step, ...], arguments: Sequence[object], reach: Reach
 ) -> "NamedArray":
     (array,), names = x.node
-    kernel = checks.planned(function, (x,), reading, names, steps, function, reach)
+    kernel = checks.run_plan(function, (x,), reading, names, steps, function, reach)
     return wrap(x, run_with_ints(kernel, array, *arguments), kernel.names)
 
 
@@ -346,7 +346,7 @@ def slice(
         [2, 3]
     """
     if not isinstance(x, Core):
-        raise checks.unnamed("slice", x)
+        raise checks.no_names("slice", x)
     (array,), names = x.node
     given = one_axis(axis, "slice")
     begin = payload("slice", start)
@@ -357,12 +357,12 @@ def slice(
         problem = "the start must be one integer, and the length an int"
         hint = "index by an array to take several pieces"
         raise OperandError(message("slice", problem, hint=hint))
-    kernel = checks.planned("slice", (x,), _make_slice, names, given, length)
+    kernel = checks.run_plan("slice", (x,), _make_slice, names, given, length)
     check_start("slice", x, given[0], begin, length)
     return wrap(x, run_with_ints(kernel, array, begin), names)
 
 
-@up_to_renaming("names", "given")
+@share_by_renaming("names", "given")
 def _make_slice(names: Names, given: tuple[str, int | None], length: Any) -> kernels.Kernel:
     (at,) = plans.positions(names, (given[0],))
 
@@ -375,7 +375,7 @@ def _make_slice(names: Names, given: tuple[str, int | None], length: Any) -> ker
         # Only here is the size known from which a negative start counts.
         if isinstance(start, int) and start < 0:
             start += shape[at]
-        return sliced(array, at % array.ndim, widened(start), length)
+        return take_slice(array, at % array.ndim, widened(start), length)
 
     return kernels.Kernel(names, body)
 
@@ -446,7 +446,7 @@ def unravel_index(indices: "NamedArray", axes: AxisSpec) -> "dict[str, NamedArra
         return {}
     names, shape = names_and_sizes(known)
     out = ((),) * len(known)
-    results = batched(_unravel_index, (indices,), ((),), out, shape=shape)
+    results = apply_batched(_unravel_index, (indices,), ((),), out, shape=shape)
     return dict(zip(names, results, strict=True))
 
 

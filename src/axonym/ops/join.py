@@ -18,8 +18,8 @@ from ..axis import Axis, AxisSelector, selector, sized, spec
 from ..base.kinds import type_text
 from ..engine import auto, checks, kernels, reading
 from ..engine.core import Core, Operand, facts, shape_of, wrap
-from ..engine.operands import listed, own_names, payload, position_of
-from ..engine.renaming import up_to_renaming
+from ..engine.operands import convert_list, own_names, payload, position_of
+from ..engine.renaming import share_by_renaming
 from ..errors import AxisClashError, AxisSizeError, OperandError, describe, message
 from ..layout import context, explicit, partition
 from ..layout.assignment import Entry
@@ -54,14 +54,14 @@ def unbind(x: "NamedArray", axis: AxisSelector) -> tuple["NamedArray", ...]:
         [[1, 2], [3, 4]]
     """
     if not isinstance(x, Core):
-        raise checks.unnamed("unbind", x)
+        raise checks.no_names("unbind", x)
     (array,), names = x.node
     given = selector(axis, "unbind")
-    kernel = checks.planned("unbind", (x,), _make_unbind, names, given)
+    kernel = checks.run_plan("unbind", (x,), _make_unbind, names, given)
     return tuple(wrap(x, part, kernel.names) for part in kernel.call(array))
 
 
-@up_to_renaming("names", "given")
+@share_by_renaming("names", "given")
 def _make_unbind(names: Names, given: tuple[str, int | None]) -> kernels.Kernel:
     (at,) = plans.positions(names, (given[0],))
 
@@ -98,7 +98,7 @@ def split(
         ((Axis(name='mlp', size=2),), [2, 3])
     """
     if not isinstance(x, Core):
-        raise checks.unnamed("split", x)
+        raise checks.no_names("split", x)
     (array,), names = x.node
     given = selector(axis, "split")
     if isinstance(new_axes, int | np.integer) and not isinstance(new_axes, bool):
@@ -111,8 +111,8 @@ def split(
         new_axes = spec(new_axes, "split")
     pieces = [sized(each, "split") for each in new_axes]
     sizes = tuple(piece.size for piece in pieces)
-    kernel = checks.planned("split", (x,), _make_split, names, given, sizes)
-    rename = partial(checks.planned, "split", (x,), plans.rename, names)
+    kernel = checks.run_plan("split", (x,), _make_split, names, given, sizes)
+    rename = partial(checks.run_plan, "split", (x,), plans.rename, names)
     targets = [rename(((given[0], piece.name),)) for piece in pieces]
     return tuple(map(partial(wrap, x), kernel.call(array), targets))
 
@@ -126,7 +126,7 @@ def _divide_axis(x: Core, axis: AxisSelector, count: int) -> list[Axis]:
     return [whole.resize(whole.size // count)] * count
 
 
-@up_to_renaming("names", "given")
+@share_by_renaming("names", "given")
 def _make_split(
     names: Names, given: tuple[str, int | None], sizes: tuple[int, ...]
 ) -> kernels.Kernel:
@@ -143,7 +143,7 @@ def _make_split(
         def pieces(array: jax.Array) -> tuple[jax.Array, ...]:
             return tuple(lax.split(array, sizes, axis=at % array.ndim))
 
-        return list(auto.all_moved(pieces, array, len(sizes)))
+        return list(auto.move_into_parts(pieces, array, len(sizes)))
 
     return kernels.Kernel(names, body)
 
@@ -224,12 +224,12 @@ def _join(
         raise OperandError(message(function, "no arrays to join"))
     for x in arrays:
         if not isinstance(x, Core):
-            raise checks.unnamed(function, x)
-    kernel = checks.planned(function, arrays, make, tuple(x.node[1] for x in arrays), given)
+            raise checks.no_names(function, x)
+    kernel = checks.run_plan(function, arrays, make, tuple(x.node[1] for x in arrays), given)
     return wrap(arrays[0], kernel.call(*(x.node[0][0] for x in arrays)), kernel.names)
 
 
-@up_to_renaming("operands", "given")
+@share_by_renaming("operands", "given")
 def _make_concatenation(
     operands: tuple[Names, ...], given: tuple[str, int | None]
 ) -> kernels.Kernel:
@@ -257,12 +257,12 @@ def _make_concatenation(
         def join(*arrays: jax.Array) -> jax.Array:
             return lax.concatenate(arrays, at % arrays[0].ndim)
 
-        return auto.moved(join, alike, entries)
+        return auto.move_elements(join, alike, entries)
 
     return kernels.Kernel(target, body)
 
 
-@up_to_renaming("operands", "given")
+@share_by_renaming("operands", "given")
 def _make_stack(operands: tuple[Names, ...], given: tuple[str, int | None]) -> kernels.Kernel:
     target = plans.broadcast(operands)
     if given[0] in target:
@@ -301,7 +301,7 @@ def _repeat_missing(
     anonymous: tuple[int, ...],
 ) -> jax.Array:
     """Line an array up with all dimensions of the result, and repeat it along those that it lacks."""
-    array = kernels.lined_up(array, names, target)
+    array = kernels.line_up(array, names, target)
     shape = list(array.shape[array.ndim - len(target) :])
     for at, name in enumerate(target):
         if name not in names:
@@ -412,7 +412,7 @@ def _read_positions(
         problem = f"positions must be static ints, not {type_text(index)}"
         hint = "an index array, x[axis, array], may be traced"
         raise OperandError(message(function, problem, hint=hint))
-    given = np.atleast_1d(listed(index))
+    given = np.atleast_1d(convert_list(index))
     if given.ndim > 1 or not np.issubdtype(given.dtype, np.integer):
         wanted = "a one-dimensional array of integers"
         problem = f"positions must be {wanted}, not {given.dtype} of shape {given.shape}"
@@ -436,7 +436,9 @@ def _take_in_order(
     (array,), names = x.node
     fresh, own = payload(function, values), own_names(values)
     name, _ = selector(axis)
-    kernel = checks.planned(function, (x, values), _make_reorder, function, names, name, own, count)
+    kernel = checks.run_plan(
+        function, (x, values), _make_reorder, function, names, name, own, count
+    )
     if isinstance(array, Tracer) or isinstance(fresh, Tracer):
         return wrap(x, kernel.body(array, jnp.asarray(fresh), order), names)
     # With concrete arrays the order is an argument, so that a loop over positions compiles once. While tracing it is a
@@ -462,7 +464,7 @@ def _find_runs(order: object, size: int) -> list[tuple[int, int]]:
     return [(int(order[start]), int(order[stop - 1]) + 1) for start, stop in runs]
 
 
-@up_to_renaming("names", "axis", "own")
+@share_by_renaming("names", "axis", "own")
 def _make_reorder(function: str, names: Names, axis: str, own: Names, count: int) -> kernels.Kernel:
     (at,) = plans.positions(names, (axis,))
     plans.require(names, own)
@@ -474,7 +476,7 @@ def _make_reorder(function: str, names: Names, axis: str, own: Names, count: int
         if count:
             shape = list(array.shape)
             shape[at] = count
-            fresh = kernels.lined_up(jnp.asarray(values, array.dtype), own, names)
+            fresh = kernels.line_up(jnp.asarray(values, array.dtype), own, names)
             sources.append(jnp.broadcast_to(fresh, shape))
         if not runs:
             every = jnp.concatenate(sources, at)
@@ -484,14 +486,14 @@ def _make_reorder(function: str, names: Names, axis: str, own: Names, count: int
 
         def piece(start: int, stop: int) -> jax.Array:
             if start < size:
-                return reading.sliced(array, at, start, stop - start)
-            return reading.sliced(sources[-1], at, start - size, stop - start)
+                return reading.take_slice(array, at, start, stop - start)
+            return reading.take_slice(sources[-1], at, start - size, stop - start)
 
         # Slices, since the gradient of a gather is a scatter, which would move twice as much.
         return jnp.concatenate([piece(*run) for run in runs], at)
 
     def body(array: jax.Array, values: ArrayLike, order: Positions) -> jax.Array:
-        shape = checks.own_shape(function, values, own)
+        shape = checks.find_shape(function, values, own)
         if len(shape) > len(own):
             problem = f"values of shape {shape} have dimensions without names"
             raise OperandError(message(function, problem, hint=checks.NAME_IT))
@@ -504,6 +506,6 @@ def _make_reorder(function: str, names: Names, axis: str, own: Names, count: int
                 raise AxisSizeError(message(function, problem, held))
 
         call = partial(join_all, runs=_find_runs(order, array.shape[at]))
-        return auto.moved(call, [array, values, order])
+        return auto.move_elements(call, [array, values, order])
 
     return kernels.Kernel(names, body)

@@ -54,7 +54,7 @@ def array_equal(x: "NamedArray", y: "NamedArray", equal_nan: bool = False) -> ja
     """Test whether two arrays have the same axes, in any order, and equal elements; the result is a 0-d array."""
     for operand in (x, y):
         if not isinstance(operand, Core):
-            raise checks.unnamed("array_equal", operand)
+            raise checks.no_names("array_equal", operand)
     # Names and sizes are static, so that other axes are no error but the answer.
     if set(x.axes) != set(y.axes):
         return jnp.array(False)

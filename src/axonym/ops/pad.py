@@ -10,10 +10,10 @@ from jax import lax
 from ..axis import Axis, AxisKey, AxisSelector, Pairs, names_in, selection, shown, sized
 from ..base.kinds import type_text
 from ..engine import auto, checks, kernels
-from ..engine.batched import batched
+from ..engine.batched import apply_batched
 from ..engine.core import Core, Operand, facts, shape_of, wrap
 from ..engine.operands import payload, static_count
-from ..engine.renaming import up_to_renaming
+from ..engine.renaming import share_by_renaming
 from ..errors import ArgumentError, AxisSizeError, OperandError, describe, message
 from ..faults.shared_paddings import separate_padding
 from ..names import plans
@@ -67,7 +67,7 @@ def pad(
         [0, 1, 2, 0, 0]
     """
     if not isinstance(x, Core):
-        raise checks.unnamed("pad", x)
+        raise checks.no_names("pad", x)
     (array,), names = x.node
     if not isinstance(pad_width, Mapping):
         wanted = "a dict from axes to (before, after)"
@@ -92,7 +92,7 @@ def pad(
 
     # Only the options of the mode are part of the key of the kernel, so that others do not compile it again.
     fixed = kernels.static(pad, options)
-    kernel = checks.planned("pad", (x,), _make_padding, names, given, widths, mode, fixed)
+    kernel = checks.run_plan("pad", (x,), _make_padding, names, given, widths, mode, fixed)
     # An operand, not an option: a loop over values compiles once.
     value = _check_scalar("pad", constant_values)
     return wrap(x, kernel.call(array, value), names)
@@ -116,7 +116,7 @@ def _check_scalar(function: str, value: Operand) -> Any:
     return scalar
 
 
-@up_to_renaming("names", "given")
+@share_by_renaming("names", "given")
 def _make_padding(
     names: Names,
     given: Pairs,
@@ -143,7 +143,7 @@ def _make_padding(
                 return jnp.pad(array, every, constant_values=value)
             return jnp.pad(array, every, mode, **kernels.keywords_of(options))
 
-        return auto.moved(pad_array, [array, value])
+        return auto.move_elements(pad_array, [array, value])
 
     return kernels.Kernel(names, body)
 
@@ -172,7 +172,9 @@ def pad_left(
         [-1 -1  1  2]
     """
     new = sized(new_axis, "pad_left")
-    return batched(_pad_left, (x, value), (axis, ()), (new.name,), in_place=True, new_axis=new)
+    return apply_batched(
+        _pad_left, (x, value), (axis, ()), (new.name,), in_place=True, new_axis=new
+    )
 
 
 def _pad_left(array: jax.Array, value: jax.Array, *, new_axis: Axis) -> jax.Array:

@@ -18,8 +18,8 @@ from jax.core import Tracer
 from ..axis import Axis, AxisSelection, AxisSelector, selector, selectors
 from ..base.kinds import type_text
 from ..engine import auto, checks
-from ..engine.batched import batched
-from ..engine.core import Core, Operand, facts, renamed, wrap
+from ..engine.batched import apply_batched
+from ..engine.core import Core, Operand, facts, rename_axes, wrap
 from ..engine.operands import one_of, own_names, position_of
 from ..errors import ArgumentError, AxisError, AxisSizeError, OperandError, message
 from ..faults.slid_signals import slide_replicated
@@ -143,7 +143,9 @@ def polydiv(
         ([1.0, -1.0], [0.0, 0.0, 2.0])
     """
     operands, core, out = _line_up_two(_polydiv, p1, p2, axis)
-    quotient, remainder = batched(_polydiv, operands, core, (out, out), each=True, in_place=True)
+    quotient, remainder = apply_batched(
+        _polydiv, operands, core, (out, out), each=True, in_place=True
+    )
     return quotient, remainder
 
 
@@ -211,7 +213,7 @@ def polyfit(
     deg = _check_count("polyfit", "deg", deg)
     first = next((operand for operand in (x, y) if isinstance(operand, Core)), None)
     if first is None:
-        raise checks.unnamed("polyfit", x)
+        raise checks.no_names("polyfit", x)
     chosen = _choose_coefficients("polyfit", first, axis)
     name = selector(chosen, "polyfit")[0]
     # Axes of the values alone are columns of one least-squares problem; mapping would factor the same matrix again.
@@ -228,7 +230,7 @@ def polyfit(
 
     rcond = None if rcond is None else float(rcond)  # hashable, also from a number of NumPy
     options: dict[str, Any] = {"deg": deg, "rcond": rcond, "full": full, "cov": cov}
-    return batched(_polyfit, operands, core, out, each=True, **options)
+    return apply_batched(_polyfit, operands, core, out, each=True, **options)
 
 
 def _polyfit(
@@ -285,7 +287,7 @@ def polyint(
     if k is None:
         return _apply(_polyint, p, axis, m=_check_count("polyint", "m", m))
     if not isinstance(p, Core):
-        raise checks.unnamed("polyint", p)
+        raise checks.no_names("polyint", p)
     chosen = _choose_coefficients("polyint", p, axis)
     name = selector(chosen, "polyint")[0]
 
@@ -303,7 +305,7 @@ def polyint(
         constants = _vary_name("constants", p.names)
 
     times, core = _check_count("polyint", "m", m), [chosen, constants]
-    return batched(_polyint, [p, k], core, (name,), each=True, in_place=True, m=times)
+    return apply_batched(_polyint, [p, k], core, (name,), each=True, in_place=True, m=times)
 
 
 def _polyint(p: jax.Array, k: jax.Array | None = None, *, m: int) -> jax.Array:
@@ -380,7 +382,7 @@ def polyval(p: Operand, x: Operand, *, axis: AxisSelector | None = None) -> "Nam
         p, core = _rename_apart(p, _choose_coefficients("polyval", p, axis), taken)
     else:
         core = _vary_name("degree", taken)
-    return batched(_polyval, [p, x], [core, ()], ())
+    return apply_batched(_polyval, [p, x], [core, ()], ())
 
 
 def _polyval(p: jax.Array, x: jax.Array) -> jax.Array:
@@ -416,7 +418,7 @@ def roots(
     if not strip_zeros:
         return _apply(_roots, p, axis)
     if not isinstance(p, Core):
-        raise checks.unnamed("roots", p)
+        raise checks.no_names("roots", p)
     # Outside the engine, whose kernels are compiled: the size of the result depends on values.
     hint = "strip_zeros=False gives each polynomial one root less than it has coefficients"
     at = position_of("roots", p, _choose_coefficients("roots", p, axis))
@@ -454,7 +456,7 @@ def trim_zeros(
     """
     one_of("trim_zeros", "trim", trim, ("fb", "f", "b"))
     if not isinstance(f, Core):
-        raise checks.unnamed("trim_zeros", f)
+        raise checks.no_names("trim_zeros", f)
     at = position_of("trim_zeros", f, _choose_coefficients("trim_zeros", f, axis))
     _require_concrete("trim_zeros", f, "use a slice, whose size is static")
     array = auto.whole(f.array, (at,))
@@ -495,7 +497,7 @@ def vander(x: "NamedArray", degree: AxisSelector, *, increasing: bool = False) -
         raise AxisError(message("vander", problem, f"array has: {facts(x)}", hint=hint))
     # Without a size, that of `x` counts, so that its axis must be a core axis, whose size the function sees.
     core = own_names(x) if size is None else ()
-    return batched(_vander, [x], [core], (*core, name), size=size, increasing=increasing)
+    return apply_batched(_vander, [x], [core], (*core, name), size=size, increasing=increasing)
 
 
 def _vander(x: jax.Array, *, size: int | None, increasing: bool) -> jax.Array:
@@ -546,7 +548,7 @@ def _rename_apart(x: Core, axis: AxisSelector, taken: Sequence[str]) -> tuple[Co
         return x, axis
     fresh = _vary_name(name, (*taken, *x.names))
     (own,) = selectors(((fresh, size),))
-    return renamed(x, plans.rename(x.names, ((name, fresh),))), own
+    return rename_axes(x, plans.rename(x.names, ((name, fresh),))), own
 
 
 def _apply(
@@ -555,10 +557,10 @@ def _apply(
     """Apply a function of coefficients for each position of the other axes."""
     function = checks.title(fn)
     if not isinstance(p, Core):
-        raise checks.unnamed(function, p)
+        raise checks.no_names(function, p)
     chosen = _choose_coefficients(function, p, axis)
     name, _ = selector(chosen, function)
-    return batched(fn, [p], [chosen], (name,), each=True, in_place=True, **options)
+    return apply_batched(fn, [p], [chosen], (name,), each=True, in_place=True, **options)
 
 
 def _apply_to_two(
@@ -566,7 +568,7 @@ def _apply_to_two(
 ) -> "NamedArray":
     """Apply a function of the coefficients of two operands for each position of their other axes."""
     operands, core, out = _line_up_two(fn, p1, p2, axis)
-    return batched(fn, operands, core, out, each=True, in_place=True)
+    return apply_batched(fn, operands, core, out, each=True, in_place=True)
 
 
 def _line_up_two(
@@ -587,7 +589,7 @@ def _line_up_two(
         first, second = None, _choose_coefficients(function, p2, second)
         out = selector(second, function)[0]
     else:
-        raise checks.unnamed(function, p1)
+        raise checks.no_names(function, p1)
 
     plain = _vary_name("degree", (*own_names(p1), *own_names(p2)))
     # A plain scalar is a constant: it has no coefficient axis.

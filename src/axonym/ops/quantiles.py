@@ -291,11 +291,11 @@ def _apply_ranking(
         problem = f"method {method!r} does not support weights"
         raise ArgumentError(message(function, problem, hint='write method="inverted_cdf"'))
     if not isinstance(x, Core):
-        raise checks.unnamed(function, x)
+        raise checks.no_names(function, x)
     chosen: AxisSelection = x.names if axis is None else batched.hashable(axis, function)
     names = names_in(selection(chosen, function))
     every = x.names, names, own_names(q), own_names(weights)
-    checks.planned(function, (x, weights), _check_names, *every)
+    checks.run_plan(function, (x, weights), _check_names, *every)
 
     # `q` comes first: `outer` puts the batch axes of the first operand first.
     operands: list[Operand] = [q, x]
@@ -303,4 +303,4 @@ def _apply_ranking(
     if weights is not None:
         operands.append(weights)
         core.append(chosen)
-    return batched.batched(fn, operands, core, (), each=True, outer=True, method=method)
+    return batched.apply_batched(fn, operands, core, (), each=True, outer=True, method=method)

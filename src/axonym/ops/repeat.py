@@ -14,10 +14,10 @@ from ..base.dtypes import widened
 from ..base.kinds import type_text
 from ..base.phrases import given_with_size
 from ..engine import along, auto, checks, kernels
-from ..engine.batched import batched
+from ..engine.batched import apply_batched
 from ..engine.core import Core, Operand, facts, shape_of, wrap
-from ..engine.operands import listed, payload, static_count
-from ..engine.renaming import up_to_renaming
+from ..engine.operands import convert_list, payload, static_count
+from ..engine.renaming import share_by_renaming
 from ..errors import ArgumentError, AxisSizeError, OperandError, message
 from ..names import plans
 from ..names.plans import Names
@@ -64,7 +64,7 @@ def repeat(
         length = total_repeat_length
         return along.along_with(jnp.repeat, x, axis, repeats=count, total_repeat_length=length)
     if isinstance(repeats, list | tuple):
-        repeats = listed(repeats)
+        repeats = convert_list(repeats)
     values = payload("repeat", repeats)
     dtype = jnp.result_type(values)
     if not jnp.issubdtype(dtype, jnp.integer):
@@ -83,7 +83,7 @@ def repeat(
     # A named array without names has one number for each position of its anonymous dimensions.
     is_one = not (repeats.names if isinstance(repeats, Core) else jnp.ndim(values))
     core: list[AxisSelection] = [axis, () if is_one else axis]
-    return batched(
+    return apply_batched(
         _repeat,
         (x, repeats),
         core,
@@ -119,7 +119,7 @@ def tile(x: "NamedArray", reps: Mapping[AxisKey, int]) -> "NamedArray":
          [1 2 1 2]]
     """
     if not isinstance(x, Core):
-        raise checks.unnamed("tile", x)
+        raise checks.no_names("tile", x)
     (array,), names = x.node
     if not isinstance(reps, Mapping):
         problem = f"reps must be a dict from axes to ints, not {type_text(reps)}"
@@ -127,11 +127,11 @@ def tile(x: "NamedArray", reps: Mapping[AxisKey, int]) -> "NamedArray":
         raise OperandError(message("tile", problem, f"array has: {facts(x)}", hint=hint))
     given = selection(tuple(reps), "tile")
     counts = tuple(static_count("tile", count, axis) for axis, count in reps.items())
-    kernel = checks.planned("tile", (x,), _make_tiling, names, given, counts)
+    kernel = checks.run_plan("tile", (x,), _make_tiling, names, given, counts)
     return wrap(x, kernel.call(array), kernel.names)
 
 
-@up_to_renaming("names", "given")
+@share_by_renaming("names", "given")
 def _make_tiling(names: Names, given: Pairs, counts: tuple[int, ...]) -> kernels.Kernel:
     table = dict(zip(names_in(given), counts, strict=True))
     new = plans.without(tuple(table), names)
@@ -149,9 +149,9 @@ def _make_tiling(names: Names, given: Pairs, counts: tuple[int, ...]) -> kernels
         shape = shape_of("tile", array, names)
         checks.check_given("tile", there, names, shape)
         # The size of an added axis comes from copies of one position.
-        lined = kernels.lined_up(array, names, target)
+        lined = kernels.line_up(array, names, target)
         reps = [table.get(name, 1) for name in target]
         copy = partial(jnp.tile, reps=[*[1] * (len(shape) - len(names)), *reps])
-        return auto.moved(copy, [lined])
+        return auto.move_elements(copy, [lined])
 
     return kernels.Kernel(target, body)

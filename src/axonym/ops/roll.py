@@ -15,7 +15,7 @@ from jax import lax
 
 from ..axis import AxisSelection, AxisSelector, names_in, selection
 from ..engine import auto, checks, reduction
-from ..engine.batched import batched, hashable
+from ..engine.batched import apply_batched, hashable
 from ..engine.core import Core, Operand
 from ..engine.kernels import with_options
 from ..errors import ArgumentError, OperandError, message
@@ -79,9 +79,9 @@ def roll(x: "NamedArray", shift: Operand | Sequence[Operand], axis: AxisSelectio
     if all(isinstance(each, int | np.integer) for each in shifts):
         return reduction.normalization(with_options(_roll, shift=shifts), x, axis)
     if not isinstance(x, Core):
-        raise checks.unnamed("roll", x)
+        raise checks.no_names("roll", x)
     core = [axis, *[()] * len(shifts)]
-    return batched(_roll, [x, *shifts], core, names, each=True, in_place=True)
+    return apply_batched(_roll, [x, *shifts], core, names, each=True, in_place=True)
 
 
 def rot90(x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, k: int = 1) -> "NamedArray":
@@ -119,7 +119,7 @@ def _roll(
     """Roll along `axis` by static shifts, or along all dimensions by traced ones."""
     if axis is not None:
         # The compiler decides on Explicit mesh axes, too: a split axis sends its edges, and is not gathered.
-        return auto.moved(functools.partial(jnp.roll, shift=shift, axis=axis), [array])
+        return auto.move_elements(functools.partial(jnp.roll, shift=shift, axis=axis), [array])
     for each in traced:
         if not jnp.issubdtype(each.dtype, jnp.integer):
             raise OperandError(message("roll", f"a shift must be an integer, not {each.dtype}"))
@@ -134,4 +134,4 @@ def _rot90(array: jax.Array, axis: tuple[int, int], k: int) -> jax.Array:
     if entries and k % 2:
         # Rows become columns on the devices where they are.
         entries[first], entries[second] = entries[second], entries[first]
-    return auto.moved(functools.partial(jnp.rot90, k=k, axes=axis), [array], entries)
+    return auto.move_elements(functools.partial(jnp.rot90, k=k, axes=axis), [array], entries)

@@ -24,10 +24,10 @@ from ..axis import (
 )
 from ..base.dtypes import at_least_float32
 from ..engine import checks
-from ..engine.batched import batched
+from ..engine.batched import apply_batched
 from ..engine.core import Core, Operand, facts
 from ..engine.operands import integers, names_of
-from ..engine.position import reaching
+from ..engine.position import make_reach
 from ..errors import OperandError, message
 from ..faults import uneven_scatters
 from ..faults.lost_nan import may_lose_nan
@@ -100,7 +100,7 @@ def ragged_dot(
     inner = (selector(groups, "ragged_dot")[0], *names_in(contracted))
     new = plans.without(plans.without(weights, has), inner)
     try:
-        return batched(
+        return apply_batched(
             _ragged_dot,
             (x, w, group_sizes),
             ((ragged, *over), (groups, *over, *new), groups),
@@ -308,14 +308,14 @@ def _reduce_segments(
 ) -> "NamedArray":
     function = checks.title(fn)
     size = sized(size, function)
-    reaching(function, _MODES, mode)
+    make_reach(function, _MODES, mode)
     every = names_of(function, ids)
     if axis is None:
         axis = every
     over = selectors(selection(axis, function))
     integers(function, "ids", ids)
     rows = _find_rows(x, ids, over)
-    return batched(
+    return apply_batched(
         fn,
         (x, ids),
         ((*over, *rows), over),
@@ -412,7 +412,7 @@ def _ragged_dot(
 
     Leading dimensions of size 1 are missing from an operand.
     """
-    # Give all three the same leading dimensions, in the order of `batched`.
+    # Give all three the same leading dimensions, in the order of `apply_batched`.
     own = 1 + contracted
     rank = max(x.ndim - own, w.ndim - own - new, sizes.ndim - 1)
     x = lax.expand_dims(x, range(rank + own - x.ndim))

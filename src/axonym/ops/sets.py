@@ -17,7 +17,7 @@ import numpy as np
 from ..axis import Axis, AxisSelection, AxisSelector, axis_name, sized
 from ..base.kinds import in_tuple
 from ..engine import checks
-from ..engine.batched import batched
+from ..engine.batched import apply_batched
 from ..engine.core import Core, Operand
 from ..errors import ArgumentError, message
 from ..names import plans
@@ -125,7 +125,7 @@ def isin(
         raise ArgumentError(message("isin", problem))
     others, names = _name_axes(test_elements)
     operands, core = (element, others), ((), names)
-    return batched(_isin, operands, core, (), dims=len(names), invert=invert, method=method)
+    return apply_batched(_isin, operands, core, (), dims=len(names), invert=invert, method=method)
 
 
 def setdiff1d(
@@ -289,7 +289,7 @@ def unique(
         ([1, 3, -1], [2, 2, 0])
     """
     if not isinstance(array, Core):
-        raise checks.unnamed("unique", array)
+        raise checks.no_names("unique", array)
     size = sized(Unique, "unique")
     names: Names = (size.name,)
     core: list[AxisSelection] = [array.names]
@@ -306,7 +306,7 @@ def unique(
         core.append(())
 
     flags = (return_index, return_inverse, return_counts)
-    results: tuple[NamedArray, ...] = batched(
+    results: tuple[NamedArray, ...] = apply_batched(
         _unique,
         operands,
         core,
@@ -457,7 +457,7 @@ def _apply_to_sets(
         operands.append(fill_value)
         core.append(())
     out: Any = ((size.name,),) * results if results else (size.name,)
-    return batched(fn, operands, core, out, each=True, whole=True, size=size.size)
+    return apply_batched(fn, operands, core, out, each=True, whole=True, size=size.size)
 
 
 def _name_axes(operand: Values) -> tuple[Operand, Names]:

@@ -28,8 +28,8 @@ from ..axis import (
 from ..base.kinds import type_text
 from ..base.phrases import given_with_size
 from ..engine import checks, kernels, regroup
-from ..engine.core import Core, Operand, axes_of, facts, renamed, shape_of, wrap
-from ..engine.renaming import up_to_renaming
+from ..engine.core import Core, Operand, axes_of, facts, rename_axes, shape_of, wrap
+from ..engine.renaming import share_by_renaming
 from ..errors import AxisError, AxisNotFoundError, AxisSizeError, OperandError, describe, message
 from ..layout import context, explicit
 from ..names import plans
@@ -56,7 +56,7 @@ __all__ = [
 def _check_node(function: str, x: object) -> tuple[tuple[jax.Array], Names]:
     """Return the array and the names of an operand, checked."""
     if not isinstance(x, Core):
-        raise checks.unnamed(function, x)
+        raise checks.no_names(function, x)
     return x.node
 
 
@@ -92,9 +92,9 @@ def rename(x: "NamedArray", renames: Mapping[AxisKey, AxisSelector]) -> "NamedAr
         sizes += [(old, size), (old, new_size)]
 
     # Names are only metadata: nothing is computed, also while tracing.
-    names = checks.planned("rename", (x,), plans.rename, old_names, tuple(pairs))
+    names = checks.run_plan("rename", (x,), plans.rename, old_names, tuple(pairs))
     checks.check_given("rename", tuple(sizes), old_names, shape_of("rename", array, old_names))
-    return renamed(x, names)
+    return rename_axes(x, names)
 
 
 def tag(x: "NamedArray", *axes: AxisSelector) -> "NamedArray":
@@ -125,9 +125,9 @@ def tag(x: "NamedArray", *axes: AxisSelector) -> "NamedArray":
         problem = f"{len(given)} names for {anonymous} anonymous dimensions"
         raise AxisSizeError(message("tag", problem, f"array has: {facts(x)}", f"names: {[*fresh]}"))
     new = (*fresh, *names)
-    checks.planned("tag", (x,), plans.distinct, new)
+    checks.run_plan("tag", (x,), plans.distinct, new)
     checks.check_given("tag", given, new, shape)
-    return renamed(x, new)
+    return rename_axes(x, new)
 
 
 def untag(x: "NamedArray", *axes: AxisSelector) -> "NamedArray":
@@ -153,7 +153,7 @@ def untag(x: "NamedArray", *axes: AxisSelector) -> "NamedArray":
     """
     _check_node("untag", x)
     moved = _reorder("untag", x, (*axes, ...))
-    return renamed(moved, moved.node[1][len(axes) :])
+    return rename_axes(moved, moved.node[1][len(axes) :])
 
 
 def rearrange(
@@ -192,7 +192,7 @@ def rearrange(
         (Axis(name='heads', size=4), Axis(name='batch', size=2), Axis(name='head_size', size=3))
     """
     if not isinstance(x, Core):
-        raise checks.unnamed("rearrange", x)
+        raise checks.no_names("rearrange", x)
     # A name of an axis is an order of one axis, even if it has spaces.
     if isinstance(order, str) and order not in x.node[1] and not order.isidentifier():
         return regroup.by_expression(x, order, bindings)
@@ -219,7 +219,7 @@ def _reorder(
             entries.append(pair[0])
             sizes.append(pair)
 
-    kernel = checks.planned(function, (x,), _make_rearrangement, names, tuple(entries), function)
+    kernel = checks.run_plan(function, (x,), _make_rearrangement, names, tuple(entries), function)
     if sizes:
         checks.check_given(function, tuple(sizes), names, shape_of(function, array, names))
     if kernel.names == names:  # without a copy, but the array is checked as in the kernel
@@ -228,7 +228,7 @@ def _reorder(
     return wrap(x, kernel.call(array), kernel.names)
 
 
-@up_to_renaming("names", "order")
+@share_by_renaming("names", "order")
 def _make_rearrangement(
     names: Names, order: tuple[str | EllipsisType, ...], function: str
 ) -> kernels.Kernel:
@@ -236,7 +236,7 @@ def _make_rearrangement(
 
     def body(array: jax.Array) -> jax.Array:
         shape_of(function, array, names)
-        return kernels.lined_up(array, names, target)
+        return kernels.line_up(array, names, target)
 
     return kernels.Kernel(target, body)
 
@@ -306,7 +306,7 @@ def _broadcast_to(
     return wrap(x, kernel.call(array), target)
 
 
-@up_to_renaming("names", "target")
+@share_by_renaming("names", "target")
 def _make_broadcast(names: Names, target: Names, sizes: tuple[int, ...]) -> kernels.Kernel:
     order = plans.shared(target, names)
 
@@ -315,7 +315,7 @@ def _make_broadcast(names: Names, target: Names, sizes: tuple[int, ...]) -> kern
         anonymous = array.ndim - len(names)
         shape = (*array.shape[:anonymous], *sizes)
         at = (*range(anonymous), *(anonymous + target.index(name) for name in order))
-        array = kernels.lined_up(array, names, order)
+        array = kernels.line_up(array, names, order)
         sharding = _shard_new_axes(array, order, target, sizes)
         return lax.broadcast_in_dim(array, shape, at, out_sharding=sharding)
 
@@ -379,14 +379,14 @@ def broadcast_arrays(
         if isinstance(x, Core):
             named.append(x)
         elif x is not None and jnp.ndim(checks.plain("broadcast_arrays", x)):
-            raise checks.unnamed("broadcast_arrays", x)
+            raise checks.no_names("broadcast_arrays", x)
 
     operands = tuple(x.node[1] for x in named)
     sizes = checks.check_sizes("broadcast_arrays", operands, [x.node[0][0] for x in named])
     # The array with the most axes stays as it is.
     target = max(operands, key=len, default=())
     if require_subset and named:
-        target = checks.planned("broadcast_arrays", named, plans.broadcast, operands)
+        target = checks.run_plan("broadcast_arrays", named, plans.broadcast, operands)
     for names in operands:
         target = (*plans.without(names, target), *target)
 
@@ -414,11 +414,11 @@ def squeeze(x: "NamedArray", axis: AxisSelection) -> "NamedArray":
         {'embed': 3}
     """
     (array,), names = _check_node("squeeze", x)
-    kernel = checks.planned("squeeze", (x,), _make_squeeze, names, selection(axis, "squeeze"))
+    kernel = checks.run_plan("squeeze", (x,), _make_squeeze, names, selection(axis, "squeeze"))
     return wrap(x, kernel.call(array), kernel.names)
 
 
-@up_to_renaming("names", "given")
+@share_by_renaming("names", "given")
 def _make_squeeze(names: Names, given: Pairs) -> kernels.Kernel:
     gone = names_in(given)
     at = plans.positions(names, gone)
@@ -460,11 +460,11 @@ def flatten_axes(x: "NamedArray", old_axes: AxisSelection, new_axis: AxisSelecto
     (array,), names = _check_node("flatten_axes", x)
     given = selection(old_axes, "flatten_axes")
     new = selector(new_axis, "flatten_axes")
-    kernel = checks.planned("flatten_axes", (x,), _make_flatten, names, given, new)
+    kernel = checks.run_plan("flatten_axes", (x,), _make_flatten, names, given, new)
     return wrap(x, kernel.call(array), kernel.names)
 
 
-@up_to_renaming("names", "given", "new")
+@share_by_renaming("names", "given", "new")
 def _make_flatten(names: Names, given: Pairs, new: tuple[str, int | None]) -> kernels.Kernel:
     old = names_in(given)
     if not old:
@@ -480,16 +480,16 @@ def _make_flatten(names: Names, given: Pairs, new: tuple[str, int | None]) -> ke
     def body(array: jax.Array) -> jax.Array:
         shape = shape_of("flatten_axes", array, names)
         checks.check_given("flatten_axes", given, names, shape)
-        array = kernels.lined_up(array, names, ordered)
+        array = kernels.line_up(array, names, ordered)
         at = array.ndim - len(ordered) + first
         merged = array.shape[at : at + len(old)]
         size = math.prod(merged)
         if new[1] not in (None, size):
             problem = given_with_size(new[0], new[1], f"the axes merge to size {size}")
-            held = checks.told(describe(names, shape))
+            held = checks.write_axes(describe(names, shape))
             raise AxisSizeError(message("flatten_axes", problem, held))
         # A reshape by groups keeps the shards of dimensions that it does not touch.
-        groups = regroup.kept_dimensions(array.shape)
+        groups = regroup.keep_dimensions(array.shape)
         groups[at : at + len(old)] = [regroup.Group(len(old), (size,), (new[0],))]
         return regroup.reshape(array, groups, ordered)
 
@@ -544,11 +544,11 @@ def unflatten_axis(x: "NamedArray", axis: AxisSelector, new_axes: AxisSpec) -> "
     (array,), names = _check_node("unflatten_axis", x)
     given = selector(axis, "unflatten_axis")
     new = spec(new_axes, "unflatten_axis")
-    kernel = checks.planned("unflatten_axis", (x,), _make_unflatten, names, given, new)
+    kernel = checks.run_plan("unflatten_axis", (x,), _make_unflatten, names, given, new)
     return wrap(x, kernel.call(array), kernel.names)
 
 
-@up_to_renaming("names", "given", "new")
+@share_by_renaming("names", "given", "new")
 def _make_unflatten(
     names: Names, given: tuple[str, int | None], new: tuple[Axis, ...]
 ) -> kernels.Kernel:
@@ -566,7 +566,7 @@ def _make_unflatten(
             problem = f"{shown(*new)} multiply to {math.prod(sizes)}, not to {given[0]}={shape[at]}"
             held = f"array has: {describe(names, shape)}"
             raise AxisSizeError(message("unflatten_axis", problem, held))
-        groups = regroup.kept_dimensions(array.shape)
+        groups = regroup.keep_dimensions(array.shape)
         groups[at] = regroup.Group(1, sizes, fresh)
         return regroup.reshape(array, groups, names)
 

@@ -20,8 +20,8 @@ from jax.typing import DTypeLike
 from ..axis import Axis, AxisSelection, AxisSelector, names_in, selection, selector, selectors
 from ..base.dtypes import inexact_dtype, of_one_rank
 from ..engine import along, checks
-from ..engine.batched import batched
-from ..engine.core import Core, Operand, renamed
+from ..engine.batched import apply_batched
+from ..engine.core import Core, Operand, rename_axes
 from ..errors import ArgumentError, AxisSizeError, message
 from ..faults.slid_signals import slide_replicated
 from ..names import plans
@@ -213,13 +213,13 @@ def gradient(
         [0. 2. 6.]
     """
     if not isinstance(x, Core):
-        raise checks.unnamed("gradient", x)
+        raise checks.no_names("gradient", x)
     if edge_order not in (1, 2):
         raise ArgumentError(message("gradient", f"edge_order must be 1 or 2, got {edge_order}"))
     pairs = selection(axis, "gradient")
     names = names_in(pairs)
     table = dict(spacing) if isinstance(spacing, Mapping) else dict.fromkeys(names, spacing)
-    checks.planned("gradient", (x,), plans.require, names, tuple(table))
+    checks.run_plan("gradient", (x,), plans.require, names, tuple(table))
 
     results = tuple(_slope(x, pair, table.get(pair[0], 1.0), edge_order) for pair in pairs)
     return results[0] if isinstance(axis, str | Axis) else results
@@ -280,7 +280,7 @@ def interp(
 
     # Numbers are operands, which may be traced and have axes; "extrapolate" is static.
     fixed["given"] = tuple(given)
-    result: NamedArray = batched(_interp, operands, cores, (), each=True, outer=True, **fixed)
+    result: NamedArray = apply_batched(_interp, operands, cores, (), each=True, outer=True, **fixed)
     return result
 
 
@@ -303,8 +303,8 @@ def trapezoid(
         1.0
     """
     if x is None:  # a distance scales the whole integral
-        return batched(_trapezoid, [y, dx], [axis, ()], (), coordinates=False)
-    return batched(_trapezoid, [y, x], [axis, axis], (), coordinates=True)
+        return apply_batched(_trapezoid, [y, dx], [axis, ()], (), coordinates=False)
+    return apply_batched(_trapezoid, [y, x], [axis, axis], (), coordinates=True)
 
 
 def unwrap(
@@ -338,7 +338,7 @@ def unwrap(
     if discont is not None:
         operands.append(discont)
         cores.append(())
-    return batched(_unwrap, operands, cores, (selector(axis, "unwrap")[0],), in_place=True)
+    return apply_batched(_unwrap, operands, cores, (selector(axis, "unwrap")[0],), in_place=True)
 
 
 def _give_size(core: AxisSelection, size: int | None) -> AxisSelection:
@@ -363,7 +363,7 @@ def _rename_axis(
     if isinstance(operand, Core):
         if name not in operand.names:
             return operand, otherwise
-        return renamed(operand, plans.rename(operand.names, ((name, new),))), new
+        return rename_axes(operand, plans.rename(operand.names, ((name, new),))), new
     return operand, new if getattr(operand, "ndim", 0) or otherwise else ()
 
 
@@ -391,7 +391,9 @@ def _apply_with_ends(
         operands.append(own)
         cores.append(core)
         has_axis.append(bool(core))
-    return batched(fn, operands, cores, (name,), in_place=True, has_axis=tuple(has_axis), **options)
+    return apply_batched(
+        fn, operands, cores, (name,), in_place=True, has_axis=tuple(has_axis), **options
+    )
 
 
 def _join_ends(array: jax.Array, ends: Sequence[jax.Array], has_axis: HasAxis) -> jax.Array:
@@ -436,7 +438,7 @@ def _slope(
     )
     if is_sampled:
         operands, core = [x, spacing], [axis, name]
-        return batched(_gradient, operands, core, (name,), in_place=True, **options)
+        return apply_batched(_gradient, operands, core, (name,), in_place=True, **options)
 
     result = along.along_with(_gradient, x, axis, **options)
     if type(spacing) is float and spacing == 1.0:
@@ -512,7 +514,7 @@ def _slide(
         raise ArgumentError(message(function, f"unknown mode {mode!r}", hint=hint))
     name, _ = selector(axis, function)
     v, core = _rename_axis(v, name, "v", name)
-    return batched(
+    return apply_batched(
         fn,
         [x, v],
         [axis, core],

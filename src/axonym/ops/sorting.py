@@ -10,7 +10,7 @@ from jax import lax
 from ..axis import Axis, AxisSelection, AxisSelector, axis_name, selector
 from ..base.dtypes import inexact_dtype
 from ..engine import along, checks
-from ..engine.batched import batched
+from ..engine.batched import apply_batched
 from ..engine.core import Operand
 from ..engine.operands import integers, only_axis, own_names, static_int
 from ..errors import ArgumentError, AxisSizeError, OperandError, message
@@ -164,7 +164,7 @@ def lexsort(keys: Sequence["NamedArray"], axis: AxisSelector) -> "NamedArray":
     keys = tuple(keys)
     if not keys:
         raise ArgumentError(message("lexsort", "there are no keys to sort by"))
-    return batched(
+    return apply_batched(
         _lexsort, keys, [axis] * len(keys), (selector(axis, "lexsort")[0],), in_place=True
     )
 
@@ -290,7 +290,9 @@ def _select_k(
         checks.require_size(function, (new, size), k, "{} elements are chosen")
 
     out = (new,)
-    values, indices = batched(fn, [x], [axis], (out, out), in_place=True, k=k, name=name, **options)
+    values, indices = apply_batched(
+        fn, [x], [axis], (out, out), in_place=True, k=k, name=name, **options
+    )
     return values, indices
 
 
@@ -408,7 +410,7 @@ def searchsorted(
         integers("searchsorted", "the sorter", sorter)
         operands.append(sorter)
         core.append(axis)
-    return batched(
+    return apply_batched(
         _searchsorted,
         operands,
         core,

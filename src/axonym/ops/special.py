@@ -164,7 +164,7 @@ def zeta(x: Operand, q: Operand) -> "NamedArray":
 
 def _apply_locally(fn: checks.Function, *operands: Operand) -> "NamedArray":
     """Apply a function that some releases of JAX do not support on Explicit axes, where the compiler decides."""
-    return batched.batched(fn, operands, [()] * len(operands), ())
+    return batched.apply_batched(fn, operands, [()] * len(operands), ())
 
 
 add_examples({name: globals()[name] for name in __all__})

@@ -20,9 +20,9 @@ from ..base.kinds import type_text
 from ..engine import auto, checks, kernels
 from ..engine.core import Core, Operand, facts, shape_of, wrap
 from ..engine.operands import own_names, payload
-from ..engine.position import Reach, reaching, reading, run_with_ints
-from ..engine.renaming import up_to_renaming
-from ..engine.scatter import check_dtype, on_mesh, write
+from ..engine.position import Reach, make_reach, reading, run_with_ints
+from ..engine.renaming import share_by_renaming
+from ..engine.scatter import check_dtype, put_on_mesh, write
 from ..engine.steps import Item, check_along, check_range, check_start, selectors_of, steps_of
 from ..errors import (
     AxisClashError,
@@ -140,13 +140,13 @@ class Part:
         # A value to fill with would have no use otherwise.
         if mode is None and fill_value is not None:
             mode = "fill"
-        reach = reaching("at", _MODES, mode, fill_value, indices_are_sorted, unique_indices)
+        reach = make_reach("at", _MODES, mode, fill_value, indices_are_sorted, unique_indices)
         self._check_range(mode)
         return self._read(reach)
 
     def _read(self, reach: Reach) -> "NamedArray":
         (array,), names = self._x.node
-        kernel = checks.planned("at", (self._x,), reading, names, self._steps, "at", reach)
+        kernel = checks.run_plan("at", (self._x,), reading, names, self._steps, "at", reach)
         return wrap(self._x, run_with_ints(kernel, array, *self._arguments), kernel.names)
 
     def set(self, update: Operand, **options: "Unpack[_WriteOptions]") -> "NamedArray":
@@ -309,7 +309,7 @@ class Part:
         unique_indices: bool = False,
         mode: ScatterMode | None = None,
     ) -> "NamedArray":
-        reach = reaching("at", _MODES, mode, None, indices_are_sorted, unique_indices)
+        reach = make_reach("at", _MODES, mode, None, indices_are_sorted, unique_indices)
         self._check_range(mode)
         return write("at", self._x, self._steps, self._arguments, operation, update, reach)
 
@@ -350,7 +350,7 @@ def put_along_axis(
     """
     check_along("put_along_axis", x, indices, axis)
     steps, arguments = steps_of("put_along_axis", x, {axis: indices})
-    reach = reaching("put_along_axis", _MODES, mode)
+    reach = make_reach("put_along_axis", _MODES, mode)
     if mode in (None, "promise_in_bounds"):
         check_range("put_along_axis", x, steps, arguments)
     return write("put_along_axis", x, steps, arguments, "set", values, reach)
@@ -383,7 +383,7 @@ def updated_slice(
     """
     function = "updated_slice"
     if not isinstance(x, Core):
-        raise checks.unnamed(function, x)
+        raise checks.no_names(function, x)
     if not isinstance(start, Mapping):
         problem = f"start must be a dict from axes to integers, not {type_text(start)}"
         hint = 'write {"pos": 0}'
@@ -395,7 +395,7 @@ def updated_slice(
 
     operands = (x, *start.values(), update)
     own = tuple(map(own_names, start.values()))
-    kernel = checks.planned(function, operands, _make_update, names, given, own, updated)
+    kernel = checks.run_plan(function, operands, _make_update, names, given, own, updated)
     # Starts that are Python ints are checked here: in the kernel all of them are traced.
     lengths = dict(zip(reversed(updated), reversed(jnp.shape(value)), strict=False))
     for (name, _), begin in zip(given, starts, strict=True):
@@ -403,7 +403,7 @@ def updated_slice(
     return wrap(x, run_with_ints(kernel, array, value, *starts), names)
 
 
-@up_to_renaming("names", "given", "own", "updated")
+@share_by_renaming("names", "given", "own", "updated")
 def _make_update(
     names: Names, given: Pairs, own: tuple[Names, ...], updated: Names
 ) -> kernels.Kernel:
@@ -435,7 +435,7 @@ def _make_update(
         labels: Labels = plans.labels(names, len(shape))
 
         def write_piece(array: jax.Array, update: ArrayLike, *starts: jax.Array) -> jax.Array:
-            update = kernels.lined_up(jnp.asarray(update, array.dtype), piece, labels)
+            update = kernels.line_up(jnp.asarray(update, array.dtype), piece, labels)
             update = keep_gradient_apart(jnp.broadcast_to(update, lengths))
             if not batch:
                 return _place(array, update, starts, labels, moved, own, batch)
@@ -444,7 +444,7 @@ def _make_update(
             written = _place(separate(array, count), update, starts, labels, moved, own, batch)
             return separate_gradient(written, count)
 
-        array = on_mesh(array)
+        array = put_on_mesh(array)
         arrays: list[Any] = [array, update, *starts]
         written: jax.Array = auto.local(write_piece, arrays, list(explicit.read_layout(array)))
         return written
@@ -458,7 +458,7 @@ Labels: TypeAlias = tuple[Any, ...]
 
 def _label_update(update: ArrayLike, names: Names, most: int) -> Labels:
     """Label the dimensions of an update, of which at most some are anonymous."""
-    shape = checks.own_shape("updated_slice", update, names)
+    shape = checks.find_shape("updated_slice", update, names)
     if len(shape) - len(names) > most:
         problem = "the update has more anonymous dimensions than the array"
         held = f"update has: {describe(names, shape)}"

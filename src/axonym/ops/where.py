@@ -15,7 +15,7 @@ from ..axis import Axis, AxisSelection, AxisSelector, selector, sized
 from ..base.dtypes import widened
 from ..base.kinds import type_text
 from ..engine import auto, checks, pointwise
-from ..engine.batched import batched, hashable
+from ..engine.batched import apply_batched, hashable
 from ..engine.core import Core, Operand, facts
 from ..engine.operands import integers, names_of
 from ..errors import ArgumentError, AxisNotFoundError, AxisSizeError, OperandError, message
@@ -63,7 +63,7 @@ def argwhere(
     checks.require_size("argwhere", (name, given), len(names), there, array)
     size = sized(size, "argwhere")
     operands, core, out = (array, fill_value), (names, ()), (size.name, name)
-    return batched(_argwhere, operands, core, out, each=True, size=size.size)
+    return apply_batched(_argwhere, operands, core, out, each=True, size=size.size)
 
 
 def choose(
@@ -102,7 +102,9 @@ def choose(
             hint = 'write choose(index, choices, "option"), or give a list of arrays'
             raise OperandError(message("choose", problem, held, hint=hint))
         integers("choose", "the index", index)
-        return batched(_choose, (index, choices), ((), axis), (), each=True, mode=mode, along=True)
+        return apply_batched(
+            _choose, (index, choices), ((), axis), (), each=True, mode=mode, along=True
+        )
     if not isinstance(choices, Sequence) or axis is not None:
         wanted = "a NamedArray with an axis, or a list of operands"
         problem = f"choices must be {wanted}, not {type_text(choices)}"
@@ -147,7 +149,7 @@ def compress(
         _require_names("compress", x) if axis is None else hashable(axis, "compress")
     )
     operands, core, out = (x, condition, fill_value), (over, over, ()), (size.name,)
-    return batched(_compress, operands, core, out, each=True, in_place=True, size=size.size)
+    return apply_batched(_compress, operands, core, out, each=True, in_place=True, size=size.size)
 
 
 def flatnonzero(array: "NamedArray", *, size: Axis, fill_value: Operand = 0) -> "NamedArray":
@@ -170,7 +172,7 @@ def flatnonzero(array: "NamedArray", *, size: Axis, fill_value: Operand = 0) -> 
     """
     names, size = _require_names("flatnonzero", array), sized(size, "flatnonzero")
     operands, core, out = (array, fill_value), (names, ()), (size.name,)
-    return batched(_flatnonzero, operands, core, out, each=True, size=size.size)
+    return apply_batched(_flatnonzero, operands, core, out, each=True, size=size.size)
 
 
 def nonzero(
@@ -230,7 +232,7 @@ def piecewise(
         [2, 0]
     """
     if not isinstance(x, Core):
-        raise checks.unnamed("piecewise", x)
+        raise checks.no_names("piecewise", x)
     _check_some("piecewise", "conditions", condlist)
     if len(funclist) not in (len(condlist), len(condlist) + 1):
         problem = f"{len(condlist)} conditions, but {len(funclist)} functions"
@@ -321,7 +323,7 @@ def _find_nonzero(
     """Find elements with a function that returns an index array for each axis."""
     names, size = _require_names(function, array), sized(size, function)
     integers(function, "the fill value", fill_value)
-    result: tuple[NamedArray, ...] = batched(
+    result: tuple[NamedArray, ...] = apply_batched(
         fn,
         (array, fill_value),
         (names, ()),

@@ -28,7 +28,7 @@ REDUCTIONS = ("psum", "pmean", "pmax", "pmin")
 Meaning = Literal["either", "arrays", "mesh"]
 
 
-def targets(
+def find_targets(
     function: str,
     axis: tuple[str, int | None],
     over: AxisSelection | None,
@@ -43,13 +43,13 @@ def targets(
     if name in names:
         cut = name if function == "psum_scatter" else None
         if over is None:
-            return {name: mesh_axes_of(function, {name: size}, names, array, cut)}
-        return {name: mesh_axes_of(function, over, names, array, cut, meaning="mesh")}
+            return {name: find_mesh_axes(function, {name: size}, names, array, cut)}
+        return {name: find_mesh_axes(function, over, names, array, cut, meaning="mesh")}
     if name in present:  # another array of the tree has it, so this one is not meant
         return {}
-    if name not in manual_axes() or size is not None:
+    if name not in list_manual_axes() or size is not None:
         facts = f"axes of the arrays: {', '.join(sorted(present)) or 'none'}"
-        hint = suggestion(name, {*present, *manual_axes()})
+        hint = suggestion(name, {*present, *list_manual_axes()})
         raise AxisNotFoundError(message(function, f"no array has axis {name!r}", facts, hint=hint))
     return find_split_axes(function, name, names, array)
 
@@ -101,7 +101,7 @@ def _is_next(
     return is_now and not _is_block(array, names, own, at_first)
 
 
-def mesh_axes_of(
+def find_mesh_axes(
     function: str,
     axis: AxisSelection,
     names: Names,
@@ -127,7 +127,7 @@ def mesh_axes_of(
             if a name without a size may be that of an axis of arrays or of the mesh; if it is ambiguous whether the
             array is a parameter, and the axis has different mesh axes then.
     """
-    manual = manual_axes()
+    manual = list_manual_axes()
     found: list[str] = []
     unclear: list[str] = []
     for name, size in selection(axis, function):
@@ -149,7 +149,7 @@ def mesh_axes_of(
         else:
             _require_known(function, (name, size), names)
     for name in unclear:
-        stored, computed = readings(name, names)
+        stored, computed = list_readings(name, names)
         # Together with the others, both may be the same: a sum does not depend on the order of mesh axes.
         if function not in REDUCTIONS or not {*stored} <= {*computed, *found}:
             raise _unclear(function, name, names, array, stored, computed)
@@ -224,10 +224,10 @@ def _require_known(function: str, axis: tuple[str, int | None], names: Names) ->
     is_mapped = any(assignment.looked_up(mapping, name) is not None for mapping in mappings)
     if is_mapped or name in scope.names:
         return
-    known = sorted({*scope.names, *itertools.chain(*mappings), *manual_axes()})
+    known = sorted({*scope.names, *itertools.chain(*mappings), *list_manual_axes()})
     problem = f"{name!r} is an axis of neither the arguments, the mapping nor the mesh"
     facts, hint = f"there are: {', '.join(known)}", suggestion(name, known)
-    if name in manual_axes():
+    if name in list_manual_axes():
         problem = f"{name!r} is a mesh axis, and an axis of neither the arguments nor the mapping"
         hint = f'over="{name}" for the mesh axis; an axis that is made inside needs no collective'
     raise ShardingError(message(function, problem, facts, hint=hint))
@@ -251,7 +251,7 @@ def _require_no_misspelling(function: str, axis: tuple[str, int | None], names: 
         raise ShardingError(message(function, problem, facts, hint=hint))
 
 
-def manual_axes() -> Entry:
+def list_manual_axes() -> Entry:
     """List the mesh axes to communicate over: Manual ones that no surrounding `vmap` maps over."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
@@ -282,7 +282,7 @@ def _choose_entry(
     function: str, name: str, names: Names, array: jax.Array, cut: str | None
 ) -> Entry | None:
     """Look up the mesh axes of an axis for an array that may be a parameter, or data that has lost its batch axis."""
-    stored, computed = readings(name, names)
+    stored, computed = list_readings(name, names)
     scope = current_scope()
     if stored == computed or scope is None:
         return stored
@@ -333,7 +333,7 @@ def _mapping_facts() -> tuple[str, ...]:
     return f"parameters: {mappings.parameters}", f"compute: {mappings.compute}"
 
 
-def readings(name: str, names: Names) -> tuple[Entry, Entry]:
+def list_readings(name: str, names: Names) -> tuple[Entry, Entry]:
     """Look up the mesh axes of an axis twice, for a parameter and for data, where names leave it open."""
     scope = current_scope()
     # An array that lacks the axes of data may be data only if the arguments have some.
@@ -346,7 +346,7 @@ def readings(name: str, names: Names) -> tuple[Entry, Entry]:
 
 
 def _list_readings(names: Names) -> Iterator[tuple[str, Entry]]:
-    yield from ((name, entry) for name in names for entry in readings(name, names))
+    yield from ((name, entry) for name in names for entry in list_readings(name, names))
 
 
 def _may_vary(array: jax.Array, axes: Entry) -> bool:
@@ -363,7 +363,7 @@ def _is_block(array: jax.Array, names: Names, name: str, axes: Entry) -> bool:
     # Arguments have shown the global sizes. An axis that was made inside is in no table, and nothing is known of it.
     scope = current_scope()
     size = array.shape[find_dimension(array, names, name)]
-    return scope is not None and (name, size * count_of(axes)) in scope.sizes
+    return scope is not None and (name, size * count_devices(axes)) in scope.sizes
 
 
 def require_computed(function: str, name: str, names: Names, array: object) -> None:
@@ -372,7 +372,7 @@ def require_computed(function: str, name: str, names: Names, array: object) -> N
     if scope is None or assignment.looked_up(current or {}, name) is not None:
         return
     stored = assignment.looked_up(scope.mappings.parameters, name) or ()
-    entry = partition.only(stored, manual_axes())
+    entry = partition.only(stored, list_manual_axes())
     if entry:
         problem = f"only the mapping of parameters has axis {name!r}, "
         problem += "so there are no partial sums over it"
@@ -393,7 +393,7 @@ def _look_up(name: str, names: Names, mappings: Sequence[AxisMapping] | None = N
         used = set[str]()
         if name not in mapping:
             used.update(*(mapping.get(other, ()) for other in names))
-        return partition.without(partition.only(entry, manual_axes()), used)
+        return partition.without(partition.only(entry, list_manual_axes()), used)
     return ()
 
 
@@ -442,7 +442,7 @@ def require_blocks(
 
 def _require_last(function: str, array: jax.Array, names: Names, name: str, axes: Entry) -> None:
     """Raise for a gather over mesh axes before the ones after them, if the size shows that these remain."""
-    entries = readings(name, names)
+    entries = list_readings(name, names)
     # Mesh axes are gathered from the last one on: a block may still be split over the first ones of its entry.
     starts = (entry[:count] for entry in entries for count in range(1, len(entry) + 1))
     # Sizes show over which mesh axes the block is still split.
@@ -465,7 +465,7 @@ def require_whole(
 ) -> None:
     """Raise for a scatter of what is a block already."""
     if _is_block(array, names, name, axes) and not _is_block(array, names, name, ()):
-        size = array.shape[dim] * count_of(axes)
+        size = array.shape[dim] * count_devices(axes)
         problem = f"axis {name!r} is already split: it has size {size} in the arguments"
         hint = f'for the sum of blocks, axn.psum(x, "{axes[-1]}"); to split them again, over="{axes[-1]}"'
         raise ShardingError(message(function, problem, describe_array(names, array), hint=hint))
@@ -477,10 +477,10 @@ def require_no_blocks(
     """Raise for a reduction over an axis whose devices hold different blocks of another axis."""
     name, size = axis
     # A user who names a mesh axis wants the sum over these devices, whatever blocks they hold.
-    if not names or (size is None and name in manual_axes()):
+    if not names or (size is None and name in list_manual_axes()):
         return
     # If these mesh axes split another axis as well, devices hold different positions of that one.
-    mine = set(itertools.chain(*readings(name, names))) & {*axes}
+    mine = set(itertools.chain(*list_readings(name, names))) & {*axes}
     for own, entry in _list_readings(names):
         shared = partition.only(entry, mine)
         is_block = shared and _is_block(array, names, own, entry)
@@ -497,7 +497,7 @@ def require_even(
 ) -> None:
     """Raise for an uneven scatter of an axis, counting the Explicit mesh axes that split it already."""
     beside = explicit.read_layout(array)[dim]
-    parts = count_of(axes) * partition.count_shards(explicit.mesh_of_type(array), beside)
+    parts = count_devices(axes) * partition.count_shards(explicit.mesh_of_type(array), beside)
     if array.shape[dim] % parts:
         asked, over = f"{name}={array.shape[dim]}", ", ".join((*axes, *beside))
         problem = f"{asked} cannot be split evenly in {parts} over mesh axis {over}"
@@ -517,7 +517,7 @@ def require_size(
     name, size = axis
     if size is None:
         return
-    scope, parts = current_scope(), count_of(axes)
+    scope, parts = current_scope(), count_devices(axes)
     known = () if scope is None else scope.sizes
     outside = {whole for own, whole in known if own == name}
     here = {whole // parts for whole in outside}
@@ -552,7 +552,7 @@ def find_dimension(array: jax.Array, names: Names, name: str) -> int:
     return array.ndim - len(names) + names.index(name)
 
 
-def count_of(axes: Entry) -> int:
+def count_devices(axes: Entry) -> int:
     """Return the number of devices along mesh axes."""
     return math.prod(map(lax.axis_size, axes))
 

@@ -22,7 +22,7 @@ def make_buffer(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[np.generic]
     return raw[start : start + size].view(kind).reshape(shape)
 
 
-def copied(source: NDArray[np.generic]) -> NDArray[np.generic]:
+def copy_aligned(source: NDArray[np.generic]) -> NDArray[np.generic]:
     """Return a copy in such memory, contiguous."""
     if source.dtype.hasobject:  # for which JAX has an error
         return np.array(source)

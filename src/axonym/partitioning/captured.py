@@ -17,7 +17,7 @@ import jax
 from ..layout import explicit
 
 
-def typed_variables(fn: object) -> dict[str, Any]:
+def find_typed_variables(fn: object) -> dict[str, Any]:
     """Return the outer variables of a function that hold arrays whose types have Explicit mesh axes."""
     if not isinstance(fn, FunctionType):
         return {}

@@ -33,12 +33,12 @@ from ..layout.scope import current_scope
 from ..names.plans import Names
 from .addresses import (
     Meaning,
-    count_of,
+    count_devices,
     describe_array,
     find_dimension,
+    find_mesh_axes,
     is_checked,
-    manual_axes,
-    mesh_axes_of,
+    list_manual_axes,
     require_axis,
     require_blocks,
     require_computed,
@@ -50,7 +50,7 @@ from .addresses import (
     require_whole,
 )
 from .leaves import map_along, map_arrays, read_axes
-from .permutations import pairs_of, renumber
+from .permutations import list_pairs, renumber
 
 __all__ = [
     "all_gather",
@@ -269,10 +269,10 @@ def all_to_all(
         for name in (cut, grown):
             require_axis("all_to_all", name, names, array)
         if over is not None:
-            axes = mesh_axes_of("all_to_all", over, names, array, meaning="mesh")
+            axes = find_mesh_axes("all_to_all", over, names, array, meaning="mesh")
         else:
-            first = mesh_axes_of("all_to_all", grown, names, array, meaning="arrays")
-            second = mesh_axes_of("all_to_all", cut, names, array, cut, meaning="arrays")
+            first = find_mesh_axes("all_to_all", grown, names, array, meaning="arrays")
+            second = find_mesh_axes("all_to_all", cut, names, array, cut, meaning="arrays")
             if first and second and first != second:
                 problem = f"axis {grown!r} is split over {', '.join(first)}, and {cut!r} over {', '.join(second)}"
                 hint = "name the mesh axes of the blocks with over="
@@ -326,13 +326,13 @@ def ppermute(
     asked, meaning = read_axes("ppermute", axis, over)
 
     def one(array: jax.Array, names: Names) -> Any:
-        axes = mesh_axes_of("ppermute", asked, names, array, meaning=meaning)
+        axes = find_mesh_axes("ppermute", asked, names, array, meaning=meaning)
         if not axes:
             return array
         # Arrays of a tree may be split over different mesh axes, so that each is checked.
-        pairs = pairs_of(shift, count_of(axes), axes)
+        pairs = list_pairs(shift, count_devices(axes), axes)
         # JAX numbers the devices in the order of the mesh, whatever the order of the axes.
-        ordered = tuple(mesh_axis for mesh_axis in manual_axes() if mesh_axis in axes)
+        ordered = tuple(mesh_axis for mesh_axis in list_manual_axes() if mesh_axis in axes)
         numbers = renumber(axes, ordered)
         return lax.ppermute(
             array, assignment.one_or_all(ordered), [(numbers[i], numbers[j]) for i, j in pairs]
@@ -391,7 +391,7 @@ def ragged_all_to_all(
     meaning: Meaning = "mesh"
     if over is None:
         over, meaning = axis, "arrays"
-    axes = mesh_axes_of("ragged_all_to_all", over, operand.names, operand.array, meaning=meaning)
+    axes = find_mesh_axes("ragged_all_to_all", over, operand.names, operand.array, meaning=meaning)
     if not axes:
         hint = "name the mesh axis to send rows over with over="
         problem = f"axis {name!r} is mapped to no Manual mesh axis"
@@ -399,8 +399,8 @@ def ragged_all_to_all(
     numbers = {"input_offsets": input_offsets, "send_sizes": send_sizes}
     numbers |= {"output_offsets": output_offsets, "recv_sizes": recv_sizes}
     for what, given in numbers.items():
-        if jnp.shape(given) != (count_of(axes),):
-            problem = f"{what} has shape {jnp.shape(given)}, but {', '.join(axes)} has {count_of(axes)} devices"
+        if jnp.shape(given) != (count_devices(axes),):
+            problem = f"{what} has shape {jnp.shape(given)}, but {', '.join(axes)} has {count_devices(axes)} devices"
             raise ArgumentError(message("ragged_all_to_all", problem))
     # JAX sends rows, the first dimension.
     order = (name, *(n for n in operand.names if n != name))
@@ -440,7 +440,7 @@ def axis_size(axis: AxisSelection | None = None, *, over: AxisSelection | None =
         >>> axn.shard_map(lambda x: 0 * x + axn.collectives.axis_size("batch"), {"batch": "data"}, mesh)(x).array
         Array([4, 4, 4, 4, 4, 4, 4, 4], dtype=int32)
     """
-    return count_of(_find_mesh_axes("axis_size", axis, over))
+    return count_devices(_find_mesh_axes("axis_size", axis, over))
 
 
 def fold_key(
@@ -493,7 +493,7 @@ def pcast(
         raise ArgumentError(message("pcast", f"to must be 'varying', not {to!r}"))
 
     def one(array: jax.Array, names: Names) -> Any:
-        axes = mesh_axes_of("pcast", asked, names, meaning=meaning)
+        axes = find_mesh_axes("pcast", asked, names, meaning=meaning)
         # JAX refuses to cast an array over mesh axes over which it varies already.
         missing = partition.without(axes, tracing.varying_over(array))
         if missing and is_checked(axes):
@@ -505,7 +505,7 @@ def pcast(
 
 def _find_mesh_axes(function: str, axis: AxisSelection | None, over: AxisSelection | None) -> Entry:
     asked, meaning = read_axes(function, axis, over)
-    return mesh_axes_of(function, asked, (), meaning=meaning)
+    return find_mesh_axes(function, asked, (), meaning=meaning)
 
 
 def _reduce_over_devices(
@@ -528,7 +528,7 @@ def _reduce_over_devices(
         for pair in named.items():
             _require_reducible(function, pair, names, array)
         is_number = isinstance(array, bool | int | float | complex)
-        axes = mesh_axes_of(function, asked, names, None if is_number else array, meaning=meaning)
+        axes = find_mesh_axes(function, asked, names, None if is_number else array, meaning=meaning)
         for pair in named.items():
             require_no_blocks(function, pair, names, array, axes)
 
@@ -558,7 +558,7 @@ def _require_reducible(
     if size is None:
         require_one_meaning(function, name, names, array)
     scope = current_scope()
-    if scope is not None and name in scope.hidden and mesh_axes_of(function, {name: size}, names):
+    if scope is not None and name in scope.hidden and find_mesh_axes(function, {name: size}, names):
         problem = f"a surrounding vmap or nmap maps over axis {name!r}, "
         problem += "so the reduction would be only over devices"
         hint = "reduce outside of it; or name the mesh axis"

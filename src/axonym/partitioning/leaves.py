@@ -16,7 +16,14 @@ from ..engine.core import shape_of
 from ..errors import OperandError, message
 from ..names.plans import Names
 from ..transform.leaves import is_hole
-from .addresses import Meaning, find_dimension, find_split_axes, mesh_axes_of, require_size, targets
+from .addresses import (
+    Meaning,
+    find_dimension,
+    find_mesh_axes,
+    find_split_axes,
+    find_targets,
+    require_size,
+)
 
 T = TypeVar("T")
 
@@ -81,13 +88,13 @@ def map_along(
         # Each step works on the result of the one before, since an array may have several of the axes.
         steps = asked
         if axis is None:
-            steps = dict.fromkeys(mesh_axes_of(function, devices, names, array, meaning=meaning))
+            steps = dict.fromkeys(find_mesh_axes(function, devices, names, array, meaning=meaning))
         for name, size in steps.items():
             if axis is None:
                 found = find_split_axes(function, name, names, array)
             else:
                 given = None if over is None else devices
-                found = targets(function, (name, size), given, names, present, array)
+                found = find_targets(function, (name, size), given, names, present, array)
             for own, axes in found.items():
                 has_axis = True
                 require_size(function, (own, size), names, array, axes)
@@ -95,7 +102,7 @@ def map_along(
                     array = one(array, names, own, find_dimension(array, names, own), axes)
         if has_axis or rest is None:
             return array
-        axes = mesh_axes_of(function, devices, names, array, meaning=meaning)
+        axes = find_mesh_axes(function, devices, names, array, meaning=meaning)
         if not axes:
             return array
         result: jax.Array = rest(array, names, axes)

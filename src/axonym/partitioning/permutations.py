@@ -16,7 +16,7 @@ from ..errors import ArgumentError, message
 from ..layout.assignment import Entry
 
 
-def pairs_of(shift: Any, count: int, axes: Entry) -> list[tuple[int, int]]:
+def list_pairs(shift: Any, count: int, axes: Entry) -> list[tuple[int, int]]:
     """List pairs of source and destination; raise unless they permute some devices."""
     try:
         # Shifts of one ring and tables of NumPy are usual, and a traced one cannot be: it is part of the program.

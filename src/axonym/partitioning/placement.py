@@ -22,7 +22,7 @@ from ..layout import context, partition
 from ..layout.assignment import AxisMapping, MeshLike, ResourceMapping
 from ..layout.records import note
 from ..names.plans import Names
-from .buffers import copied
+from .buffers import copy_aligned
 from .keys import check_keys_of_data
 from .trees import collect_names, no_mapping, no_mesh
 
@@ -116,7 +116,7 @@ def _from_local(x: NamedArray, mapping: AxisMapping, mesh: Mesh) -> NamedArray:
 
     def load(index: tuple[slice, ...]) -> Any:
         # It is copied, because devices may read the memory later, and a CPU keeps it as the array.
-        return copied(data[_locate_block(index, parts)])
+        return copy_aligned(data[_locate_block(index, parts)])
 
     if is_keys:
         numbers = _assemble((*sizes, *data.shape[array.ndim :]), sharding, load)
@@ -227,7 +227,7 @@ def from_callback(
     def load(index: tuple[slice, ...]) -> Any:
         block = fn(dict(zip(names, index, strict=True)))
         if copy:
-            block = copied(np.asarray(block))
+            block = copy_aligned(np.asarray(block))
         # An error of JAX would not name the axes.
         wanted = tuple(part.stop - part.start for part in index)
         if np.shape(block) != wanted:

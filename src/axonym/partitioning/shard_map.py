@@ -382,7 +382,7 @@ class _Blocks:
 
         Split ones stay where they are: JAX refuses them, and `call` explains what to write.
         """
-        variables = captured.typed_variables(f)
+        variables = captured.find_typed_variables(f)
         return {name: value for name, value in variables.items() if not self._has_split(value)}
 
     def _has_split(self, tree: object) -> bool:

@@ -159,7 +159,7 @@ def _lined_up(
 
     lead = shape[: len(shape) - len(own)]
     present = plans.shared(names, batch)
-    array = kernels.lined_up(array, own, (*present, *core))
+    array = kernels.line_up(array, own, (*present, *core))
     known = array.shape[len(lead) : len(lead) + len(batch)]
     checks.one_size(function, [names, present], [sizes, known])
     if array.ndim:
@@ -220,7 +220,7 @@ def axis_of(function: str, x: object, axis: AxisSelector | None) -> Axis:
         name, size = selector(axis, function)
         return checks.require(function, x, {name: size})[0]
     if not isinstance(x, Core):
-        raise checks.unnamed(function, x)
+        raise checks.no_names(function, x)
     known = axes_of(function, x)
     if len(known) != 1:
         problem = f"without an axis, the array must have just one, not {len(known)}"

@@ -63,7 +63,7 @@ def fold_in(key: Key, data: Operand) -> NamedArray:
     key = _typed("fold_in", key)
     if not isinstance(key, Core) and not isinstance(data, Core) and not jnp.ndim(data):
         key = NamedArray(key, ())
-    return batched.batched(_fold_in, [key, data], [(), ()], (), each=True)
+    return batched.apply_batched(_fold_in, [key, data], [(), ()], (), each=True)
 
 
 def _fold_in(key: jax.Array, data: jax.Array) -> jax.Array:

@@ -437,7 +437,7 @@ def visualize(x: NamedArray) -> Blocks:
         batch 4:8  4-5        6-7
     """
     if not isinstance(x, NamedArray):
-        raise checks.unnamed("visualize", x)
+        raise checks.no_names("visualize", x)
     names, array = x.names, x.array
     shape = shape_of("visualize", array, names)
     traced = isinstance(array, Tracer)

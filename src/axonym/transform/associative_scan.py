@@ -69,7 +69,7 @@ def associative_scan(
 
     def dimension(_: int, leaf: Any) -> int:
         if isinstance(leaf, NamedArray):
-            return checks.planned(_FUNCTION, (leaf,), plans.positions, leaf.names, (name,))[0]
+            return checks.run_plan(_FUNCTION, (leaf,), plans.positions, leaf.names, (name,))[0]
         if is_array(leaf) and leaf.ndim:
             return 0
         problem = f"each element must be an array with axis {name!r}, not {_describe_leaf(leaf)}"
@@ -112,7 +112,7 @@ def associative_scan(
             elems = [_shard_dimension(elem, place, entry) for elem in elems]
             scan = _map_over_parts(along_part, place, entry)
             join_parts = _map_over_parts(join, place, entry)
-            results = prefixes.in_parts(
+            results = prefixes.scan_parts(
                 lambda elems, _: scan(elems), join_parts, elems, place, count, reverse=reverse
             )
         return name_arrays(results)
@@ -163,7 +163,7 @@ def _check_element(element: object, result: object) -> list[jax.Array]:
         array = jnp.asarray(array)
         fits = set(names) == set(others)
         if fits:
-            array = kernels.lined_up(array, others, names)
+            array = kernels.line_up(array, others, names)
         if not fits or array.shape != before.shape:
             lines = (f"before: {_describe_leaf(old)}", f"after: {_describe_leaf(new)}")
             raise AxisError(
@@ -180,7 +180,7 @@ def _are_different(old: object, new: object) -> bool:
 def _find_split(elems: Sequence[jax.Array], at: int, name: str) -> tuple[Entry, int]:
     """Return over which mesh axes a dimension is split, and in how many parts."""
     # The array that is split most finely decides, and the others are split like it: gathering it would cost more.
-    found = [prefixes.parts_along(elem, at, name) for elem in elems]
+    found = [prefixes.find_parts(elem, at, name) for elem in elems]
     return max(found, key=lambda each: each[1], default=((), 1))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from ..array import NamedArray, is_named_array
 from ..axis import Axis
 from ..base.kinds import is_array
-from ..engine.core import facts, renamed_hole, shape_of, wrap
+from ..engine.core import facts, rename_hole, shape_of, wrap
 from ..errors import (
     ArgumentError,
     AxisClashError,
@@ -39,7 +39,7 @@ def is_hole(leaf: object) -> bool:
     return not scalar and not any(map(is_array, jax.tree.leaves(leaf.array)))
 
 
-def dimension_of(leaf: Any, axis: str) -> int | None:
+def find_dimension(leaf: Any, axis: str) -> int | None:
     """Return the dimension of a leaf for an axis, the first one for a plain array; None without such a dimension."""
     if isinstance(leaf, NamedArray):
         return leaf.names.index(axis) - len(leaf.names) if axis in leaf.names else None
@@ -51,12 +51,12 @@ def refilled(leaf: object, array: object) -> Any:
     return wrap(leaf, array, leaf.names) if isinstance(leaf, NamedArray) else array
 
 
-def hole_without(hole: NamedArray, axis: str) -> NamedArray:
+def drop_axis_of_hole(hole: NamedArray, axis: str) -> NamedArray:
     """Remove an axis from a hole, as from the arrays of the same tree."""
-    return renamed_hole(hole, plans.without(hole.names, (axis,)))
+    return rename_hole(hole, plans.without(hole.names, (axis,)))
 
 
-def spread(function: str, prefix: object, tree: object) -> list[Any]:
+def repeat_prefix(function: str, prefix: object, tree: object) -> list[Any]:
     """Spread the leaves of a tree prefix, None among them, over all leaves of a tree; named arrays are leaves.
 
     Raises:
@@ -269,7 +269,7 @@ class Arguments:
                 kept.append(Constant(leaf))
                 continue
             if is_hole(leaf):
-                kept.append(Constant(hole_without(leaf, self.axis)))
+                kept.append(Constant(drop_axis_of_hole(leaf, self.axis)))
                 continue
             # A named leaf keeps its names without the axis; a plain one is only a place.
             slot, array = TAKEN, leaf
@@ -364,7 +364,7 @@ def _describe_places(arguments: tuple[tuple[object, ...], dict[str, object]]) ->
     return spelled
 
 
-def axis_placed(
+def make_namer(
     function: str, axis: Axis, out_axis: int = 0
 ) -> Callable[[NamedArray, Any], NamedArray]:
     """Return how to name an array whose first dimension is new.
@@ -393,7 +393,7 @@ def axis_placed(
         at = _find_place(function, axis.name, out_axis, describe(like.names, None), len(like.names))
         names = (*like.names[:at], axis.name, *like.names[at:])
         if is_hole(like):
-            return renamed_hole(like, names, axis)
+            return rename_hole(like, names, axis)
         anonymous = array.ndim - 1 - len(like.names)
         if anonymous + at:
             array = jnp.moveaxis(array, 0, anonymous + at)

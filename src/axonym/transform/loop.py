@@ -31,11 +31,11 @@ from .leaves import (
     Arguments,
     Parts,
     Skeleton,
-    axis_placed,
-    dimension_of,
+    find_dimension,
     is_hole,
     make_mover,
-    spread,
+    make_namer,
+    repeat_prefix,
     take_arrays,
 )
 
@@ -110,10 +110,10 @@ def loop(
     def run_loop(init: object, *args: object, **kwargs: object) -> Any:
         given: list[Any] | None = None
         if not callable(is_scanned):
-            given = spread(function, is_scanned, (args, kwargs))
+            given = repeat_prefix(function, is_scanned, (args, kwargs))
 
         def dimension(i: int, leaf: object) -> int | None:
-            at = dimension_of(leaf, name)
+            at = find_dimension(leaf, name)
             if at is None:
                 return None
             wanted = is_scanned if given is None else given[i]
@@ -143,7 +143,7 @@ def loop(
         arrays = (list(map(jnp.asarray, start)), held, scanned, whole)
         run = _find_compiled(step, plan, arrays) or functools.partial(_run_plan, plan, step)
         last, (outputs, result) = run(*arrays)
-        stacked = axis_placed(function, Axis(name, plan.size), out_axis)
+        stacked = make_namer(function, Axis(name, plan.size), out_axis)
         moved = make_mover(function, name, out_axis)
         return carry.fill(last, held), result.fill(outputs, name=stacked, plain=moved)
 
@@ -230,7 +230,7 @@ def _run_plan(
         run = _scan_steps(plan, step) if plan.groups == 1 else _scan_groups(plan, step)
         if plan.policy.names and not plan.checkpointed:
             # JAX remembers the step that it traces here.
-            check_names(plan.function, plan.policy, names_within(run, start, scanned))
+            check_names(plan.function, plan.policy, collect_checkpoint_names(run, start, scanned))
         return run(start, scanned)
 
     # A surrounding vmap may map a carry only from the first step on, over mesh axes that it must leave before.
@@ -307,7 +307,7 @@ def _mark_carry(policy: ScanCheckpointPolicy, step: Step) -> Step:
     return mark
 
 
-def names_within(fn: Callable[..., Any], *args: object) -> set[str]:
+def collect_checkpoint_names(fn: Callable[..., Any], *args: object) -> set[str]:
     """Return the names that `tree_checkpoint_name` gives to values inside a function."""
     return _collect_names(jax.make_jaxpr(fn)(*args).jaxpr)
 
@@ -411,7 +411,7 @@ def _restore_leaf(function: str, path: Any, old: Any, new: Any) -> Any:
                 _describe_change(function, "changes the axes of the carry", old, new, hint)
             )
         if old.names != new.names:
-            new = wrap(new, kernels.lined_up(new.array, new.names, old.names), old.names)
+            new = wrap(new, kernels.line_up(new.array, new.names, old.names), old.names)
         before, after = old.array, new.array
     elif not (_holds_data(old) or _holds_data(new)) and (
         old is new or _comparable(old) == _comparable(new)

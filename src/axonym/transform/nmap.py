@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from ..array import NamedArray, is_named_array
 from ..axis import Axis, AxisSelection, selection
 from ..engine import auto, checks
-from ..engine.core import renamed_hole, shape_of, wrap
+from ..engine.core import rename_hole, shape_of, wrap
 from ..errors import AxisSizeError, OperandError, describe, message
 from ..layout import context, explicit
 from ..layout.scope import hiding
@@ -126,7 +126,7 @@ def _fill_unmapped(leaf: object, names: tuple[str, ...]) -> object:
     """Return what the function sees of a leaf that is not mapped; a hole loses names as an array would."""
     if not isinstance(leaf, NamedArray):
         return leaf
-    return renamed_hole(leaf, plans.without(leaf.names, names))
+    return rename_hole(leaf, plans.without(leaf.names, names))
 
 
 def _tag_result(x: NamedArray, out_axis: AxisSelection, names: tuple[str, ...]) -> NamedArray:

@@ -22,7 +22,7 @@ from ..layout.assignment import Entry
 from ..layout.layout import Layout
 from ..layout.records import note
 from ..layout.scope import hiding
-from .leaves import Arguments, Parts, Skeleton, axis_placed, make_mover, spread, take_arrays
+from .leaves import Arguments, Parts, Skeleton, make_mover, make_namer, repeat_prefix, take_arrays
 
 __all__ = ["vmap"]
 
@@ -115,7 +115,7 @@ def _map_over(
         dims: list[object] | None = None
         if args or kwargs:
             given = _list_settings(positional, keyword, parameters, default, args, kwargs)
-            dims = spread("vmap", given, (positional, keyword))
+            dims = repeat_prefix("vmap", given, (positional, keyword))
 
         def dimension(i: int, leaf: Any) -> int | None:
             if isinstance(leaf, NamedArray):
@@ -131,7 +131,7 @@ def _map_over(
         outputs, skeleton = _call_batched(make_batched, name, arguments)
         arrays = list(map(empty_arrays.unsplit_empty, outputs))
         # JAX puts the new dimension first; names say where it goes.
-        placed = axis_placed("vmap", Axis(name, arguments.size), out_axis)
+        placed = make_namer("vmap", Axis(name, arguments.size), out_axis)
         moved = make_mover("vmap", name, out_axis)
         return skeleton.fill(arrays, name=placed, plain=moved)
 

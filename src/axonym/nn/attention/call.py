@@ -261,7 +261,7 @@ class AttentionCall:
 
 def show(what: str, x: NamedArray) -> str:
     """Write the axes of an operand of attention, for errors."""
-    return checks.told(facts(x), what)
+    return checks.write_axes(facts(x), what)
 
 
 def _check_position_axes(
@@ -274,7 +274,7 @@ def _check_position_axes(
         raise AxisClashError(message(FUNCTION, problem, show("query", query), hint=hint))
     for what, x in (("keys", keys), ("values", values)):
         if not isinstance(x, Core):
-            raise checks.unnamed(FUNCTION, x)
+            raise checks.no_names(FUNCTION, x)
         if q_pos in x.names:
             problem = f"the {what} have axis {q_pos!r}, the positions of queries"
             # Where the name is taken, the axis must be another one.

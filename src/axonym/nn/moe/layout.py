@@ -18,7 +18,7 @@ from ...layout.scope import current_scope
 from ...names.plans import Names
 from ...ops.logical import logical_and
 from ...ops.where import where
-from ...partitioning.addresses import manual_axes
+from ...partitioning.addresses import list_manual_axes
 from .linear import MoELinear
 
 # Internal axes, under names that no input has.
@@ -167,7 +167,7 @@ def laid_out(
         competing = tokens
     found = TokenLayout(tokens, competing)
 
-    mapping, mesh, manual = current_mapping(), context_mesh(), set(manual_axes())
+    mapping, mesh, manual = current_mapping(), context_mesh(), set(list_manual_axes())
     is_inside = current_scope() is not None
     if mapping is not None and mesh is not None:
         entries = _entries(sizes, layer, mapping, mesh)
@@ -218,7 +218,7 @@ def _entries(
     found.setdefault(Hidden.name, ())
     for axis in (Experts, Hidden):
         if layer.weight.axis_size(axis.name) == axis.size:  # whole on each device
-            found[axis.name] = partition.without(found[axis.name], manual_axes())
+            found[axis.name] = partition.without(found[axis.name], list_manual_axes())
 
     kept = {name: partition.only(entry, free) for name, entry in found.items()}
     kept[Hidden.name] = partition.without(kept[Hidden.name], kept[Experts.name])

@@ -20,7 +20,7 @@ from ...errors import ArgumentError, OperandError, message
 from ...layout.context import taken_axes, unmapped
 from ...names import plans
 from ...ops.where import where as select
-from ...partitioning.addresses import is_checked, mesh_axes_of
+from ...partitioning.addresses import find_mesh_axes, is_checked
 from ...partitioning.collectives import all_gather, psum
 from ...partitioning.shard import auto_sharded
 from ...partitioning.shard_map import shard_map
@@ -289,7 +289,7 @@ class MixtureOfExperts(Layer):
         if where is None:
             return
         if not isinstance(where, Core):
-            raise checks.unnamed(function, where)
+            raise checks.no_names(function, where)
         held = f"where has: {facts(where)}", f"input has: {facts(x)}"
         if where.dtype != jnp.bool_:
             problem = f"where must be booleans, not {where.dtype}"
@@ -362,7 +362,7 @@ def _gather_block(parameter: NamedArray, axis: Axis) -> NamedArray:
     if Block == axis:
         return parameter
     to: Any = "varying"
-    if is_checked(mesh_axes_of("MixtureOfExperts", Block, parameter.names)):
+    if is_checked(find_mesh_axes("MixtureOfExperts", Block, parameter.names)):
         to = "invarying"
     return all_gather(parameter, Block, to=to)
 

@@ -16,7 +16,7 @@ from ...layout.assignment import Entry
 from ...ops.join import concatenate
 from ...ops.shape import flatten_axes, rearrange
 from ...transform.checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec
-from ...transform.leaves import hole_without, is_hole
+from ...transform.leaves import drop_axis_of_hole, is_hole
 from ...transform.loop import check_names, loop
 from ...transform.vmap import vmap
 from . import pipeline, rounds as by_rounds, running
@@ -342,7 +342,7 @@ class Interleaved(BlockFoldable[M]):
 
         def merge(leaf: Any) -> Any:
             if is_hole(leaf):
-                return hole_without(leaf, Pattern.name)
+                return drop_axis_of_hole(leaf, Pattern.name)
             if isinstance(leaf, NamedArray):
                 return flatten_axes(
                     rearrange(leaf, (Repeated.name, Pattern.name, ...)),

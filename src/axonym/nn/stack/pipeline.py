@@ -50,7 +50,7 @@ from ...layout.records import note_waiting
 from ...ops.where import where
 from ...partitioning.options import MICROBATCHES
 from ...transform.checkpoint import ScanCheckpointPolicy
-from ...transform.leaves import hole_without, is_hole
+from ...transform.leaves import drop_axis_of_hole, is_hole
 from ...transform.loop import loop
 from ...transform.vmap import vmap
 from . import running
@@ -175,7 +175,9 @@ def _collected(pipeline: Pipeline, outputs: Tree) -> Tree:
 
     def collect(leaf: Any) -> Any:
         if is_hole(leaf):
-            return hole_without(hole_without(leaf, pipeline.Tick.name), pipeline.Stage.name)
+            return drop_axis_of_hole(
+                drop_axis_of_hole(leaf, pipeline.Tick.name), pipeline.Stage.name
+            )
         if isinstance(leaf, NamedArray):
             return pipeline.collect(leaf)
         if not is_array(leaf):

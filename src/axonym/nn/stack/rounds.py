@@ -12,11 +12,11 @@ import jax
 from ...array import NamedArray, is_named_array
 from ...axis import Axis, shown
 from ...base.kinds import is_array
-from ...engine.core import renamed_hole
+from ...engine.core import rename_hole
 from ...errors import ArgumentError, AxisSizeError, ShardingError, message
 from ...layout.assignment import Entry
 from ...ops.shape import flatten_axes, unflatten_axis
-from ...transform.leaves import hole_without, is_hole
+from ...transform.leaves import drop_axis_of_hole, is_hole
 from ...transform.vmap import vmap
 from . import running
 from .running import numbered
@@ -88,7 +88,7 @@ def split(tree: T, Block: Axis, rounds: int) -> T:
             if Block.name not in leaf.names:
                 return leaf
             if is_hole(leaf):
-                return renamed_hole(leaf, (axes[0].name, *leaf.names), axes[0])
+                return rename_hole(leaf, (axes[0].name, *leaf.names), axes[0])
             return unflatten_axis(leaf, Block.name, axes)
         if is_array(leaf) and leaf.ndim:
             return unflatten_axis(numbered(leaf, (Block.name,)), Block.name, axes).array
@@ -110,7 +110,7 @@ def joined(tree: T, Block: Axis, rounds: int) -> T:
             if Round not in leaf.names:
                 return leaf
             if is_hole(leaf):
-                return hole_without(leaf, Round)
+                return drop_axis_of_hole(leaf, Round)
             return flatten_axes(leaf, (Round, Block.name), Block)
         if is_array(leaf) and leaf.ndim:
             return join(numbered(leaf, (Round, Block.name))).array

@@ -18,11 +18,11 @@ from ...errors import AxisSizeError, OperandError, describe, message
 from ...layout.assignment import Entry
 from ...ops.index import index
 from ...ops.join import stack
-from ...partitioning.addresses import count_of, readings
+from ...partitioning.addresses import count_devices, list_readings
 from ...partitioning.shard import auto_sharded
 from ...transform.checkpoint import ScanCheckpointPolicy
-from ...transform.leaves import Arguments, axis_placed, dimension_of, hole_without, is_hole
-from ...transform.loop import names_within, pair
+from ...transform.leaves import Arguments, drop_axis_of_hole, find_dimension, is_hole, make_namer
+from ...transform.loop import collect_checkpoint_names, pair
 
 Steps = Callable[..., Any]
 Given = tuple[tuple[Any, ...], dict[str, Any]]
@@ -74,7 +74,7 @@ def block_here(layers: object, Block: Axis) -> tuple[Axis, Entry]:
             break
         size = leaf.array.shape[at]
         if size != Block.size:
-            return _block_of(Block, size, readings(Block.name, leaf.names))
+            return _block_of(Block, size, list_readings(Block.name, leaf.names))
         break
     return Block, ()
 
@@ -85,7 +85,7 @@ def _block_of(Block: Axis, size: int, entries: Iterable[Entry]) -> tuple[Axis, E
         # The last of several mesh axes are gathered first.
         for count in range(len(entry), 0, -1):
             over = entry[:count]
-            if size * count_of(over) == Block.size:
+            if size * count_devices(over) == Block.size:
                 return Block.resize(size), over
     return Block, ()
 
@@ -120,7 +120,7 @@ def split_arguments(
         function,
         (Block.name, Block.size),
         (args, kwargs),
-        lambda _, leaf: dimension_of(leaf, Block.name),
+        lambda _, leaf: find_dimension(leaf, Block.name),
     )
     return kwargs
 
@@ -128,7 +128,7 @@ def split_arguments(
 def _split(key: jax.Array, Block: Axis, over: Entry) -> jax.Array:
     if not over:
         return jax.random.split(key, Block.size)
-    keys = jax.random.split(key, Block.size * count_of(over))
+    keys = jax.random.split(key, Block.size * count_devices(over))
     return lax.dynamic_slice_in_dim(keys, lax.axis_index(over) * Block.size, Block.size)
 
 
@@ -152,7 +152,7 @@ def part(tree: T, Block: Axis, at: int | slice) -> T:
         if is_hole(leaf):
             if isinstance(at, slice):
                 return leaf
-            return hole_without(leaf, Block.name)
+            return drop_axis_of_hole(leaf, Block.name)
         return index(leaf, {Block.name: at})
 
     picked: T = jax.tree.map(pick, tree, is_leaf=is_named_array)
@@ -291,7 +291,9 @@ def remat(
 
         kept = policy.wrap(step, unrolled=unrolled)
         if policy.names:
-            named.update(names_within(kept, arrays))  # JAX remembers the step that it traces here
+            named.update(
+                collect_checkpoint_names(kept, arrays)
+            )  # JAX remembers the step that it traces here
         return eqx.combine(kept(arrays), static[0])
 
     return run
@@ -317,7 +319,7 @@ def joined(function: str, outputs: Sequence[Any], Block: Axis, *, numbers: bool)
     def join(*leaves: Any) -> Any:
         first = leaves[0]
         if is_hole(first):
-            return axis_placed(function, Block)(first, first.array)
+            return make_namer(function, Block)(first, first.array)
         if isinstance(first, NamedArray):
             return stack(Block, leaves)
         if is_array(first) or (numbers and _is_number(first)):

@@ -17,7 +17,7 @@ from ...errors import AxisSizeError, OperandError, message
 from ...layout.assignment import Entry
 from ...ops.join import unbind
 from ...transform.checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec
-from ...transform.leaves import hole_without, is_hole
+from ...transform.leaves import drop_axis_of_hole, is_hole
 from ...transform.loop import check_names, loop
 from ...transform.vmap import vmap
 from ..layer import Layer, enter_scope
@@ -502,5 +502,5 @@ def _unbind(leaf: Any, Block: Axis) -> Sequence[Any]:
     if not isinstance(leaf, NamedArray) or Block.name not in leaf.names:
         return [leaf] * Block.size
     if is_hole(leaf):
-        return [hole_without(leaf, Block.name)] * Block.size
+        return [drop_axis_of_hole(leaf, Block.name)] * Block.size
     return unbind(leaf, Block)

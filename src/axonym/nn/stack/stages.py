@@ -27,7 +27,7 @@ from ...partitioning.collectives import ppermute
 from ...partitioning.options import Microbatches
 from ...partitioning.shard import auto_sharded
 from ...partitioning.shard_map import shard_map
-from ...transform.leaves import hole_without, is_hole
+from ...transform.leaves import drop_axis_of_hole, is_hole
 from . import rounds as by_rounds
 from .running import numbered
 
@@ -177,7 +177,7 @@ class Pipeline:
                 if self.Round.name not in leaf.names:
                     return leaf
                 if is_hole(leaf):
-                    return hole_without(leaf, self.Round.name)
+                    return drop_axis_of_hole(leaf, self.Round.name)
                 return index(leaf, at)
             if is_array(leaf) and leaf.ndim:
                 return index(numbered(leaf, (self.Round.name,)), at).array

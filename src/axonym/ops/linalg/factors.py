@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import jax.numpy as jnp
 
 from ...axis import AxisSelection, AxisSelector
-from ...engine.matrix import over
+from ...engine.matrix import apply_to_matrices
 from ...engine.operands import one_of
 
 if TYPE_CHECKING:
@@ -53,7 +53,9 @@ def cholesky(
         [[2.0, 0.0], [1.0, 1.0]]
     """
     options = {"upper": upper, "symmetrize_input": symmetrize_input}
-    return over(jnp.linalg.cholesky, [a], row, column, "RC", square=True, in_place=True, **options)
+    return apply_to_matrices(
+        jnp.linalg.cholesky, [a], row, column, "RC", square=True, in_place=True, **options
+    )
 
 
 def eig(a: "NamedArray", row: AxisSelection, column: AxisSelection, new_axis: AxisSelector) -> Pair:
@@ -76,7 +78,9 @@ def eig(a: "NamedArray", row: AxisSelection, column: AxisSelection, new_axis: Ax
         >>> w.names, v.names
         (('k',), ('row', 'k'))
     """
-    return over(jnp.linalg.eig, [a], row, column, ("K", "RK"), new_axis=new_axis, square=True)
+    return apply_to_matrices(
+        jnp.linalg.eig, [a], row, column, ("K", "RK"), new_axis=new_axis, square=True
+    )
 
 
 def eigh(
@@ -109,7 +113,7 @@ def eigh(
     """
     one_of("eigh", "UPLO", UPLO, ("L", "U"))
     options = {"UPLO": UPLO, "symmetrize_input": symmetrize_input}
-    return over(
+    return apply_to_matrices(
         jnp.linalg.eigh, [a], row, column, ("K", "RK"), new_axis=new_axis, square=True, **options
     )
 
@@ -132,7 +136,9 @@ def eigvals(
         >>> axn.linalg.eigvals(axn.named([[2.]], ("row", "column")), "row", "column", "k").tolist()
         [(2+0j)]
     """
-    return over(jnp.linalg.eigvals, [a], row, column, "K", new_axis=new_axis, square=True)
+    return apply_to_matrices(
+        jnp.linalg.eigvals, [a], row, column, "K", new_axis=new_axis, square=True
+    )
 
 
 def eigvalsh(
@@ -163,7 +169,7 @@ def eigvalsh(
     """
     one_of("eigvalsh", "UPLO", UPLO, ("L", "U"))
     options = {"UPLO": UPLO, "symmetrize_input": symmetrize_input}
-    return over(
+    return apply_to_matrices(
         jnp.linalg.eigvalsh, [a], row, column, "K", new_axis=new_axis, square=True, **options
     )
 
@@ -195,7 +201,9 @@ def qr(
         ((Axis(name='row', size=3), Axis(name='k', size=2)), True)
     """
     one_of("qr", "mode", mode, ("reduced", "complete"))
-    return over(jnp.linalg.qr, [a], row, column, ("RK", "KC"), new_axis=new_axis, mode=mode)
+    return apply_to_matrices(
+        jnp.linalg.qr, [a], row, column, ("RK", "KC"), new_axis=new_axis, mode=mode
+    )
 
 
 def svd(
@@ -228,7 +236,9 @@ def svd(
         ([3.0, 2.0], True)
     """
     options = {"full_matrices": full_matrices, "hermitian": hermitian}
-    return over(jnp.linalg.svd, [a], row, column, ("RK", "K", "KC"), new_axis=new_axis, **options)
+    return apply_to_matrices(
+        jnp.linalg.svd, [a], row, column, ("RK", "K", "KC"), new_axis=new_axis, **options
+    )
 
 
 def svdvals(
@@ -249,4 +259,4 @@ def svdvals(
         >>> axn.linalg.svdvals(axn.named([[0., 2.]], ("row", "column")), "row", "column", "k").tolist()
         [2.0]
     """
-    return over(jnp.linalg.svdvals, [a], row, column, "K", new_axis=new_axis)
+    return apply_to_matrices(jnp.linalg.svdvals, [a], row, column, "K", new_axis=new_axis)

@@ -10,7 +10,7 @@ from ...axis import AxisSelection, selection, selectors
 from ...base.dtypes import as_inexact
 from ...engine import checks, reduction
 from ...engine.core import Core
-from ...engine.matrix import matrix_axes, over
+from ...engine.matrix import apply_to_matrices, matrix_axes
 from ...engine.operands import one_of
 from ...engine.root import root
 from ...errors import ArgumentError, AxisError, message
@@ -53,7 +53,9 @@ def cond(
         2.0
     """
     one_of("cond", "p", p, (None, *_ORDERS))
-    return over(jnp.linalg.cond, [x], row, column, "", square=p not in (None, 2, -2), p=p)
+    return apply_to_matrices(
+        jnp.linalg.cond, [x], row, column, "", square=p not in (None, 2, -2), p=p
+    )
 
 
 def matrix_norm(
@@ -82,7 +84,7 @@ def matrix_norm(
     one_of("matrix_norm", "ord", ord, _ORDERS)
     if ord == "fro":  # a sum, which needs no matrices: split axes stay split
         return reduction.reduction(_matrix_norm, x, matrix_axes("matrix_norm", row, column))
-    return over(_matrix_norm_of, [x], row, column, "", ord=ord)
+    return apply_to_matrices(_matrix_norm_of, [x], row, column, "", ord=ord)
 
 
 def _matrix_norm_of(array: jax.Array, *, ord: Any) -> jax.Array:
@@ -123,7 +125,7 @@ def norm(
     if ord is None:
         return reduction.reduction(_norm, x, axis)
     if not isinstance(x, Core):
-        raise checks.unnamed("norm", x)
+        raise checks.no_names("norm", x)
     pairs = selection(x.names if axis is None else axis, "norm")
     if len(pairs) == 1:
         return reduction.reduction(_norm, x, selectors(pairs), ord=_check_order("norm", ord))
@@ -134,7 +136,7 @@ def norm(
         raise AxisError(message("norm", problem, hint=hint))
     one_of("norm", "ord", ord, _ORDERS)
     row, column = selectors(pairs)
-    return over(jnp.linalg.norm, [x], row, column, "", ord=ord, axis=(-2, -1))
+    return apply_to_matrices(jnp.linalg.norm, [x], row, column, "", ord=ord, axis=(-2, -1))
 
 
 def _norm(array: jax.Array, axis: tuple[int, ...], ord: object = 2) -> jax.Array:

@@ -19,9 +19,9 @@ import numpy as np
 from ...axis import AxisSelection, AxisSelector, selector, selectors
 from ...base.dtypes import of_one_rank
 from ...base.kinds import type_text
-from ...engine.batched import batched
+from ...engine.batched import apply_batched
 from ...engine.core import Operand
-from ...engine.matrix import over
+from ...engine.matrix import apply_to_matrices
 from ...engine.operands import one_of
 from ...errors import AxisSizeError, OperandError, message
 from .. import contract, elementwise
@@ -74,7 +74,9 @@ def cho_solve(
         >>> axn.linalg.cho_solve(factor, axn.named([8.], "row"), "row", "column").tolist()
         [2.0]
     """
-    return over(_cho_solve, [factor, b], row, column, "CE", square=True, lower=not upper)
+    return apply_to_matrices(
+        _cho_solve, [factor, b], row, column, "CE", square=True, lower=not upper
+    )
 
 
 def _cho_solve(factor: jax.Array, b: jax.Array, *, lower: bool) -> jax.Array:
@@ -101,7 +103,7 @@ def cross(x: Operand, y: Operand, axis: AxisSelector) -> "NamedArray":
     """
     pair = selector(axis, "cross")
     (given,), (name, _) = selectors((pair,)), pair
-    return batched(_cross, [x, y], [given, given], (name,), in_place=True, name=name)
+    return apply_batched(_cross, [x, y], [given, given], (name,), in_place=True, name=name)
 
 
 def _cross(x: jax.Array, y: jax.Array, *, name: str) -> jax.Array:
@@ -128,7 +130,7 @@ def det(a: "NamedArray", row: AxisSelection, column: AxisSelection) -> "NamedArr
         NamedArray(float32[])
         6.0
     """
-    return over(jnp.linalg.det, [a], row, column, "", square=True)
+    return apply_to_matrices(jnp.linalg.det, [a], row, column, "", square=True)
 
 
 def expm(
@@ -150,7 +152,9 @@ def expm(
         [[1.0, 1.0], [0.0, 1.0]]
     """
     fn = jax.scipy.linalg.expm
-    return over(fn, [a], row, column, "RC", square=True, in_place=True, max_squarings=max_squarings)
+    return apply_to_matrices(
+        fn, [a], row, column, "RC", square=True, in_place=True, max_squarings=max_squarings
+    )
 
 
 def inv(a: "NamedArray", row: AxisSelection, column: AxisSelection) -> "NamedArray":
@@ -174,7 +178,7 @@ def inv(a: "NamedArray", row: AxisSelection, column: AxisSelection) -> "NamedArr
         [[ 1. -2.]
          [ 0.  1.]]
     """
-    return over(jnp.linalg.inv, [a], row, column, "CR", square=True, in_place=True)
+    return apply_to_matrices(jnp.linalg.inv, [a], row, column, "CR", square=True, in_place=True)
 
 
 def lstsq(
@@ -208,7 +212,9 @@ def lstsq(
     """
     operands = _append_bound([a, b], rcond)
     out = ("CE", "E", "", "K")
-    return over(jnp.linalg.lstsq, operands, row, column, out, new_axis=new_axis, each=True)
+    return apply_to_matrices(
+        jnp.linalg.lstsq, operands, row, column, out, new_axis=new_axis, each=True
+    )
 
 
 def _append_bound(operands: list[Operand], bound: Operand | None) -> list[Operand]:
@@ -240,7 +246,7 @@ def matrix_power(
     if not isinstance(n, int | np.integer):
         problem = f"the power must be an int, not {type_text(n)}"
         raise OperandError(message("matrix_power", problem))
-    return over(
+    return apply_to_matrices(
         jnp.linalg.matrix_power, [a], row, column, "RC", square=True, in_place=True, n=int(n)
     )
 
@@ -270,7 +276,7 @@ def matrix_rank(
         1
     """
     operands = _append_bound([a], tol)
-    return over(_matrix_rank, operands, row, column, "", hermitian=hermitian)
+    return apply_to_matrices(_matrix_rank, operands, row, column, "", hermitian=hermitian)
 
 
 def _matrix_rank(a: jax.Array, *bound: jax.Array, hermitian: bool) -> jax.Array:
@@ -305,7 +311,9 @@ def pinv(
         [[0.5, 0.0]]
     """
     operands = _append_bound([a], rtol)
-    return over(jnp.linalg.pinv, operands, row, column, "CR", in_place=True, hermitian=hermitian)
+    return apply_to_matrices(
+        jnp.linalg.pinv, operands, row, column, "CR", in_place=True, hermitian=hermitian
+    )
 
 
 def slogdet(
@@ -332,7 +340,9 @@ def slogdet(
         (-1.0, 0.0)
     """
     one_of("slogdet", "method", method, (None, "lu", "qr"))
-    return over(jnp.linalg.slogdet, [a], row, column, ("", ""), square=True, method=method)
+    return apply_to_matrices(
+        jnp.linalg.slogdet, [a], row, column, ("", ""), square=True, method=method
+    )
 
 
 def solve(a: "NamedArray", b: Operand, row: AxisSelection, column: AxisSelection) -> "NamedArray":
@@ -353,7 +363,7 @@ def solve(a: "NamedArray", b: Operand, row: AxisSelection, column: AxisSelection
         NamedArray(float32[column=2])
         [1.  0.5]
     """
-    return over(jnp.linalg.solve, [a, b], row, column, "CE", square=True)
+    return apply_to_matrices(jnp.linalg.solve, [a, b], row, column, "CE", square=True)
 
 
 def solve_triangular(
@@ -386,7 +396,7 @@ def solve_triangular(
         [1.0, 1.0]
     """
     options = {"lower": lower, "unit_diagonal": unit_diagonal}
-    return over(
+    return apply_to_matrices(
         jax.scipy.linalg.solve_triangular, [a, b], row, column, "CE", square=True, **options
     )
 

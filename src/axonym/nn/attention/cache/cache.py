@@ -19,7 +19,7 @@ from ....base.phrases import missing_axis
 from ....create import arange, zeros
 from ....engine import checks
 from ....engine.audits import expect
-from ....engine.batched import batched
+from ....engine.batched import apply_batched
 from ....engine.core import Core, Operand, facts
 from ....engine.operands import integers
 from ....errors import (
@@ -316,7 +316,7 @@ class KVCache(Layer):
         at = self._check_layer(layer)
         Tokens = None if Pos is None else keys.resolve_axis(axis_name(Pos))
         if not isinstance(query, Core):
-            raise checks.unnamed("KVCache.attend", query)
+            raise checks.no_names("KVCache.attend", query)
         if Tokens is not None and query.shape.get(Tokens.name, Tokens.size) != Tokens.size:
             raise _make_size_error("KVCache.attend", Tokens.name, "query", query, "keys", keys)
 
@@ -361,7 +361,9 @@ class KVCache(Layer):
         last, pos = start, None
         if Pos is not None:
             last, pos = start + (Pos.size - 1), Pos.name
-        held = batched(_find_stored, (last, places), ((), ()), (), outer=True, size=places.size)
+        held = apply_batched(
+            _find_stored, (last, places), ((), ()), (), outer=True, size=places.size
+        )
         mask = AttentionMask(causal=True, window=self.window)
         pairing = Pairing(count_positions(Pos, start), held, pos, self.KPos)
         return find_visible(mask, pairing)
@@ -395,7 +397,7 @@ class KVCache(Layer):
     ) -> None:
         """Check that new keys or values have the axes of the cache."""
         if not isinstance(x, Core):
-            raise checks.unnamed("KVCache", x)
+            raise checks.no_names("KVCache", x)
         wanted = plans.without(kept.names, (self.KPos, *at))
         lines = show(what, x), show("cache", kept)
         needed = wanted if pos is None else (*wanted, pos)

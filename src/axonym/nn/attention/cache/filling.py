@@ -18,7 +18,7 @@ from ....array import NamedArray
 from ....engine import auto
 from ....engine.core import wrap
 from ....engine.position import Reach
-from ....engine.scatter import on_mesh, write
+from ....engine.scatter import put_on_mesh, write
 from ....engine.steps import steps_of
 from ....faults.merged_slices import fit_start, like, separate, separate_gradient
 from ....faults.sorted_positions import mark_varying_like
@@ -137,7 +137,7 @@ def write_boxes(
     # The tokens take the dimension of the positions, and a layer, of which a box has one, has none.
     kept = plans.without(old.names, tuple(layers))
     order = [own for name in kept for own in (tokens if name == k_pos else (name,))]
-    array = on_mesh(old.array)
+    array = put_on_mesh(old.array)
     anonymous = array.ndim - len(old.names)
     dims = {name: anonymous + i for i, name in enumerate(old.names)}
     lengths = [new.axis_size(name) for name in order]
@@ -217,7 +217,7 @@ def _scatter_each(
     tokens = plans.without(places.names, each)
     inner = plans.without(old.names, (*each, *index))
     where, update = places.rearrange((*each, *tokens)), new.rearrange((*each, *tokens, *inner))
-    array = on_mesh(old.array)
+    array = put_on_mesh(old.array)
     anonymous = array.ndim - len(old.names)
     dims = {name: anonymous + i for i, name in enumerate(old.names)}
     indexed = tuple(dims[name] for name in index)

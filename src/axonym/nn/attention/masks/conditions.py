@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from ....array import NamedArray, named
 from ....axis import Axis, axis_name, sized
 from ....create import arange
-from ....engine.batched import batched
+from ....engine.batched import apply_batched
 from ....engine.core import Core, Operand
 from ....errors import AxisClashError, OperandError, message
 
@@ -421,7 +421,7 @@ def minimum(x: int | Operand, y: int | Operand) -> Any:
 
 def _pair_up(fn: Callable[..., Any], x: Any, y: Any, **options: Any) -> NamedArray:
     """Apply a function to all pairs of elements of two arrays; axes that both have are matched."""
-    paired: NamedArray = batched(fn, (x, y), ((), ()), (), outer=True, **options)
+    paired: NamedArray = apply_batched(fn, (x, y), ((), ()), (), outer=True, **options)
     return paired
 
 

@@ -18,7 +18,7 @@ from ....axis import Axis, AxisSelector, selector, shown, sized
 from ....base.dtypes import at_least_float32
 from ....engine import auto, checks, kernels
 from ....engine.core import Core, facts, shape_of, wrap
-from ....engine.renaming import up_to_renaming
+from ....engine.renaming import share_by_renaming
 from ....errors import ArgumentError, AxisClashError, message
 from ....layout import explicit
 from ....names import plans
@@ -298,7 +298,7 @@ class RotaryEmbedding(Layer):
             {'batch': 2, 'head_dim': 4}
         """
         if not isinstance(x, Core):
-            raise checks.unnamed("rotary", x)
+            raise checks.no_names("rotary", x)
         check_positions("rotary", positions)
         if not isinstance(positions, NamedArray):
             (positions,) = checks.require("rotary", x, positions)
@@ -349,7 +349,7 @@ def rotary(
         Su et al. (2021), RoFormer: enhanced transformer with rotary position embedding, eq. 34.
     """
     if not isinstance(x, Core):
-        raise checks.unnamed("rotary", x)
+        raise checks.no_names("rotary", x)
     (axis,) = checks.require("rotary", x, HeadDim)
     count = _count_features("rotary", size, axis)
     return RotaryEmbedding(axis, float(theta), scaling, interleaved, count)(x, positions)
@@ -369,14 +369,14 @@ def _rotate(
     x: NamedArray, cos: NamedArray, sin: NamedArray, HeadDim: Axis, interleaved: bool
 ) -> NamedArray:
     if not isinstance(x, Core):
-        raise checks.unnamed("rotary", x)
+        raise checks.no_names("rotary", x)
     # One kernel for all calls whose axes have the same names.
     key = (x.names, cos.names[:-1], selector(HeadDim, "rotary"), interleaved)
-    kernel = checks.planned("rotary", (x, cos[_PAIR, 0]), _make_kernel, *key)
+    kernel = checks.run_plan("rotary", (x, cos[_PAIR, 0]), _make_kernel, *key)
     return wrap(x, kernel.call(x.array, cos.array, sin.array), x.names)
 
 
-@up_to_renaming("names", "own", "feature")
+@share_by_renaming("names", "own", "feature")
 def _make_kernel(
     names: Names, own: Names, feature: tuple[str, int | None], interleaved: bool
 ) -> kernels.Kernel:
@@ -397,7 +397,7 @@ def _make_kernel(
         at = len(lead) + names.index(feature[0])
         operands = (auto.whole(x, (at,)), *tables)
         x, cos, sin = kernels.align_layouts((names, table, table), operands, names)
-        cos, sin = kernels.lined_up(cos, table, names), kernels.lined_up(sin, table, names)
+        cos, sin = kernels.line_up(cos, table, names), kernels.line_up(sin, table, names)
         rotated = _rotate_pairs(x.astype(cos.dtype), cos, sin, at, tables[0].shape[-1], interleaved)
         return explicit.laid_out_like(rotated.astype(x.dtype), given)
 

@@ -16,7 +16,7 @@ from ....layout import context, explicit, modes, partition
 from ....layout.assignment import Entry, looked_up
 from ....layout.blocks import choose_manual_axes, find_entries, find_mesh
 from ....layout.scope import current_scope
-from ....partitioning.addresses import mesh_axes_of
+from ....partitioning.addresses import find_mesh_axes
 from ..blocks.loop import finish, is_sure_to_see
 from ..blocks.plan import BLOCK, prepare
 from ..call import FUNCTION, KEYS, QUERIES, AttentionCall, show
@@ -74,7 +74,7 @@ def find_sharding_inside(call: AttentionCall) -> PositionSharding | None:
         is_mapped = looked_up(mapping, name) is not None
         array = jnp.asarray(x.array)
         found.append(
-            mesh_axes_of(FUNCTION, name, x.names, array, meaning="arrays") if is_mapped else ()
+            find_mesh_axes(FUNCTION, name, x.names, array, meaning="arrays") if is_mapped else ()
         )
     queries, keys = found
     if not queries:  # each device has all queries
