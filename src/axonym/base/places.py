@@ -171,6 +171,7 @@ NAMES: dict[str, dict[str, str]] = {
         "axonym.partitioning.blocks": "limit_reshards",
         "axonym.partitioning.fsdp": "fsdp_mapping",
         "axonym.report.check": "check",
+        "axonym.report.fit": "Fitted fit_mapping",
         "axonym.report.schedule": "schedule",
         "axonym.report.show": "show visualize",
     },

@@ -20,6 +20,7 @@ else:
         Target as Target,
     )
     from ..report.check import check as check
+    from ..report.fit import Fitted as Fitted, fit_mapping as fit_mapping
     from ..report.schedule import schedule as schedule
     from ..report.show import (
         show as show,

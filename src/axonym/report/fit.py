@@ -1,0 +1,320 @@
+"""Fit a mapping and a mesh to sizes that do not divide, and tell what that changes and costs."""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jax.sharding import Mesh, PartitionSpec
+
+from ..base.kinds import Tree
+from ..errors import ShardingError, message
+from ..layout import context
+from ..layout.assignment import (
+    AxisMapping,
+    Entry,
+    Mappings,
+    MeshLike,
+    ResourceMapping,
+    bases_of,
+    with_bases,
+)
+from ..layout.fitting import Fit, fit
+from ..layout.layout import Layout
+from ..layout.partition import assign_mesh_axes, count_shards, describe_mesh, only
+from ..partitioning.trees import no_mapping
+from .check import WIDTH, Report, check
+from .show import ArrayLayout
+from .table import Printed, Table, byte_text, grouped, listed
+from .target import abstract_mesh
+
+__all__ = ["Change", "Fitted", "FittedArray", "fit_mapping"]
+
+
+class Change(NamedTuple):
+    """Another entry of a mapping.
+
+    Attributes:
+        name: the axis.
+        size: its size, or the greatest common divisor of its sizes.
+        asked: the mesh axes of the given mapping.
+        fitted: those of the new one.
+        asked_ways: into how many parts the given mapping would split the axis.
+        fitted_ways: into how many parts the new one does.
+    """
+
+    name: str
+    size: int
+    asked: Entry
+    fitted: Entry
+    asked_ways: int
+    fitted_ways: int
+
+    @property
+    def larger(self) -> int | None:
+        """The next size that the mesh axes of the given mapping divide; None if the axis is split further now."""
+        if self.fitted_ways > self.asked_ways:
+            return None
+        return math.ceil(self.size / self.asked_ways) * self.asked_ways
+
+
+class FittedArray(NamedTuple):
+    """An array of the model or of the arguments whose layout is another one now.
+
+    Attributes:
+        layout: the new layout.
+        asked_bytes: the bytes that each device would hold by the given mapping, if it could round sizes up.
+        copies: the number of devices that hold the same part.
+    """
+
+    layout: ArrayLayout
+    asked_bytes: int
+    copies: int
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Fitted(Printed):
+    """The result of `fit_mapping`, which prints as tables, also in notebooks.
+
+    Attributes:
+        title: what was fitted.
+        mapping: the mapping that fits, of the kind that was given: an `AxisMapping` or `Mappings`.
+        mesh: the mesh that fits: the given one, or one of the same devices with more mesh axes.
+        split: for each mesh axis that was split, its parts with their sizes.
+        changes: the entries that changed.
+        arrays: the arrays of the model and of the arguments whose layout changed.
+        asked_bytes: the bytes of the model and of the arguments on each device by the given mapping, if it could round
+            sizes up.
+        held_bytes: the same by the new mapping.
+        report: the report of `check` for the new mapping.
+    """
+
+    title: str
+    mapping: Any
+    mesh: MeshLike
+    split: Mapping[str, Mapping[str, int]]
+    changes: tuple[Change, ...]
+    arrays: tuple[FittedArray, ...]
+    asked_bytes: int
+    held_bytes: int
+    report: Report = dataclasses.field(repr=False)
+
+    def parts(self) -> Iterator[str | Table]:
+        """Yield the paragraphs and tables."""
+        yield self.title
+        if not self.changes:
+            yield "nothing to change: all sizes divide"
+        if self.split:
+            rows = [
+                (_axes({axis: math.prod(parts.values())}), _axes(parts))
+                for axis, parts in self.split.items()
+            ]
+            yield Table(("mesh axis", "split into"), tuple(rows))
+        if self.changes:
+            header = ("axis", "size", "asked", "fitted", "would divide")
+            yield Table(header, tuple(map(_cells, self.changes)), right=("size", "would divide"))
+        if self.arrays:
+            header = ("array", "axes", "layout", "asked", "per device", "copies")
+            rows = grouped(_array_cells(array) for array in self.arrays)
+            yield Table(header, rows, right=("asked", "per device", "copies"))
+        yield (
+            f"bytes per device: {byte_text(self.held_bytes)}, "
+            f"where the mapping asks for {byte_text(self.asked_bytes)}"
+        )
+
+
+def _axes(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{axis}={size}" for axis, size in sizes.items())
+
+
+def _cells(change: Change) -> tuple[str, ...]:
+    def write(entry: Entry, ways: int) -> str:
+        return f"{', '.join(entry)} ({ways} ways)" if entry else "replicated"
+
+    asked = write(change.asked, change.asked_ways)
+    fitted = write(change.fitted, change.fitted_ways)
+    return change.name, str(change.size), asked, fitted, str(change.larger or "")
+
+
+def _array_cells(array: FittedArray) -> tuple[Any, ...]:
+    path, axes, _, layout, _, held = array.layout.cells
+    return path, axes, layout, byte_text(array.asked_bytes), held, str(array.copies)
+
+
+def fit_mapping(
+    fn_or_model: Tree,
+    mapping: ResourceMapping | Mappings | None,
+    mesh: MeshLike | Mapping[str, int],
+    *args: Tree,
+    limit_bytes: int | None = None,
+    **kwargs: Tree,
+) -> Fitted:
+    """Return the mapping and the mesh nearest to the given ones that fit the sizes of a tree or a function.
+
+    An axis whose size the mesh axes of its entry do not divide is split over as many of them as do, or over a part of a
+    mesh axis, which is split in two for that. Other axes stay as they are; they go over both parts. Devices that are
+    left without a part of their own hold copies, unless one other axis divides the same arrays further, such as the
+    groups of queries that share a key head. Nothing is computed, and nothing is adapted unless you use the result.
+
+    Args:
+        fn_or_model: a tree, or a function, as in `axn.check`. Arrays inside of a function are seen, too.
+        mapping: the mapping, or `Mappings`; None for the current one.
+        mesh: a mesh, an `AbstractMesh`, or sizes such as `{"data": 64, "model": 8}`.
+        args: arguments, as in `axn.check`. Arrays may be abstract.
+        limit_bytes: raise if a device would hold more bytes of the model and the arguments than this.
+        kwargs: keyword arguments.
+
+    Returns:
+        The mapping and the mesh, with what they change and cost. They print as tables.
+
+    Raises:
+        ShardingError: if there is no mapping; if no part of it fits, because of a name that no array has, a mesh axis
+            that does not exist or that would split one array twice, or a restriction of a layer; if devices would hold
+            more than `limit_bytes`.
+
+    Examples:
+        >>> axes = axn.make_axes(embed=64, kv_heads=2, group=4, head_dim=8)
+        >>> model = {"queries": axn.ones(axes), "keys": axn.ones((axes[0], axes[1], axes[3]))}
+        >>> fitted = axn.partitioning.fit_mapping(model, {"kv_heads": "model"}, {"model": 8})
+        >>> print(fitted.mapping, dict(fitted.mesh.shape))
+        {'kv_heads': 'model', 'group': 'model_2'} {'model': 2, 'model_2': 4}
+    """
+    asked = mapping if isinstance(mapping, Mappings) else context.resolve_mapping(mapping)
+    if asked is None:
+        raise no_mapping("fit_mapping")
+    pair = asked if isinstance(asked, Mappings) else Mappings(asked)
+    given: MeshLike = mesh if isinstance(mesh, Mesh) else abstract_mesh(mesh, "fit_mapping")
+
+    def run(mappings: Mappings, on: MeshLike) -> Report:
+        return check(fn_or_model, mappings, on, *args, quiet=True, **kwargs)
+
+    # With all axes on no mesh axis, everything fits, so that all arrays are seen.
+    unfitted = run(_replicated(pair), given)
+    sizes, partners = _find_sizes(unfitted), _find_partners(_stored(unfitted), pair)
+    fitted = fit(pair, given, sizes, partners)
+    report = run(fitted.mappings, fitted.mesh)
+    if report.errors and partners:
+        # A layer may refuse what sizes allow, so the simpler fit is next.
+        fitted = fit(pair, given, sizes, {})
+        report = run(fitted.mappings, fitted.mesh)
+    facts = f"mapping: {asked}", f"mesh: {describe_mesh(given)}"
+    if report.errors:
+        problem = "no mapping near the given one fits"
+        raise ShardingError(message("fit_mapping", problem, *map(str, report.errors), *facts))
+    result = _describe(report, fitted, asked, given, sizes)
+    if limit_bytes is not None and result.held_bytes > limit_bytes:
+        problem = f"each device would hold {byte_text(result.held_bytes)}, "
+        problem += f"more than limit_bytes={limit_bytes}"
+        larger = [f"{one.name}={one.larger}" for one in result.changes if one.larger]
+        hint = f"sizes that would divide: {listed(larger, WIDTH)}" if larger else None
+        raise ShardingError(message("fit_mapping", problem, *facts, hint=hint))
+    return result
+
+
+def _replicated(mappings: Mappings) -> Mappings:
+    """Map all axes to no mesh axis."""
+
+    def empty(mapping: AxisMapping) -> AxisMapping:
+        return AxisMapping(tuple((name, ()) for name in mapping))
+
+    overrides = {pattern: empty(extra) for pattern, extra in mappings.overrides}
+    return Mappings(empty(mappings.parameters), empty(mappings.compute), overrides)
+
+
+def _stored(report: Report) -> tuple[ArrayLayout, ...]:
+    return (*report.model, *report.arguments)
+
+
+def _find_sizes(report: Report) -> dict[str, int]:
+    """Return what the mesh axes of each axis must divide: the greatest common divisor of its sizes.
+
+    The sizes of a derived name count for its bases, whose entries it shares. In trees, an axis of size 1 may stand for
+    one with more elements elsewhere, and is then not laid out.
+    """
+    inside = [(name, size) for row in report.inside for name, size in _named(row)]
+    stored = [
+        (name, size) for row in (*_stored(report), *report.results) for name, size in _named(row)
+    ]
+    several = {name for name, size in (*inside, *stored) if size != 1}
+    found: dict[str, int] = {}
+    for name, size in (*inside, *(one for one in stored if one[1] != 1 or one[0] not in several)):
+        for base in bases_of(name):
+            found[base] = math.gcd(found.get(base, 0), size)
+    return found
+
+
+def _named(row: ArrayLayout) -> list[tuple[str, int]]:
+    return list(zip(row.names, row.shape[len(row.shape) - len(row.names) :], strict=True))
+
+
+def _find_partners(rows: Sequence[ArrayLayout], mappings: Mappings) -> dict[str, str]:
+    """Return, for axes of the mappings, the one axis without an entry that divides some of the same arrays further.
+
+    All arrays with the partner have the axis, and some have the axis alone: so queries have a group for each key head.
+    If several axes are so, nothing says which one to divide. Derived names follow their bases.
+    """
+    having: dict[str, set[int]] = {}
+    for number, row in enumerate(rows):
+        for name in row.names:
+            having.setdefault(name, set()).add(number)
+    known = {name for mapping in mappings.all() for name in mapping}
+    free = {name: own for name, own in having.items() if name not in known and "." not in name}
+    found: dict[str, str] = {}
+    for name in sorted(known & having.keys()):
+        partners = [other for other, own in free.items() if own < having[name]]
+        if len(partners) == 1:
+            found[name] = partners[0]
+    return found
+
+
+def _describe(
+    report: Report,
+    fitted: Fit,
+    asked: AxisMapping | Mappings,
+    mesh: MeshLike,
+    sizes: Mapping[str, int],
+) -> Fitted:
+    """Compare the fitted layout with the one that was asked for."""
+    pair = asked if isinstance(asked, Mappings) else Mappings(asked)
+    changes: dict[Change, None] = {}
+    for own, new in zip(pair.all(), fitted.mappings.all(), strict=True):
+        for name, entry in new.entries:
+            before = own.get(name, ())
+            ways = count_shards(mesh, only(before, mesh.axis_names))
+            now = count_shards(fitted.mesh, entry)
+            if now != ways:
+                changes[Change(name, sizes.get(name, 0), before, entry, ways, now)] = None
+
+    rows = _stored(report)
+    wanted = [_count_asked_bytes(row, pair, mesh) for row in rows]
+    changed = {change.name for change in changes}
+    arrays: list[FittedArray] = []
+    for row, count in zip(rows, wanted, strict=True):
+        if not changed.isdisjoint(with_bases(row.names)):
+            entries = Layout.from_spec(row.spec or PartitionSpec())
+            parts = math.prod(count_shards(fitted.mesh, entry) for entry in entries)
+            arrays.append(FittedArray(row, count, fitted.mesh.size // parts))
+    held = sum(row.nbytes_per_device or 0 for row in rows)
+    what = report.title.partition(" on the mesh ")[0]
+    return Fitted(
+        f"{what}, fitted to the mesh {describe_mesh(mesh)}; asked for: {asked}",
+        fitted.mappings if isinstance(asked, Mappings) else fitted.mappings.compute,
+        fitted.mesh,
+        fitted.split,
+        tuple(changes),
+        tuple(arrays),
+        sum(wanted),
+        held,
+        report,
+    )
+
+
+def _count_asked_bytes(row: ArrayLayout, asked: Mappings, mesh: MeshLike) -> int:
+    """Return the bytes of an array on each device by the mapping that was asked for, with sizes rounded up."""
+    mapping = asked.of(row.names, row.path)
+    entries = assign_mesh_axes(row.names, row.shape, mapping, mesh, "fit_mapping")
+    size = math.prod(row.shape)
+    held = (row.nbytes or 0) // max(size, 1)
+    for name, count in _named(row):
+        held *= math.ceil(count / count_shards(mesh, entries.get(name, ())))
+    return held * math.prod(row.shape[: len(row.shape) - len(row.names)])
