@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 import axonym as axn
-from axonym.errors import ShardingError
+from axonym.errors import OperandError, ShardingError
 from axonym.layout import context, partition
 
 P = PartitionSpec
@@ -106,6 +106,41 @@ def test_a_layout_that_cannot_be_is_explained(mapping: dict[str, Any], text: str
 )
 def test_a_derived_name_follows_its_base_where_a_mesh_axis_is_free(names: Any, mapping: Any, expected: Any) -> None:
     assert spec(names, (8,) * len(names), **mapping) == expected
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(16, P(("data", "model"))), (12, P("data")), (6, P("model")), (5, P(None))]
+)
+def test_the_first_alternative_that_divides_is_used(size: int, expected: PartitionSpec) -> None:
+    several = axn.partitioning.first_fitting(("data", "model"), "data", "model", None)
+    assert spec(("mlp",), (size,), mlp=several) == expected
+    assert spec(("mlp.out",), (size,), mlp=several) == expected
+    with axn.axis_mapping({"mlp": several, "batch": None}), axn.axis_mapping({"batch": "data"}, merge=True):
+        merged = axn.current_mapping()
+    assert partition.find_layout(("mlp",), (size,), merged, MESH).spec == expected
+
+
+def test_alternatives_that_do_not_fit_are_explained() -> None:
+    first = axn.partitioning.first_fitting
+    for wrong, shown in (((None, "data"), "(None, 'data')"), (("data",), "('data')"), ((), "()")):
+        problem = f"it takes alternatives in order, and None only as the last one, not {shown}"
+        with pytest.raises(OperandError) as caught:
+            first(*wrong)
+        assert str(caught.value) == f'first_fitting: {problem}\n  hint: write first_fitting("model", None)'
+    with pytest.raises(ShardingError) as refused:
+        spec(("mlp",), (3,), mlp=first("data", "model"))
+    assert str(refused.value) == (
+        "shard: mlp=3 cannot be split evenly in 4 over mesh axis data\n"
+        "  array has: mlp=3\n"
+        "  mapping: {'mlp': first_fitting('data', 'model')}\n"
+        "  mesh: data=4, model=2\n"
+        "  hint: use a multiple of 4, as round_axis_for_partitioning does, or map 'mlp' to None"
+    )
+    with pytest.raises(ShardingError, match="axis 'mlp' is mapped to 'modl', which is not an axis of the mesh"):
+        spec(("mlp",), (8,), mlp=first("data", "modl"))
+    twice = "mesh axis 'model' would shard both 'heads' and 'mlp' of one array"
+    with pytest.raises(ShardingError, match=twice):
+        spec(("heads", "mlp"), (2, 2), heads="model", mlp=first("data", "model"))
 
 
 def test_a_spec_without_a_mesh_checks_no_sizes() -> None:

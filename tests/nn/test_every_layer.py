@@ -332,6 +332,25 @@ def test_results_lie_as_the_mapping_says_on_auto_axes(auto_mesh):
     assert all(lies(y, auto_mesh, COMPUTE) for y in results)
 
 
+@pytest.mark.sampled
+@each_row
+def test_the_alternative_that_fits_gives_the_program_of_that_entry(name, auto_mesh, explicit_mesh):
+    first = axn.partitioning.first_fitting
+    # Of the sizes, 2, 3, 5 and 6 do not divide among the four devices of `data`.
+    several = {"batch": first("data", None), "vocab": first("data", None), "time": first("data", None)}
+    several |= dict.fromkeys(("mlp", "heads", "kv_heads"), first("data", "model", None))
+
+    def write(mapping: dict[str, Any]) -> str:
+        call, args = by_gradient(ROWS[name])
+        with axn.axis_mapping(mapping):
+            placed = axn.shard(args, mapping, strict=False)
+            return jax.jit(lambda *args: call(*args)).lower(*placed).as_text()
+
+    for mesh in (auto_mesh, explicit_mesh):
+        with axn.set_mesh(mesh):
+            assert write(several) == write({**COMPUTE, "kv_heads": "model"})
+
+
 def test_labels_of_a_layer_are_no_function():
     """Optax calls them, since a layer is callable; whatever a layer does first, the error says what to write."""
     for name, row in ROWS.items():

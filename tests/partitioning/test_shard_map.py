@@ -616,6 +616,28 @@ def test_what_is_not_strict_or_not_checked(auto_mesh):
         assert_same(axn.shard_map(lambda x, y: (x, y), DATA)(x, long), (x, long))
 
 
+def test_arguments_decide_between_alternatives(auto_mesh, explicit_mesh):
+    first = axn.partitioning.first_fitting
+    several = {"batch": first("data", "model", None), "embed": first("data", None)}
+    x = np.arange(18, dtype=np.float32).reshape(6, 3)
+
+    def total(x):
+        assert x.axis_size("batch") == 3
+        return axn.psum(x.sum("batch"), "batch")
+
+    for mesh in (auto_mesh, explicit_mesh):
+        with axn.set_mesh(mesh):
+            summed = axn.shard_map(total, several)(axn.named(x, ("batch", "embed")))
+        np.testing.assert_allclose(summed.array, x.sum(0))
+    with axn.set_mesh(auto_mesh), pytest.raises(ShardingError) as caught:
+        axn.shard_map(lambda x, y: x, several)(axn.ones({"batch": 6}), {"y": axn.ones({"batch.key": 8})})
+    assert str(caught.value) == (
+        "shard_map: batch=6 and batch.key=8 need different mesh axes of first_fitting('data', 'model', None)\n"
+        "  mapping: {'batch': first_fitting('data', 'model', None), 'embed': first_fitting('data', None)}\n"
+        "  hint: devices know only parts of axes inside: give one entry"
+    )
+
+
 def test_what_is_written_over_all_of_a_block_still_varies(auto_mesh):
     """It is the block of a device, whatever the values: a sum over devices counts all of them."""
 

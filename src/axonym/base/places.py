@@ -168,6 +168,7 @@ NAMES: dict[str, dict[str, str]] = {
         "axonym.costs.report.lock": "assert_layout",
         "axonym.costs.search.result": "Plan",
         "axonym.costs.shared.targets": "Link TARGETS Target",
+        "axonym.layout.assignment": "first_fitting",
         "axonym.partitioning.blocks": "limit_reshards",
         "axonym.partitioning.fsdp": "fsdp_mapping",
         "axonym.report.check": "check",

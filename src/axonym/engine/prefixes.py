@@ -30,7 +30,7 @@ def find_parts(array: jax.Array, at: int, name: str) -> tuple[Entry, int]:
     if mesh.empty or records.AUDIT.get() is not None or not isinstance(size, int):
         return (), 1
     free = modes.find_auto_axes(mesh) - set(context.taken_axes())
-    entry = partition.only(context.mapped((name,)).get(name, ()), free)
+    entry = partition.only(context.mapped({name: size}).get(name, ()), free)
     if explicit.has_explicit_axes(array):
         entry = (*explicit.read_layout(array)[at], *entry)
     parts = partition.count_shards(mesh, entry)

@@ -159,8 +159,10 @@ def _choose_layouts(
     """Choose the mesh axes of each dimension right before and after a reshape."""
     entries = iter(explicit.read_layout(array))
     owned = [list(itertools.islice(entries, group.dims)) for group in groups]
-    names = itertools.chain.from_iterable(group.names for group in groups)
-    mapping = context.mapped(filter(None, names))
+    named: dict[str, int] = {}
+    for group in groups:
+        named.update(zip(group.names, group.sizes, strict=True))
+    mapping = context.mapped({name: size for name, size in named.items() if name})
 
     # Dimensions that stay have their mesh axes already; new ones claim from the others, first come, first served.
     pairs = list(zip(groups, owned, strict=True))

@@ -22,7 +22,8 @@ def shard_batch(array: jax.Array, labels: Sequence[object], batch: Set[str]) -> 
         labels: the labels of its dimensions.
         batch: the labels that are names of batch axes; other dimensions stay as they are.
     """
-    found = mapped(batch)
+    sizes = dict(zip(labels, array.shape, strict=True))
+    found = mapped({label: sizes[label] for label in batch if label in sizes})
     if not found:
         return array
     free = find_free_auto_axes()

@@ -8,6 +8,7 @@ number of positions. The added ones are out of range, or their results are cut o
 """
 
 import builtins
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -48,7 +49,8 @@ def _ways(array: jax.Array) -> int:
     mapping = context.current_mapping()
     if mapping is None:
         return partition.count_shards(mesh, free)
-    joined = [partition.only(entry, free) for _, entry in mapping.entries]
+    several = itertools.chain.from_iterable(map(mapping.alternatives, mapping))
+    joined = [partition.only(entry, free) for entry in several]
     apart = [(axis,) for axis in free]
     return math.lcm(*(partition.count_shards(mesh, axes) for axes in (*joined, *apart)))
 

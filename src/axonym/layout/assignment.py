@@ -6,22 +6,40 @@ entry, it is sharded like its base, over mesh axes that the other axes of the ar
 
 import dataclasses
 import fnmatch
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from ..axis import Axis, axis_name
-from ..errors import AxisClashError, OperandError, message
+from ..errors import AxisClashError, OperandError, ShardingError, message
 from ..names.plans import Names
 
-__all__ = ["AxisMapping", "Mappings", "ResourceMapping"]
+__all__ = ["AxisMapping", "FirstFitting", "Mappings", "ResourceMapping", "first_fitting"]
 
 
 T = TypeVar("T")
 
-MeshAxes: TypeAlias = str | Sequence[str] | None
+Entry = tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class FirstFitting:
+    """An entry of a mapping with alternatives, made by `first_fitting`.
+
+    Attributes:
+        alternatives: the mesh axes to try, in order.
+    """
+
+    alternatives: tuple[Entry, ...]
+
+    def __repr__(self) -> str:
+        return f"first_fitting({', '.join(repr(one_or_all(one) or None) for one in self.alternatives)})"
+
+
+MeshAxes: TypeAlias = str | Sequence[str] | FirstFitting | None
 
 # Mapping is invariant in its keys.
 ResourceMapping: TypeAlias = (
@@ -30,8 +48,6 @@ ResourceMapping: TypeAlias = (
 """Axis names, or axes, whose sizes do not matter, to mesh axes."""
 
 MeshLike: TypeAlias = Mesh | AbstractMesh
-
-Entry = tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +58,7 @@ class AxisMapping(Mapping[str, Entry]):
         entries: pairs of an axis name and its mesh axes, in the order in which they were given.
         uneven: whether sizes that do not divide the mesh are left to JAX, which takes them inside of a transformation,
             on Auto mesh axes; by default they are errors everywhere.
+        fallbacks: for axes with a `first_fitting`, all alternatives; `entries` has the first of them.
 
     Examples:
         >>> with axn.axis_mapping({"batch": "data", "embed": None}):
@@ -52,6 +69,7 @@ class AxisMapping(Mapping[str, Entry]):
 
     entries: tuple[tuple[str, Entry], ...]
     uneven: bool = dataclasses.field(default=False, repr=False)
+    fallbacks: tuple[tuple[str, tuple[Entry, ...]], ...] = dataclasses.field(default=(), repr=False)
 
     def __getitem__(self, name: str) -> Entry:
         return dict(self.entries)[name]
@@ -63,7 +81,73 @@ class AxisMapping(Mapping[str, Entry]):
         return len(self.entries)
 
     def __str__(self) -> str:
-        return str({name: one_or_all(axes) or None for name, axes in self.entries})
+        return str({name: self.written(name) for name in self})
+
+    def written(self, name: str) -> MeshAxes:
+        """Return the entry of an axis as users write it."""
+        several = self.alternatives(name)
+        return FirstFitting(several) if len(several) > 1 else one_or_all(self[name]) or None
+
+    def alternatives(self, name: str) -> tuple[Entry, ...]:
+        """Return the mesh axes that the entry of an axis allows, in order."""
+        entry = self[name]
+        found = dict(self.fallbacks).get(name, ())
+        # A block that replaced the entry replaced the alternatives, too.
+        return found if entry in found[:1] else (entry,)
+
+    def choose(
+        self, name: str, size: int, mesh: MeshLike | None, left_out: Container[str] = ()
+    ) -> Entry:
+        """Return the first alternative for an axis that divides a size; the first one if none does.
+
+        Args:
+            name: a key of the mapping.
+            size: the size of the axis, or of one that derives from it.
+            mesh: the mesh, if it is known.
+            left_out: mesh axes that do not count, such as Manual ones.
+        """
+        several = self.alternatives(name) if self.fallbacks else (self[name],)
+        if len(several) == 1 or mesh is None:
+            return several[0]
+        sizes = {axis: ways for axis, ways in mesh.shape.items() if axis not in left_out}
+        for entry in several:
+            if size % math.prod(sizes.get(axis, 1) for axis in entry) == 0:
+                return entry
+        return several[0]
+
+    def settled(
+        self, sizes: Iterable[tuple[str, int]], mesh: MeshLike, function: str
+    ) -> "AxisMapping":
+        """Return this mapping with one alternative for each of some axes.
+
+        Args:
+            sizes: the axes with their sizes; an axis may have several.
+            mesh: the mesh.
+            function: the name for errors.
+
+        Raises:
+            ShardingError: if sizes of one axis need different alternatives.
+        """
+        chosen: dict[str, tuple[Entry, str]] = {}
+        for name, size in sizes if self.fallbacks else ():
+            key = find_key(self, name)
+            if key is None or len(self.alternatives(key)) == 1:
+                continue
+            entry, text = self.choose(key, size, mesh), f"{name}={size}"
+            other, before = chosen.setdefault(key, (entry, text))
+            if entry != other:
+                problem = f"{before} and {text} need different mesh axes of {self.written(key)}"
+                hint = "devices know only parts of axes inside: give one entry"
+                raise ShardingError(message(function, problem, f"mapping: {self}", hint=hint))
+        own = AxisMapping(tuple((key, entry) for key, (entry, _) in chosen.items()))
+        return self.updated(own)
+
+    def updated(self, other: "AxisMapping") -> "AxisMapping":
+        """Return this mapping with the entries of another one, which win."""
+        kept = tuple((name, several) for name, several in self.fallbacks if name not in other)
+        entries = dict(self.entries) | dict(other.entries)
+        fallbacks = (*kept, *other.fallbacks)
+        return dataclasses.replace(self, entries=tuple(entries.items()), fallbacks=fallbacks)
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -113,14 +197,26 @@ class Mappings:
             `compute` for data, otherwise `parameters` with those entries of `overrides` whose patterns match; the last
             one wins.
         """
-        listed, computed = dict(self.parameters.entries), dict(self.compute.entries)
+        own, computed = self.parameters, self.compute
         for name in names:
-            if looked_up(computed, name) and looked_up(listed, name) is None:
-                return self.compute
+            if looked_up(computed, name) and looked_up(own, name) is None:
+                return computed
         for pattern, extra in self.overrides:
             if matches(pattern, path):
-                listed.update(extra.entries)
-        return dataclasses.replace(self.parameters, entries=tuple(listed.items()))
+                own = own.updated(extra)
+        return own
+
+    def settled(
+        self, sizes: Sequence[tuple[str, int]], mesh: MeshLike, function: str
+    ) -> "Mappings":
+        """Return these mappings with one alternative for each of some axes; see `AxisMapping.settled`."""
+        if not any(own.fallbacks for own in self.all()):
+            return self
+        stored, computed = (
+            own.settled(sizes, mesh, function) for own in (self.parameters, self.compute)
+        )
+        rules = {path: own.settled(sizes, mesh, function) for path, own in self.overrides}
+        return Mappings(stored, computed, rules)
 
     def all(self) -> tuple[AxisMapping, ...]:
         """Return all mappings that an array may be sharded by, those of `overrides` without the other entries."""
@@ -128,6 +224,36 @@ class Mappings:
 
     def __str__(self) -> str:
         return f"parameters {self.parameters}, compute {self.compute}"
+
+
+def first_fitting(*alternatives: str | Sequence[str] | None) -> FirstFitting:
+    """Return an entry of a mapping with alternatives: the first one that divides the size of an axis is used.
+
+    Each size of the axis is looked at by itself. If no alternative divides, that is the error of the first one. No
+    alternative is left out because another axis of an array uses its mesh axes.
+
+    Args:
+        alternatives: mesh axes, tuples of them, or None for no mesh axis, which ends the list.
+
+    Raises:
+        OperandError: if there are fewer than two alternatives, if one is no entry, or if None is not the last one.
+
+    Examples:
+        >>> mesh = jax.sharding.AbstractMesh((4,), ("model",))
+        >>> mapping = {"kv_heads": axn.partitioning.first_fitting("model", None)}
+        >>> axn.pspec_for(axn.ones(axn.Axis("kv_heads", 8)), mapping, mesh)
+        P('model',)
+        >>> axn.pspec_for(axn.ones(axn.Axis("kv_heads", 2)), mapping, mesh)
+        P(None,)
+    """
+    entries = [_check_entry("first_fitting", one) for one in alternatives]
+    if len(entries) < 2 or () in entries[:-1]:
+        spelled = ", ".join(map(repr, alternatives))
+        problem = f"it takes alternatives in order, and None only as the last one, not ({spelled})"
+        raise OperandError(
+            message("first_fitting", problem, hint='write first_fitting("model", None)')
+        )
+    return FirstFitting(tuple(entries))
 
 
 def path_text(keys: Any) -> str:
@@ -145,12 +271,18 @@ def matches(pattern: str, path: str) -> bool:
 
 def looked_up(table: Mapping[str, T], name: str) -> T | None:
     """Return the entry of a name, or of its bases, or None."""
-    return next((table[base] for base in bases_of(name) if base in table), None)
+    base = find_key(table, name)
+    return None if base is None else table[base]
+
+
+def find_key(table: Container[str], name: str) -> str | None:
+    """Return the key of a mapping whose entry a name has: its own, or that of a base; None without one."""
+    return next((base for base in bases_of(name) if base in table), None)
 
 
 def _check_entry(name: str, axes: MeshAxes) -> Entry:
     several = isinstance(axes, Sequence) and all(isinstance(axis, str) for axis in axes)
-    if axes is not None and not several:
+    if isinstance(axes, FirstFitting) or (axes is not None and not several):
         problem = f"axis {name!r} is mapped to {axes!r}"
         raise OperandError(
             message("axis mapping", problem, hint="map it to a mesh axis, a tuple of them, or None")
@@ -163,7 +295,7 @@ def each_mapping(mapping: AxisMapping | Mappings) -> tuple[AxisMapping, ...]:
     return mapping.all() if isinstance(mapping, Mappings) else (mapping,)
 
 
-def entry_of(axes: MeshAxes) -> Entry:
+def entry_of(axes: str | Sequence[str] | None) -> Entry:
     """Write mesh axes in one form: as a tuple, which is empty for None."""
     return (axes,) if isinstance(axes, str) else tuple(axes or ())
 
@@ -190,6 +322,8 @@ def checked_mapping(mapping: ResourceMapping) -> dict[str, MeshAxes]:
         raise OperandError(
             message("axis mapping", problem, hint='write {"batch": "data", "mlp": "model"}')
         )
+    if isinstance(mapping, AxisMapping):
+        return {name: mapping.written(name) for name in mapping}
     by_name: dict[str, MeshAxes] = {}
     for key, mesh_axes in mapping.items():
         name = axis_name(key)
@@ -204,9 +338,15 @@ def normalized(mapping: ResourceMapping) -> AxisMapping:
     """Return an immutable, hashable form of a mapping."""
     if isinstance(mapping, AxisMapping):
         return mapping
-    return AxisMapping(
-        tuple((name, _check_entry(name, axes)) for name, axes in checked_mapping(mapping).items())
-    )
+    entries: list[tuple[str, Entry]] = []
+    fallbacks: list[tuple[str, tuple[Entry, ...]]] = []
+    for name, axes in checked_mapping(mapping).items():
+        if isinstance(axes, FirstFitting):
+            axes, *others = axes.alternatives
+            if others:
+                fallbacks.append((name, (axes, *others)))
+        entries.append((name, _check_entry(name, axes)))
+    return AxisMapping(tuple(entries), fallbacks=tuple(fallbacks))
 
 
 def with_bases(names: Iterable[str]) -> set[str]:

@@ -222,7 +222,7 @@ def decided(names: Names, sizes: Mapping[Any, int]) -> dict[str, Entry] | None:
     if mapping is None or mesh is None:
         return None
     entries = Layout.from_spec(_find_spec(names, values_at(sizes, names), mapping, mesh))
-    known = mapped(names)
+    known = mapped(dict(zip(names, values_at(sizes, names), strict=True)))
     return {name: entry for name, entry in zip(names, entries, strict=True) if name in known}
 
 

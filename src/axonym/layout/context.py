@@ -15,12 +15,14 @@ from jax.sharding import AbstractMesh, Mesh
 from ..current.features import Feature
 from ..errors import OperandError, message
 from ..names.plans import Names
+from . import modes
 from .assignment import (
     AxisMapping,
     Entry,
     Mappings,
     MeshLike,
     ResourceMapping,
+    find_key,
     looked_up,
     normalized,
 )
@@ -77,12 +79,19 @@ def stored_mapping(names: Names) -> AxisMapping | None:
     return mapping if own == stored.compute else own
 
 
-def mapped(names: Iterable[str]) -> dict[str, Entry]:
-    """Look up names in the current mapping; leave out those without an entry for them or a base."""
-    entries: Mapping[str, Entry] = current_mapping() or {}
-    # An empty entry counts: it says that the axis is replicated.
-    pairs = ((name, looked_up(entries, name)) for name in names)
-    return {name: entry for name, entry in pairs if entry is not None}
+def mapped(sizes: Mapping[str, int]) -> dict[str, Entry]:
+    """Look up axes with their sizes in the current mapping; leave out those without an entry for them or a base."""
+    mapping, found = current_mapping(), dict[str, Entry]()
+    if mapping is None:
+        return found
+    mesh = context_mesh()
+    manual = modes.find_manual_axes(mesh) if mapping.fallbacks and mesh is not None else set()
+    for name, size in sizes.items():
+        key = find_key(mapping, name)
+        # An empty entry counts: it says that the axis is replicated.
+        if key is not None:
+            found[name] = mapping.choose(key, size, mesh, manual)
+    return found
 
 
 def taking(mesh_axes: Entry) -> AbstractContextManager[Any]:

@@ -15,7 +15,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from ..names.plans import values_at
 from . import modes
-from .assignment import Entry, MeshLike, looked_up
+from .assignment import AxisMapping, Entry, MeshLike, find_key
 from .context import context_mesh, current_mapping, taken_axes
 from .layout import Layout
 from .partition import only, without
@@ -131,15 +131,19 @@ def settle(
         decided: mesh axes of labels that do not follow the operands.
     """
     mapping, mesh = current_mapping(), context_mesh()
-    entries: dict[str, Entry] = dict(mapping or {})
+    entries = AxisMapping(()) if mapping is None else mapping
     explicit = set[str]() if mesh is None else modes.find_explicit_axes(mesh)
 
     asked: dict[L, Entry] = {}
     wanted: dict[L, Entry] = {}
     for label in labels:
         asked[label] = ()
-        if isinstance(label, str):
-            asked[label] = only(looked_up(entries, label) or (), explicit)
+        key = find_key(entries, label) if isinstance(label, str) else None
+        if key is not None:
+            several = [only(entry, explicit) for entry in entries.alternatives(key)]
+            # An operand that was laid out by the mapping has the alternative that fits.
+            had = _list_offers(label, operands)
+            asked[label] = next((entry for entry in several if entry in had), several[0])
         if isinstance(label, str) and decided is not None and label in decided:
             wanted[label] = only(decided[label], explicit)
         else:
@@ -161,8 +165,15 @@ def _choose_offer(
     label: object, operands: Sequence[tuple[Sequence[object], Sequence[Entry]]], asked: Entry
 ) -> Entry:
     """Return the mesh axes that an operand has for a label, those that are asked for if one has them."""
-    offers = [entries[list(own).index(label)] for own, entries in operands if label in own]
+    offers = _list_offers(label, operands)
     return asked if asked and asked in offers else next(filter(None, offers), ())
+
+
+def _list_offers(
+    label: object, operands: Sequence[tuple[Sequence[object], Sequence[Entry]]]
+) -> list[Entry]:
+    """List the mesh axes that operands have for a label."""
+    return [entries[list(own).index(label)] for own, entries in operands if label in own]
 
 
 def free_axes(mesh: MeshLike, used: Iterable[str] = ()) -> dict[str, int]:

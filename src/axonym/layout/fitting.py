@@ -55,7 +55,8 @@ def fit(
     order: dict[_User, Entry] = {}
     slots = (mappings.parameters, mappings.compute, *(extra for _, extra in mappings.overrides))
     for at, slot in enumerate(slots):
-        for name, entry in slot.entries:
+        for name in slot:
+            entry = slot.choose(name, sizes.get(name, 0), mesh)
             parts = [part for axis in entry for part in factors.get(axis, ())]
             own = _take(parts, sizes.get(name, 0))
             owned[at, name], order[at, name] = own, entry
@@ -88,7 +89,7 @@ def fit(
     for name in entries[1].keys() - dict(mappings.compute.entries).keys():
         entries[0].setdefault(name, ())
     stored, computed, *extras = [
-        dataclasses.replace(slot, entries=tuple(own.items()))
+        dataclasses.replace(slot, entries=tuple(own.items()), fallbacks=())
         for slot, own in zip(slots, entries, strict=True)
     ]
     patterns = [pattern for pattern, _ in mappings.overrides]

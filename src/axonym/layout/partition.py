@@ -5,6 +5,7 @@ of a trace asks, for few different arguments.
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Container, Iterable, Set
 from functools import lru_cache
@@ -12,7 +13,7 @@ from functools import lru_cache
 from ..errors import ShardingError, describe, message, suggestion
 from ..names.plans import Names
 from . import modes, tracing
-from .assignment import AxisMapping, Entry, MeshLike, bases_of
+from .assignment import AxisMapping, Entry, MeshLike, find_key
 from .layout import Layout
 
 
@@ -166,21 +167,22 @@ def assign_mesh_axes(
         ShardingError: if the mapping has an axis that the mesh lacks, or uses a mesh axis twice on this array.
     """
     table = dict(mapping.entries)
+    sizes = dict(zip(names, shape[len(shape) - len(names) :], strict=True))
     found: dict[str, Entry] = {}
     used: dict[str, str] = {}
     # Names with their own entries choose first, then derived names in an order that is independent of storage.
     listed = [name for name in names if name in table]
     derived = sorted(name for name in names if name not in table)
     for name in (*listed, *derived):
-        base = next((base for base in bases_of(name) if base in table), None)
+        base = find_key(table, name)
         if base is None:
             continue
-        for axis in table[base]:
+        for axis in itertools.chain.from_iterable(mapping.alternatives(base)):
             if mesh is not None and axis not in mesh.axis_names:
                 raise no_mesh_axis(
                     function, name, axis, mesh, *_list_facts(names, shape, mapping, None)
                 )
-        entry = without(table[base], left_out)
+        entry = without(mapping.choose(base, sizes[name], mesh, left_out), left_out)
         found[name] = without(entry, used)
         for axis in entry:
             # A derived name yields, as `embed.out` does beside `embed`; a name that users mapped does not.

@@ -54,7 +54,7 @@ def report_move(
     # More mesh axes behind those of a dimension cut each block further, where it is.
     if all(new[: len(old)] == old for old, new in zip(own, wanted, strict=True)):
         return
-    if _is_mapped_to(names, wanted):
+    if _is_mapped_to(names, array.shape, wanted):
         return
 
     problem = f"an operation moves an array of {nbytes:,} bytes between devices, though nobody asked for it"
@@ -72,11 +72,11 @@ def report_move(
     warnings.warn(text, stacklevel=users_line()[1])
 
 
-def _is_mapped_to(names: Names, entries: Sequence[Entry]) -> bool:
+def _is_mapped_to(names: Names, shape: Sequence[int], entries: Sequence[Entry]) -> bool:
     """Return whether this is the layout that the current mapping gives to all dimensions of an array."""
     if current_mapping() is None or len(names) != len(entries):
         return False
-    asked = mapped(names)
+    asked = mapped(dict(zip(names, shape, strict=True)))
     return [asked.get(name, ()) for name in names] == list(entries)
 
 

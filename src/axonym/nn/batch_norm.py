@@ -173,9 +173,10 @@ class BatchNorm(Layer):
             return y, state
 
         # Inside of a shard_map, `x` is a block: the mapping says which axes have more elements on other devices.
-        split = [name for name, entry in context.mapped(self.over).items() if entry]
+        sizes = {name: x.axis_size(name) for name in self.over}
+        split = [name for name, entry in context.mapped(sizes).items() if entry]
         over = find_mesh_axes("BatchNorm", split, (), meaning="arrays")
-        count = math.prod(map(x.axis_size, self.over)) * count_devices(over)
+        count = math.prod(sizes.values()) * count_devices(over)
         if count < 2:  # the unbiased variance would divide by zero
             problem = f"a variance needs more than {count} element"
             hint = "pass inference=True to use the running statistics"

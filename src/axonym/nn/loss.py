@@ -285,7 +285,7 @@ def _chunk_classes(weight: NamedArray, label: str, size: int, block_size: int) -
     if Block.size * chunks > size:
         weight = pad(weight, {label: (0, Block.size * chunks - size)})
     own = explicit.read_layout(weight.array)[weight.names.index(label) - len(weight.names)]
-    if own or mapped((label,)).get(label):
+    if own or mapped({label: Block.size * chunks}).get(label):
         weight = unflatten_axis(weight, label, (Block, Chunk))
         return _Blocks(Block, Chunk, weight, stride=chunks, chunk_stride=1)
     weight = unflatten_axis(weight, label, (Chunk, Block))

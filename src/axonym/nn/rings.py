@@ -90,7 +90,8 @@ def _go_around(
     ring: str, x: NamedArray, first: Sequence[Linear], last: Linear, between: Between
 ) -> NamedArray:
     """Apply the layers to the blocks of an axis, each while the next one is sent."""
-    split, names, hidden = tuple(context.mapped(x.names)), x.names, last.In[0].name
+    sizes = dict(zip(x.names, x.array.shape, strict=True))
+    split, names, hidden = tuple(context.mapped(sizes)), x.names, last.In[0].name
 
     def run(x: NamedArray, first: Sequence[Linear], weight: NamedArray) -> NamedArray:
         # The type of a weight says that it varies over all mesh axes, so its gradient is summed over the batch once,

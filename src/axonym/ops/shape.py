@@ -332,7 +332,11 @@ def _shard_new_axes(
     own = explicit.read_layout(array)
     table = dict(zip(plans.labels(names, len(own)), own, strict=True))
     free = explicit.free_axes(mesh, itertools.chain.from_iterable(own))
-    new = {name: entry for name, entry in context.mapped(target).items() if name not in names}
+    new = {
+        name: entry
+        for name, entry in context.mapped(dict(zip(target, sizes, strict=True))).items()
+        if name not in names
+    }
     # As in a layout by the mapping alone, names with their own entries come before derived ones: two names may ask for
     # one mesh axis.
     for name in sorted(new, key=lambda name: (name not in mapping, name)):

@@ -19,6 +19,7 @@ else:
         Link as Link,
         Target as Target,
     )
+    from ..layout.assignment import first_fitting as first_fitting
     from ..report.check import check as check
     from ..report.fit import Fitted as Fitted, fit_mapping as fit_mapping
     from ..report.schedule import schedule as schedule

@@ -51,8 +51,8 @@ def axis_mapping(
     def change(values: Values) -> Values:
         # A surrounding `named_jit` checks the keys of this mapping at its end.
         outer, ledger = MAPPING.pick(values), LEDGER.pick(values)
-        entries = {**(outer or {}), **normal} if merge else dict(normal)
-        inner = dataclasses.replace(kind, entries=tuple(entries.items()))
+        whole = outer.updated(normal) if merge and outer is not None else normal
+        inner = dataclasses.replace(kind, entries=whole.entries, fallbacks=whole.fallbacks)
         if ledger is not None:
             values = LEDGER.put(values, ledger.entering(inner))
         return MAPPING.put(values, inner)

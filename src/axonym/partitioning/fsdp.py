@@ -6,8 +6,9 @@ sharded.
 """
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
@@ -104,7 +105,7 @@ def fsdp(*args: Any, manual: bool = False, **options: Any) -> Any:
 
 def fsdp_mapping(
     tree: object,
-    mesh_axis: MeshAxes,
+    mesh_axis: str | Sequence[str] | None,
     mesh: MeshLike | None = None,
     *,
     min_size: int = 2**16,
@@ -149,7 +150,11 @@ def fsdp_mapping(
     shards = partition.count_shards(mesh, wanted)
     kept = assignment.Mappings(mapping or {}).parameters
     # Names that the given mapping splits over these mesh axes count as chosen.
-    used = {name for name, entry in kept.entries if set(entry) & set(wanted)}
+    used = {
+        name
+        for name in kept
+        if not set(wanted).isdisjoint(itertools.chain.from_iterable(kept.alternatives(name)))
+    }
     leaves = jax.tree.leaves_with_path(tree, is_leaf=is_named_array)
     sizes: list[dict[str, int]] = []
     for path, x in leaves:

@@ -4,6 +4,7 @@ A misspelled key would replicate an array without a word, so that a program need
 functions that take a mapping call this.
 """
 
+import itertools
 from collections.abc import Set
 
 from ..errors import ShardingError, message, suggestion
@@ -89,8 +90,8 @@ def check_keys_of_data(
 
 def check_mesh_axes(function: str, mapping: AxisMapping, mesh: MeshLike | None) -> None:
     """Raise ShardingError for a mesh axis that the mesh does not have."""
-    for key, entry in mapping.entries:
-        for axis in entry:
+    for key in mapping:
+        for axis in itertools.chain.from_iterable(mapping.alternatives(key)):
             if mesh is not None and axis not in mesh.axis_names:
                 raise no_mesh_axis(function, key, axis, mesh, f"mapping: {mapping}")
 

@@ -242,6 +242,8 @@ def round_axis_for_partitioning(
         return axis
     if mesh is None:
         raise no_mesh("round_axis_for_partitioning", resolved)
+    if len(resolved.alternatives(axis.name)) > 1:
+        return axis  # an alternative divides, or the error says what would
     one = AxisMapping(((axis.name, resolved[axis.name]),))
     # Size 0 always divides, so that only the mesh axes are checked.
     partition.find_layout((axis.name,), (0,), one, mesh, "round_axis_for_partitioning")

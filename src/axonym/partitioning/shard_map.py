@@ -35,7 +35,7 @@ from .held import array_of, fill, holds_array, spec_of, without_data
 from .jit import NamedJit, Roles
 from .keys import check_keys
 from .manual import choose_mesh, find_manual_axes, find_vmapped_axes
-from .trees import collect_names, find_static_axes, no_mapping
+from .trees import collect_names, find_static_axes, list_sizes, no_mapping
 
 __all__ = ["ShardMap", "shard_map"]
 
@@ -238,6 +238,7 @@ class ShardMap(Generic[P, R]):
         options = self._options
         mesh, is_nested = choose_mesh(options.mesh, mappings)
         check_mesh("shard_map", f, mesh, args, kwargs)
+        mappings = mappings.settled(list_sizes((f, args, kwargs)), mesh, "shard_map")
         blocks = _Blocks(
             mesh, find_manual_axes(mesh, options.manual), options.check, (f, args, kwargs)
         )
@@ -253,8 +254,7 @@ class ShardMap(Generic[P, R]):
         arrays, specs = blocks.split([*leaves, *held], given, mappings)
         # Collectives compare sizes of blocks with these, the sizes outside.
         scope = Scope(mappings, frozenset(blocks.whole))
-        strict = options.strict_mappings()
-        names = frozenset(collect_names((f, args, kwargs)))
+        strict, names = options.strict_mappings(), frozenset(collect_names((f, args, kwargs)))
         ledger = Ledger(LEDGER.get(), names, strict)
         # The layout of the results follows from their names, which are known when the function was traced. JAX reads
         # `out_specs` after that (tests/upstream/test_out_specs.py); if it did before, an empty list would be an error.

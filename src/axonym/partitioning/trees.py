@@ -72,6 +72,20 @@ def find_several(tree: object) -> set[str]:
     return names
 
 
+def list_sizes(tree: object) -> list[tuple[str, int]]:
+    """List the axes of the named arrays of a tree with their sizes, but for placeholders of size one."""
+    several, found = find_several(tree), dict[tuple[str, int], None]()
+    for leaf in jax.tree.leaves(tree, is_leaf=is_named_array):
+        if not isinstance(leaf, NamedArray):
+            continue
+        shape = getattr(leaf.array, "shape", ())
+        if len(shape) >= len(leaf.names):
+            for name, size in zip(leaf.names, shape[len(shape) - len(leaf.names) :], strict=True):
+                if size != 1 or name not in several:
+                    found[name, size] = None
+    return list(found)
+
+
 def find_static_axes(module: eqx.Module) -> dict[str, tuple[Axis, ...]]:
     """Return the axes that a module holds in static fields, by field."""
     found: dict[str, tuple[Axis, ...]] = {}

@@ -1,6 +1,7 @@
 """Check a mapping for a mesh of any size, without devices: its layouts, and all problems."""
 
 import dataclasses
+import itertools
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any, Literal, TypeAlias
@@ -270,14 +271,17 @@ class _Run:
     def _on_mesh(self, mapping: AxisMapping) -> AxisMapping:
         """Remove mesh axes that do not exist, and report them."""
         known = self._mesh.axis_names
-        entries: list[tuple[str, assignment.Entry]] = []
-        for name, entry in mapping.entries:
-            for axis in partition.without(entry, known):
+        entries: dict[str, assignment.MeshAxes] = {}
+        for name in mapping:
+            several = mapping.alternatives(name)
+            for axis in partition.without(itertools.chain.from_iterable(several), known):
                 text = f"axis {name!r} is mapped to {axis!r}, which is not an axis of the mesh"
                 hint = suggestion(axis, known)
                 self._found.add(Problem("unknown mesh axis", "error", text, hint=hint))
-            entries.append((name, partition.only(entry, known)))
-        return dataclasses.replace(mapping, entries=tuple(entries))
+            kept = dict.fromkeys(partition.only(entry, known) for entry in several)
+            entries[name] = assignment.FirstFitting(tuple(kept))
+        normal = assignment.normalized(entries)
+        return dataclasses.replace(mapping, entries=normal.entries, fallbacks=normal.fallbacks)
 
     def count(self, *trees: object) -> None:
         """Record the arrays that the mapping is for: keys are compared with their names, patterns with their paths."""
@@ -511,7 +515,10 @@ def _faults(
 ) -> list[Problem]:
     """List all problems of a mapping, whose mesh axes exist, with one array."""
     faults: list[Problem] = []
+    sizes = dict(zip(names, shape[len(shape) - len(names) :], strict=True))
     table = dict(mapping.entries)
+    for name in table.keys() & sizes.keys():
+        table[name] = mapping.choose(name, sizes[name], mesh)
     used: dict[str, str] = {}
     for name in names:
         for axis in table.get(name, ()):
@@ -525,9 +532,9 @@ def _faults(
             table[name] = tuple(axis for axis in dict.fromkeys(table[name]) if used[axis] == name)
 
     entries = partition.assign_mesh_axes(
-        names, shape, AxisMapping(tuple(table.items())), mesh, "check"
+        names, shape, dataclasses.replace(mapping, entries=tuple(table.items())), mesh, "check"
     )
-    for name, size in zip(names, shape[len(shape) - len(names) :], strict=True):
+    for name, size in sizes.items():
         axes = entries.get(name, ())
         ways = partition.count_shards(mesh, axes)
         if size % ways:

@@ -73,7 +73,9 @@ def nmap(fn: Callable[..., Any], *, out_axis: AxisSelection | None = None) -> Ca
         for leaf in named:
             shape_of("nmap", leaf.array, leaf.names)
             names = plans.union(names, leaf.names)
-        checks.check_sizes("nmap", [leaf.names for leaf in named], [leaf.array for leaf in named])
+        sizes = checks.check_sizes(
+            "nmap", [leaf.names for leaf in named], [leaf.array for leaf in named]
+        )
 
         def positional(*arrays: object) -> Parts:
             rest = iter(arrays)
@@ -95,7 +97,7 @@ def nmap(fn: Callable[..., Any], *, out_axis: AxisSelection | None = None) -> Ca
             anonymous = jnp.ndim(leaf.array) - len(leaf.names)
             labels.append([*[None] * anonymous, *leaf.names])
             seen.append(auto.whole(leaf.array, range(anonymous)))
-        arrays, table = explicit.agree(names, labels, seen, context.mapped(names))
+        arrays, table = explicit.agree(names, labels, seen, context.mapped(sizes))
         taken = tuple(itertools.chain.from_iterable(table.values()))
         try:
             with context.taking(taken), hiding(names):

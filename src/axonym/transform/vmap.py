@@ -146,7 +146,8 @@ def _call_batched(make_batched: Callable[..., Mapped], name: str, arguments: Arg
         return make_batched(dims, arguments.size, None)(arguments.skeleton, *arguments.arrays)
     mesh = context.context_mesh()
     auto: tuple[str, ...] = ()
-    if mapping is not None and mesh is not None and context.mapped((name,)).get(name):
+    asked = context.mapped({name: arguments.size})
+    if mapping is not None and mesh is not None and asked.get(name):
         note(mapping, (name,))
         sizes = (arguments.size,)
         spec = partition.find_layout((name,), sizes, mapping, mesh, "vmap", lays_out=False).spec
@@ -156,7 +157,7 @@ def _call_batched(make_batched: Callable[..., Mapped], name: str, arguments: Arg
         [name if at == dim else None for at in range(x.ndim)]
         for x, dim in zip(arguments.arrays, dims, strict=True)
     ]
-    arrays, table = explicit.agree((name,), labels, arguments.arrays, context.mapped((name,)))
+    arrays, table = explicit.agree((name,), labels, arguments.arrays, asked)
     taken = table.get(name, ())
     # Explicit axes of a type win: `jax.vmap` reads them itself, and a constraint would contradict them.
     constrained = () if taken else auto

@@ -249,6 +249,20 @@ def test_mistakes(mistake, auto_mesh):
     assert str(caught.value).startswith(text)
 
 
+def test_the_axis_that_a_pipeline_cuts_has_no_alternatives(auto_mesh):
+    first = axn.partitioning.first_fitting
+    stack, x = STACKS["Stacked"][0](), draw(B, P, E)
+    several = {**COMPUTED, "batch": first("data", None)}
+    with axn.set_mesh(auto_mesh), axn.axis_mapping(several), axn.pipelined("batch", MICROBATCHES):
+        with pytest.raises(ShardingError) as caught:
+            jax.eval_shape(lambda stack, x: stack.fold(x), stack, x)
+        assert str(caught.value).startswith(
+            "Stacked.fold: 'batch', which a pipeline cuts, has alternatives in the mapping\n  mapping: {"
+        )
+        hint = "  hint: give it the mesh axes that divide it, and the one of the stages last"
+        assert str(caught.value).splitlines()[2] == hint
+
+
 def test_a_mapping_of_layers_that_says_nothing_about_the_work(auto_mesh):
     stack, x = STACKS["Stacked"][0](), draw(B, P, E)
     text = (

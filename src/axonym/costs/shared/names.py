@@ -12,7 +12,7 @@ from functools import cached_property
 from jax.sharding import AbstractMesh
 
 from ... import Mappings
-from ...engine import Entry, Ledger, Names, bases_of
+from ...engine import AxisMapping, Entry, Ledger, Names, bases_of
 from ...report import ArrayLayout
 from .places import is_within
 
@@ -91,18 +91,31 @@ def collect_names(
         parameters: the layouts of the parameters.
         mesh: the mesh.
     """
+    sizes: dict[str, set[int]] = {}
+    for name, several in (ledger.sizes or {}).items():
+        for base in bases_of(name):
+            sizes.setdefault(base, set()).update(several)
+    for row in rows.values():
+        for name, size in zip(row.names, row.shape[len(row.shape) - len(row.names) :], strict=True):
+            for base in bases_of(name):
+                sizes.setdefault(base, set()).add(size)
+
+    def choose(mapping: AxisMapping, name: str) -> Entry:
+        return mapping.choose(name, math.gcd(*sizes.get(name, ())), mesh)
+
     stored: dict[str, Entry] = {}
     keeping = [mappings.parameters]
     for _, extra in mappings.overrides:
         keeping.append(extra)
     for mapping in keeping:
-        for name, entry in mapping.entries:
-            stored.setdefault(name, entry)
+        for name in mapping:
+            stored.setdefault(name, choose(mapping, name))
     computed: dict[str, Entry] = {}
     for mapping in (mappings.compute, *ledger.seen):
         if mapping in keeping:
             continue
-        for name, entry in mapping.entries:
+        for name in mapping:
+            entry = choose(mapping, name)
             # Inside of a pipeline, axes lie on fewer mesh axes, so the longest entry counts.
             computed[name] = max(computed.get(name, ()), entry, key=len)
     for name in list(computed):
@@ -114,14 +127,6 @@ def collect_names(
     if not computed:
         computed = stored
 
-    sizes: dict[str, set[int]] = {}
-    for name, several in (ledger.sizes or {}).items():
-        for base in bases_of(name):
-            sizes.setdefault(base, set()).update(several)
-    for row in rows.values():
-        for name, size in zip(row.names, row.shape[len(row.shape) - len(row.names) :], strict=True):
-            for base in bases_of(name):
-                sizes.setdefault(base, set()).add(size)
     known = {name: frozenset(several) for name, several in sizes.items()}
     held = {axis for row in parameters for name in row.names for axis in bases_of(name)}
     return NameTable(tuple(mesh.shape.items()), computed, stored, known, rows, frozenset(held))

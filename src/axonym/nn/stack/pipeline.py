@@ -45,7 +45,7 @@ from ...current.features import using
 from ...engine.core import wrap
 from ...errors import AxisSizeError, OperandError, ShardingError, message, suggestion
 from ...layout import context, modes, partition
-from ...layout.assignment import looked_up
+from ...layout.assignment import find_key, looked_up
 from ...layout.records import note_waiting
 from ...ops.where import where
 from ...partitioning.options import MICROBATCHES
@@ -71,7 +71,8 @@ def planned(function: str, Block: Axis, rounds: int = 1) -> Pipeline | None:
     mapping, mesh = context.current_mapping(), context.context_mesh()
     if mapping is None or mesh is None:
         return None
-    entry = looked_up(mapping, Block.name) or ()
+    key = find_key(mapping, Block.name)
+    entry = () if key is None else mapping.choose(key, Block.size, mesh)
     for axis in entry:
         if axis not in mesh.axis_names:
             raise partition.no_mesh_axis(function, Block.name, axis, mesh)
@@ -86,6 +87,11 @@ def planned(function: str, Block: Axis, rounds: int = 1) -> Pipeline | None:
         hint = f'for a pipeline: with axn.pipelined("batch", {2 * stages}); '
         hint += "to store layers there, map them in `parameters` of axn.Mappings alone"
         raise ShardingError(message(function, problem, *facts, hint=hint))
+    of_cut = find_key(mapping, cut.axis)
+    if of_cut is not None and len(mapping.alternatives(of_cut)) > 1:
+        problem = f"{cut.axis!r}, which a pipeline cuts, has alternatives in the mapping"
+        hint = "give it the mesh axes that divide it, and the one of the stages last"
+        raise ShardingError(message(function, problem, f"mapping: {mapping}", hint=hint))
     entries = dict(mapping)
     for name, axes in mapping.items():
         entries[name] = partition.without(axes, entry)

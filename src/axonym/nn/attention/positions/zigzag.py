@@ -62,9 +62,8 @@ def zigzag(tree: T, Pos: AxisSelector, ways: int | None = None, *, undo: bool = 
         [0, 1, 2, 3, 4, 5, 6, 7]
     """
     name = axis_name(Pos)
-    if ways is None:
-        ways = _count_ways(name)
-    ways = integer("zigzag", "ways", ways)
+    if ways is not None:
+        ways = integer("zigzag", "ways", ways)
     known = collect_names(tree)
     if name not in known:
         raise missing_axis("zigzag", name, known)
@@ -81,9 +80,11 @@ def zigzag(tree: T, Pos: AxisSelector, ways: int | None = None, *, undo: bool = 
     return result
 
 
-def _find_order(x: NamedArray, name: str, ways: int) -> np.ndarray:
+def _find_order(x: NamedArray, name: str, ways: int | None) -> np.ndarray:
     """Return which position comes where."""
     size = x.axis_size(name)
+    if ways is None:
+        ways = _count_ways(name, size)
     if ways < 1 or size % (2 * ways):
         problem = f"{name}={size} cannot be split evenly in twice {ways} runs"
         hint = f"use a multiple of {2 * ways}"
@@ -94,10 +95,10 @@ def _find_order(x: NamedArray, name: str, ways: int) -> np.ndarray:
     return pairs.ravel()
 
 
-def _count_ways(name: str) -> int:
+def _count_ways(name: str, size: int) -> int:
     """Return over how many devices the current mapping splits an axis."""
     mesh = context.context_mesh()
-    entry = context.mapped((name,)).get(name, ())
+    entry = context.mapped({name: size}).get(name, ())
     if mesh is None or not entry:
         return 1
     return partition.count_shards(mesh, entry)
