@@ -120,15 +120,16 @@ class Tuner:
 def tune(options: Options, model: Decoder, tokens: np.ndarray, counted: np.ndarray) -> tuple[Decoder, list[float]]:
     """Return the model with thin matrices that have learnt, and the losses on the way."""
     tuner, losses = Tuner(options), []
-    _, compute = STRATEGIES[options.strategy]
+    layout = {"batch": STRATEGIES[options.strategy][1].get("batch")}
     adapted = tuner.adapt(model)
     thin, frozen = eqx.partition(adapted, nn.lora_filter(adapted))
     thin = tuner.policy.cast_to_param(thin)
     moments = tuner.optimizer.init(thin)
     for i in (bar := tqdm(range(options.steps), unit="step")):
         rows = np.random.default_rng((options.seed, i)).integers(len(tokens), size=options.batch)
-        drawn = (NamedArray(x[rows], ("batch", "pos")) for x in (tokens, counted))
-        placed = (axn.shard(x, {"batch": compute.get("batch")}) for x in drawn)
+        drawn = [NamedArray(x[rows], ("batch", "pos")) for x in (tokens, counted)]
+        (own, counts), real = axn.pad_batch(drawn, "batch", layout)
+        placed = axn.shard((own, counts & real), layout)
         thin, moments, loss = tuner.step(thin, moments, frozen, *placed)
         losses.append(float(loss))
         bar.set_postfix(loss=f"{losses[-1]:.3f}")

@@ -152,7 +152,14 @@ def pieces_of(tokens: Tokens, length: int, end: int) -> NDArray[np.integer]:
     return np.stack([starts, stops], axis=1)
 
 
-def batch_of(source: Rows, step: int, batch: int, microbatches: int = 1, own: slice = slice(None)) -> Batch:
+def batch_of(
+    source: Rows,
+    step: int,
+    batch: int,
+    microbatches: int = 1,
+    own: slice = slice(None),
+    padded: int | None = None,
+) -> Batch:
     """Return the batch of a step in the memory of the host.
 
     Args:
@@ -161,6 +168,7 @@ def batch_of(source: Rows, step: int, batch: int, microbatches: int = 1, own: sl
         batch: rows of the whole batch.
         microbatches: parts into which it is cut; the rows are the same for any number.
         own: which rows of each part to draw: those that the devices of this process have.
+        padded: the rows of a part with those that pad it, so that devices divide it; they do not count.
 
     Raises:
         ValueError: if the parts are not equal, or the text is too short.
@@ -172,7 +180,15 @@ def batch_of(source: Rows, step: int, batch: int, microbatches: int = 1, own: sl
     chosen = np.arange(batch).reshape(microbatches, -1)[:, own]
     arrays = source.rows(step, batch, chosen.reshape(-1))
     names = ("microbatch", "batch", "pos")
-    return Batch(*(NamedArray(array.reshape(*chosen.shape, -1), names) for array in arrays))
+    drawn = Batch(*(NamedArray(array.reshape(*chosen.shape, -1), names) for array in arrays))
+    if padded is None or padded == batch // microbatches:
+        return drawn
+    # The last processes may have none but padding; all have the same arrays.
+    rows = axn.Axis("batch", len(range(padded)[own]))
+    whole, real = axn.pad_batch(drawn, rows)
+    counted = np.ones(whole.tokens.array[..., 1:].shape, bool) if whole.counted is None else whole.counted.array
+    counted = NamedArray(counted & np.asarray(real.array)[:, None], names)
+    return Batch(whole.tokens, whole.documents, counted)
 
 
 def ahead(draw: Callable[[int], T], steps: Iterable[int], depth: int = 2) -> Iterator[T]:

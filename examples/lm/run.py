@@ -66,8 +66,9 @@ class Run:
     def batch(self, source: Rows, step: int, microbatches: int) -> Batch:
         """Draw the batch of a step, and put it on the devices; of many processes, each draws its own rows."""
         size = self.options.batch
-        own = self.trainer.own_rows(size // microbatches, self.mesh)
-        batch = batch_of(source, step, size, microbatches, own)
+        padded = self.trainer.count_rows(size // microbatches, self.mesh)
+        own = self.trainer.own_rows(padded, self.mesh)
+        batch = batch_of(source, step, size, microbatches, own, padded)
         # Of each batch: a file of tokens may be too large to be read before.
         check_tokens(np.asarray(batch.tokens.array), self.config.vocab, str(self.options.data or "the text"))
         return self.trainer.place(batch, self.mesh)
@@ -130,7 +131,8 @@ def check(run: Run) -> None:
     microbatches = options.microbatches
     if options.batch % microbatches:
         raise ValueError(f"batch={options.batch} is not a multiple of microbatches={microbatches}")
-    rows = {"batch": options.batch // options.parts, "pos": options.positions}
+    padded = run.trainer.count_rows(options.batch // options.parts, run.mesh)
+    rows = {"batch": padded, "pos": options.positions}
     tokens = NamedArray(np.zeros(tuple(rows.values()), np.int32), tuple(rows))
     parameters, compute = run.trainer.mappings
     state = jax.eval_shape(run.trainer.fresh, jax.random.key(0))

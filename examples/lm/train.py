@@ -153,10 +153,10 @@ def main(options: Options) -> float | None:
     if is_first():
         print(options.layout)
     if options.dry_run:
-        rows = options.batch // options.parts
+        rows = run.trainer.count_rows(options.batch // options.parts, run.mesh)
         print(plan(run.trainer, run.mesh, rows, options.positions))
         if options.target is not None:
-            batch = batch_of(run.sources[0], 0, options.batch, options.parts)
+            batch = batch_of(run.sources[0], 0, options.batch, options.parts, padded=rows)
             told = step_cost(run.trainer, run.mesh, batch, options.target, options.depth)
             print(f"\n{told}")
             if told.problems:

@@ -256,6 +256,11 @@ class Trainer:
         """Compute the gradients of one microbatch, to look for one that is not finite."""
         return axn.named_jit(jax.grad(self.loss), axis_resources=self.mappings[0])
 
+    def count_rows(self, batch: int, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> int:
+        """Return the rows of a microbatch with those that pad it: as many as devices, and a pipeline, divide."""
+        cut = self.layout.pipelined or 1
+        return cut * axn.round_axis_for_partitioning(Axis("batch", -(-batch // cut)), self.rows, mesh).size
+
     def own_rows(self, batch: int, mesh: jax.sharding.Mesh) -> slice:
         """Return which rows of a microbatch the devices of this process have."""
         return axn.local_slices(Axis("batch", batch), self.rows, mesh, strict=False)["batch"]

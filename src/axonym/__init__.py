@@ -83,6 +83,7 @@ else:
     )
     from .ops.where import *
     from .partitioning import collectives as collectives
+    from .partitioning.batches import pad_batch as pad_batch
     from .partitioning.blocks import (
         axis_mapping as axis_mapping,
         pipelined as pipelined,

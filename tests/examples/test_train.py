@@ -355,20 +355,11 @@ def run_of(options: Options, valid: np.ndarray = TEXT, config: DecoderConfig | N
     return Run(options, Bytes(), TEXT, valid, config or make_config(options, 256), mesh)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (changed(batch=12), "pspec_for: batch=6 cannot be split evenly in 4 over mesh axis data"),
-        (
-            changed({"strategy": "tp"}, mesh=(1, 8)),
-            "kv_heads=4 cannot be split evenly in 8 over mesh axis model",
-        ),
-    ],
-)
-def test_sizes_that_the_mesh_does_not_divide_are_refused(options: Options, message: str) -> None:
-    with pytest.raises(axn.errors.ShardingError) as raised:
-        check(run_of(options))
-    assert message in str(raised.value).splitlines()[0]
+def test_heads_that_the_mesh_does_not_divide_are_refused() -> None:
+    message = "kv_heads=4 cannot be split evenly in 8 over mesh axis model"
+    with pytest.raises(axn.errors.ShardingError, match=message):
+        check(run_of(changed({"strategy": "tp"}, mesh=(1, 8))))
+    check(run_of(changed(batch=12)))
 
 
 def test_a_dry_run_shows_layouts_of_more_devices_than_there_are(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -378,8 +369,8 @@ def test_a_dry_run_shows_layouts_of_more_devices_than_there_are(text: Path, caps
     assert "embed→data" in printed
     assert "on each device, beside what one layer computes:" in printed
     assert not (options.out / "metrics.jsonl").exists()
-    with pytest.raises(axn.errors.ShardingError, match="batch=8 cannot be split evenly in 16 over mesh axis data"):
-        main(dataclasses.replace(options, batch=16))
+    # Microbatches of 8 rows are padded to 16.
+    assert main(dataclasses.replace(options, batch=16)) is None
 
 
 def test_a_trace_and_numbers_for_tensorboard_are_written(text: Path, tmp_path: Path) -> None:

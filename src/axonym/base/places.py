@@ -88,6 +88,7 @@ NAMES: dict[str, dict[str, str]] = {
         "axonym.ops.update": "put_along_axis updated_slice",
         "axonym.ops.where": "argwhere choose compress flatnonzero nonzero piecewise select where",
         "axonym.partitioning": "collectives",
+        "axonym.partitioning.batches": "pad_batch",
         "axonym.partitioning.blocks": "axis_mapping pipelined",
         "axonym.partitioning.collectives": (
             "all_gather all_to_all axis_index fold_key pcast pmax pmean pmin ppermute psum "
@@ -203,8 +204,8 @@ BELOW: dict[str, str] = {
         "sequential settings stack state_space switch transformer weights windows"
     ),
     "axonym.partitioning": (
-        "addresses arguments blocks buffers captured collectives flattened fsdp held jit keys "
-        "leaves numbers options permutations placement processes shard shard_map stages trees"
+        "addresses arguments batches blocks buffers captured collectives flattened fsdp held jit "
+        "keys leaves numbers options permutations placement processes shard shard_map stages trees"
     ),
     "axonym.random": "distributions draw keys vectors",
 }

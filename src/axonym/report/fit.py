@@ -111,12 +111,12 @@ class Fitted(Printed):
             ]
             yield Table(("mesh axis", "split into"), tuple(rows))
         if self.changes:
-            header = ("axis", "size", "asked", "fitted", "would divide")
-            yield Table(header, tuple(map(_cells, self.changes)), right=("size", "would divide"))
+            titles = ("axis", "size", "asked", "fitted", "would divide")
+            yield Table(titles, tuple(map(_cells, self.changes)), right=("size", "would divide"))
         if self.arrays:
             header = ("array", "axes", "layout", "asked", "per device", "copies")
-            rows = grouped(_array_cells(array) for array in self.arrays)
-            yield Table(header, rows, right=("asked", "per device", "copies"))
+            arrays = grouped(_array_cells(array) for array in self.arrays)
+            yield Table(header, arrays, right=("asked", "per device", "copies"))
         yield (
             f"bytes per device: {byte_text(self.held_bytes)}, "
             f"where the mapping asks for {byte_text(self.asked_bytes)}"
