@@ -4,6 +4,8 @@ import dataclasses
 import functools
 import inspect
 import io
+import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -330,6 +332,25 @@ def test_results_lie_as_the_mapping_says_on_auto_axes(auto_mesh):
     with axn.set_mesh(auto_mesh), axn.axis_mapping(COMPUTE):
         results = run(*given)
     assert all(lies(y, auto_mesh, COMPUTE) for y in results)
+
+
+@pytest.mark.sampled
+@each_row
+def test_a_layout_fits_on_any_number_of_devices(name):
+    row = ROWS[name]
+    layer, x = row.layer(), row.input(B, S)
+    names = {axis for leaf in jax.tree.leaves((layer, x), is_leaf=axn.is_named_array) for axis in leaf.names}
+    several = {axis: entry for axis, entry in {**PARAMETERS, **COMPUTE, "embed": None}.items() if axis in names}
+    kinds = (jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit)
+    for devices, kind in zip([(6, 2), (24, 1), (2, 4), (96, 1), (16, 16)], itertools.cycle(kinds)):
+        mesh = jax.sharding.AbstractMesh(devices, ("data", "model"), axis_types=(kind,) * 2)
+        fitted = axn.partitioning.fit_mapping(row.call, several, mesh, layer, x)
+        assert fitted.mesh.size == mesh.size
+        ways = {axis: math.prod(fitted.mesh.shape[one] for one in fitted.mapping[axis]) for axis in several}
+        assert ways["batch"] == math.gcd(8, devices[0])
+        # The axes have these sizes in all layers.
+        for axis, size in (("mlp", 6), ("heads", 2)):
+            assert ways.get(axis, math.gcd(size, devices[1])) == math.gcd(size, devices[1])
 
 
 @pytest.mark.sampled
