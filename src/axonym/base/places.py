@@ -199,13 +199,14 @@ BELOW: dict[str, str] = {
         "transform tree typing xarray"
     ),
     "axonym.nn": (
-        "activation attention batch_norm conv dropout embedding generation group_norm initializer "
-        "inputs layer linear lora loss manual mlp moe norm pool recompute recurrent rings sampling "
-        "sequential settings stack state_space switch transformer weights windows"
+        "activation attention batch_norm conv conv_blocks dropout embedding generation group_norm "
+        "initializer inputs layer linear lora loss manual mlp moe norm pool recompute recurrent "
+        "rings sampling sequential settings stack state_space switch transformer weights windows"
     ),
     "axonym.partitioning": (
         "addresses arguments batches blocks buffers captured collectives flattened fsdp held jit "
-        "keys leaves numbers options permutations placement processes shard shard_map stages trees"
+        "keys leaves manual numbers options permutations placement processes shard shard_map "
+        "signatures stages trees"
     ),
     "axonym.random": "distributions draw keys vectors",
 }
