@@ -7,18 +7,20 @@ from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from ..array import NamedArray, named
 from ..axis import AxisSelector
 from ..base.dtypes import widen
 from ..engine import checks
+from ..engine.batched import apply_batched
 from ..engine.core import Core, facts
 from ..errors import ArgumentError, OperandError, message
-from ..ops.cumulative import cumsum
-from ..ops.elementwise import exp
+from ..faults.sorted_positions import mark_varying_like
+from ..ops.elementwise import exp, stop_gradient
 from ..ops.reduce import argmax
 from ..ops.softmax import softmax
-from ..ops.sorting import sort, top_k
+from ..ops.sorting import top_k
 from ..ops.where import where
 from ..random import categorical
 from .inputs import find_axis_name
@@ -58,7 +60,8 @@ def keep_top_k(logits: NamedArray, Vocab: AxisSelector, k: int) -> NamedArray:
 def keep_top_p(logits: NamedArray, Vocab: AxisSelector, p: Number) -> NamedArray:
     """Rule out all but the most probable tokens whose probabilities sum to at least `p`, as few as possible.
 
-    Tokens as probable as the last of them stay, too.
+    Tokens as probable as the last of them stay, too. Along a split axis, devices add up probabilities, and gather no
+    logits.
 
     Args:
         logits: axes {Vocab, ...}.
@@ -82,13 +85,10 @@ def keep_top_p(logits: NamedArray, Vocab: AxisSelector, p: Number) -> NamedArray
     name = find_axis_name("keep_top_p", logits, Vocab)
     _check_range("keep_top_p", "p", p, 0, 1, open_below=True)
     # In narrow dtypes, sums of many small probabilities would stop growing.
-    ordered = sort(widen(logits), name, descending=True)
-    probabilities = softmax(ordered, name)
-    before = cumsum(probabilities, name) - probabilities
-    # Rounded sums may reach one before the last token.
-    is_in = (before < p) | (p >= 1)
+    wide = stop_gradient(widen(logits))
     # By the least logit that stays, not by position: tokens with equal logits stay or go together.
-    return _rule_out_below(logits, where(is_in, ordered, jnp.inf).min(name))
+    least = apply_batched(_find_least, [wide, softmax(wide, name), p], [name, name, ()], ())
+    return _rule_out_below(logits, least)
 
 
 def keep_min_p(logits: NamedArray, Vocab: AxisSelector, min_p: Number) -> NamedArray:
@@ -207,6 +207,41 @@ def sample(
     # Both are computed, since a traced temperature is unknown. Without the 1.0, cold rows would have NaN.
     token = categorical(key, wide / where(is_warm, temperature, 1.0), name)
     return where(is_warm, token.astype(best.dtype), best)
+
+
+# How many bits of a logit are found at a time: four take 15 sums over all tokens.
+_DIGIT = 4
+
+
+def _find_least(logits: jax.Array, probabilities: jax.Array, p: jax.Array | float) -> jax.Array:
+    """Return the largest logit that has, with all larger ones, a probability of at least `p`; along the last dimension.
+
+    The bits of floats, as integers, have the order of the floats, once those of negative ones are inverted. From the
+    first to the last, each digit is as large as sums of probabilities let it be. A sort would gather a split axis, and
+    takes longer on one device, too.
+    """
+    bits = jnp.finfo(logits.dtype).bits
+    unsigned = jnp.dtype(f"uint{bits}")
+    sign = unsigned.type(1 << (bits - 1))
+    pattern = lax.bitcast_convert_type(logits, unsigned)
+    ranks = jnp.where(pattern < sign, pattern | sign, ~pattern)
+    digits = jnp.arange(1, 1 << _DIGIT, dtype=unsigned)
+    p = jnp.expand_dims(p, -1)
+
+    def find_digit(i: jax.Array, found: jax.Array) -> jax.Array:
+        shift = (bits - _DIGIT * (i + 1)).astype(unsigned)
+        tried = jnp.expand_dims(found, -1) + (digits << shift)
+        is_above = jnp.expand_dims(ranks, -1) >= jnp.expand_dims(tried, -2)
+        sums = jnp.where(is_above, jnp.expand_dims(probabilities, -1), 0).sum(-2)
+        # Rounded sums may reach one before the last token.
+        is_enough = (sums >= p) & (p < 1)
+        return found + (is_enough.sum(-1, dtype=unsigned) << shift)
+
+    largest = ranks.max(-1)
+    start = mark_varying_like(jnp.zeros_like(largest), logits, p)
+    # The most probable token stays for any `p`.
+    found = jnp.minimum(lax.fori_loop(0, bits // _DIGIT, find_digit, start), largest)
+    return lax.bitcast_convert_type(jnp.where(found < sign, ~found, found ^ sign), logits.dtype)
 
 
 def _rule_out_below(logits: NamedArray, least: NamedArray) -> NamedArray:

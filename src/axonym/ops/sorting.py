@@ -1,6 +1,7 @@
 """Functions that sort along an axis, or select by order."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -11,9 +12,10 @@ from ..axis import Axis, AxisSelection, AxisSelector, axis_name, selector
 from ..base.dtypes import inexact_dtype
 from ..engine import along, checks
 from ..engine.batched import apply_batched
-from ..engine.core import Operand
+from ..engine.core import Core, Operand
 from ..engine.operands import integers, only_axis, own_names, static_int
 from ..errors import ArgumentError, AxisSizeError, OperandError, message
+from ..faults.gathered_top_k import Blocks, find_blocks, select_by_blocks
 from ..faults.sorted_positions import mark_varying_like
 from ..faults.split_sorts import gather_sorted
 from ..names import plans
@@ -290,9 +292,10 @@ def _select_k(
         checks.require_size(function, (new, size), k, "{} elements are chosen")
 
     out = (new,)
-    values, indices = apply_batched(
-        fn, [x], [axis], (out, out), in_place=True, k=k, name=name, **options
-    )
+    options |= {"k": k, "name": name, "blocks": None}
+    if isinstance(x, Core) and name in x.names:
+        options["blocks"] = find_blocks(x.array, x.names, name)
+    values, indices = apply_batched(fn, [x], [axis], (out, out), in_place=True, **options)
     return values, indices
 
 
@@ -304,26 +307,34 @@ def _check_k(function: str, k: int, name: str, array: jax.Array) -> None:
         raise AxisSizeError(message(function, problem))
 
 
-def _top_k(array: jax.Array, k: int, name: str) -> tuple[jax.Array, ...]:
+def _top_k(array: jax.Array, k: int, name: str, blocks: Blocks | None) -> tuple[jax.Array, ...]:
     _check_k("top_k", k, name, array)
     if jnp.issubdtype(array.dtype, jnp.floating):
         # `lax.top_k` orders NaN by its sign, which processors set when they subtract infinities.
         array = jnp.where(jnp.isnan(array), jnp.nan, array)
-    return tuple(lax.top_k(array, k))
+    return select_by_blocks(lax.top_k, array, k, blocks)
 
 
 def _approx_max_k(
-    array: jax.Array, k: int, name: str, recall_target: float
+    array: jax.Array, k: int, name: str, blocks: Blocks | None, recall_target: float
 ) -> tuple[jax.Array, ...]:
     _check_k("approx_max_k", k, name, array)
-    return tuple(lax.approx_max_k(array, k, recall_target=recall_target))
+    return _approx_k(lax.approx_max_k, array, k, blocks, recall_target)
 
 
 def _approx_min_k(
-    array: jax.Array, k: int, name: str, recall_target: float
+    array: jax.Array, k: int, name: str, blocks: Blocks | None, recall_target: float
 ) -> tuple[jax.Array, ...]:
     _check_k("approx_min_k", k, name, array)
-    return tuple(lax.approx_min_k(array, k, recall_target=recall_target))
+    return _approx_k(lax.approx_min_k, array, k, blocks, recall_target)
+
+
+def _approx_k(
+    select: checks.Function, array: jax.Array, k: int, blocks: Blocks | None, recall_target: float
+) -> tuple[jax.Array, ...]:
+    if blocks is not None and blocks.entries[-1]:
+        recall_target **= 0.5  # what one step out of two misses
+    return select_by_blocks(partial(select, recall_target=recall_target), array, k, blocks)
 
 
 def _lexsort(*keys: jax.Array) -> jax.Array:

@@ -13,13 +13,12 @@ import jax.numpy as jnp
 from ...array import NamedArray
 from ...axis import Axis, AxisSelector
 from ...create import one_hot, zeros
-from ...faults.split_sorts import gathers_top_k
 from ...names import plans
 from ...ops.contract import dot
-from ...ops.elementwise import maximum, sign
+from ...ops.elementwise import maximum, sign, stop_gradient
 from ...ops.reduce import logsumexp
 from ...ops.softmax import softmax
-from ...ops.sorting import argsort, top_k
+from ...ops.sorting import top_k
 from ...ops.where import where as select
 from ..activation import sigmoid
 from .layout import CHOICE, GROUP, PLACE
@@ -115,13 +114,10 @@ def choose_experts(
     Returns:
         The weights and the numbers of those that were chosen, axes {..., CHOICE}.
     """
-    ranks = weights if bias is None else weights + bias
+    ranks = stop_gradient(weights if bias is None else weights + bias)
     if groups is not None:
         ranks = _rule_out_groups(ranks, Router, *groups)
-    if ranks is weights and not gathers_top_k():
-        return top_k(ranks, Router.name, count, CHOICE)
-    order = argsort(-ranks, Router.name)
-    chosen = order[Router.name, :count].rename({Router.name: CHOICE})
+    _, chosen = top_k(ranks, Router.name, count, CHOICE)
     # A comparison with all experts stays on the device of a token, forwards and backwards; an index may not.
     return select(one_hot(chosen, Router, dtype=bool), weights, 0).sum(Router.name), chosen
 
