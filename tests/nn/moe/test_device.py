@@ -4,7 +4,7 @@ import jax
 
 import axonym as axn
 from axonym import nn
-from axonym.nn.moe.device import on_device
+from axonym.nn.moe.device import apply_on_device
 from axonym.nn.moe.layout import CHOICE, TokenLayout
 from tests.nn.layouts import draw
 from tests.nn.routed import B, E, M, S, X, made, near
@@ -18,13 +18,15 @@ def test_parts_of_the_hidden_axis_add_up(auto_mesh):
     chosen = axn.arange(S).broadcast_axis((B, Choice)) + axn.arange(Choice)
     given = draw(B, S, E), draw(B, S, Choice), chosen
     layout = TokenLayout(("batch", "seq"), ("batch", "seq"))
-    alone, dropped = jax.jit(lambda *given: on_device(layout, nn.silu, given, experts))(*given)
+    alone, dropped = jax.jit(lambda *given: apply_on_device(layout, nn.silu, given, experts))(*given)
     assert dropped is None
 
-    split = TokenLayout(("batch", "seq"), ("batch", "seq"), hidden=("model",), ways=tuple(auto_mesh.shape.items()))
+    split = TokenLayout(
+        ("batch", "seq"), ("batch", "seq"), hidden=("model",), mesh_sizes=tuple(auto_mesh.shape.items())
+    )
 
     def run(given, experts):
-        return on_device(split, nn.silu, given, experts)[0]
+        return apply_on_device(split, nn.silu, given, experts)[0]
 
     with axn.set_mesh(auto_mesh):
         found = axn.shard_map(run, {"mlp": "model"})(given, experts)

@@ -19,11 +19,11 @@ TOKENS = ("batch", "seq")
 def test_each_expert_has_a_number_on_one_device(experts, auto_mesh):
     """Tokens are split over `data`; so the devices of `model` have the same."""
     ways = tuple(auto_mesh.shape.items())
-    layout = TokenLayout(TOKENS, TOKENS, entries=(("batch", ("data",)),), experts=experts, ways=ways)
+    layout = TokenLayout(TOKENS, TOKENS, entries=(("batch", ("data",)),), experts=experts, mesh_sizes=ways)
 
     def run(own):
-        reached = layout.reached(Sixteen)
-        number = layout.numbered(axn.arange(Sixteen), Sixteen)
+        reached = layout.list_reached(Sixteen)
+        number = layout.number_choices(axn.arange(Sixteen), Sixteen)
         # The first expert of this device is the first of its block of weights.
         device = jax.lax.axis_index(layout.shared) if layout.shared else 0
         first = reached[DEVICE, device, "experts", 0]

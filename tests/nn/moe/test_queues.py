@@ -5,7 +5,7 @@ import pytest
 
 import axonym as axn
 from axonym.nn.moe.layout import CHOICE, TokenLayout
-from axonym.nn.moe.queues import queues_of
+from axonym.nn.moe.queues import build_queues
 from tests.nn.layouts import compiled
 
 B, S, K, X = axn.Axis("batch", 8), axn.Axis("seq", 6), axn.Axis(CHOICE, 2), axn.Axis("experts", 4)
@@ -27,7 +27,7 @@ def places(competing):
 
 @pytest.mark.parametrize("competing", [TOKENS, ("seq",), ("batch",)])
 def test_first_choices_and_earlier_tokens_go_first(competing):
-    queues = compiled(queues_of, TokenLayout(TOKENS, competing), axn.named(CHOSEN, (B, S, K)), X)
+    queues = compiled(build_queues, TokenLayout(TOKENS, competing), axn.named(CHOSEN, (B, S, K)), X)
     np.testing.assert_array_equal(queues.place.rearrange((B, S, K)).array, places(competing))
     assert int(queues.sizes.sum()) == CHOSEN.size
 
@@ -41,8 +41,8 @@ def test_first_choices_and_earlier_tokens_go_first(competing):
 def test_tokens_of_other_devices_count(mapping, kind, request):
     mesh = request.getfixturevalue(kind)
     entries = {name: (entry,) if isinstance(entry, str) else entry for name, entry in mapping.items()}
-    layout = TokenLayout(TOKENS, TOKENS, entries=tuple(entries.items()), ways=tuple(mesh.shape.items()))
+    layout = TokenLayout(TOKENS, TOKENS, entries=tuple(entries.items()), mesh_sizes=tuple(mesh.shape.items()))
     with axn.set_mesh(mesh):
-        run = axn.shard_map(lambda chosen: queues_of(layout, chosen, X).place, mapping)
+        run = axn.shard_map(lambda chosen: build_queues(layout, chosen, X).place, mapping)
         found = run(axn.shard(axn.named(CHOSEN, (B, S, K)), mapping))
     np.testing.assert_array_equal(found.rearrange((B, S, K)).array, places(TOKENS))

@@ -1,4 +1,8 @@
-"""Experts that take a fixed number of tokens each."""
+"""Internal. Experts that take a fixed number of tokens each.
+
+`device` calls it where experts have a capacity and the tokens that compete for it are on one device. All shapes are
+known, so that the products of all experts are one.
+"""
 
 from collections.abc import Callable
 
@@ -16,7 +20,7 @@ from .queues import Queues
 Apply = Callable[[NamedArray], NamedArray]
 
 
-def by_blocks(
+def apply_in_blocks(
     layout: TokenLayout,
     apply: Apply,
     inputs: tuple[NamedArray, NamedArray, NamedArray],
@@ -42,7 +46,7 @@ def by_blocks(
     competing = count // max(Group.size, 1)
 
     # The queues of the experts within reach.
-    at = layout.reached(Experts) * Group.size
+    at = layout.list_reached(Experts) * Group.size
     at = at.broadcast_axis(Group) + arange(Group)
     starts, sizes = (take(each, QUEUE, at, mode="clip") for each in (queues.starts, queues.sizes))
     place = arange(Place).broadcast_axis(starts.axes)
@@ -51,6 +55,7 @@ def by_blocks(
     token = choice // (competing * gates.axis_size(CHOICE)) * competing + choice % competing
     token = where(place < sizes, token, count)
 
+    # Places without a token get zeros: what experts make of them is not read.
     order = (DEVICE, Experts.name, GROUP, PLACE)
     rows = take(flat, TOKEN, token, mode="fill", fill_value=0).rearrange((*order, ...))
     results = apply(layout.exchange(rows)).rearrange(rows.names)

@@ -1,4 +1,8 @@
-"""What one device does with its tokens and its experts."""
+"""Internal. Apply the experts of one device to tokens, its own and those that other devices send.
+
+The mixture runs it on all devices in a `shard_map`, or as it is on one. It chooses how experts are computed: in blocks
+of a fixed size, or sorted by expert. It knows nothing of routers.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -13,16 +17,16 @@ from ...layout.assignment import Entry
 from ...ops.logical import logical_and
 from ...ops.where import where
 from ..settings import activated
-from .blocks import by_blocks
+from .blocks import apply_in_blocks
 from .layout import TokenLayout
 from .linear import MoELinear
-from .queues import queues_of
-from .sorting import by_sorting
+from .queues import build_queues
+from .sorting import apply_sorted
 
 Experts = tuple[MoELinear | None, MoELinear, MoELinear]
 
 
-def on_device(
+def apply_on_device(
     layout: TokenLayout,
     activation: Callable[[NamedArray], NamedArray],
     tokens_and_choices: tuple[NamedArray, NamedArray, NamedArray],
@@ -42,23 +46,25 @@ def on_device(
     x, gates, chosen = tokens_and_choices
     All = experts[1].Experts
     Local = layout.local_experts(All)
-    apply = partial(_applied, activation, layout.hidden)
-    number = layout.numbered(chosen, All)
+    apply = partial(_apply_experts, activation, layout.hidden)
+    number = layout.number_choices(chosen, All)
 
     dropped = None
     if layout.capacity is None:
-        y = by_sorting(layout, apply, experts, (x, gates, number), Local)
+        y = apply_sorted(layout, apply, experts, (x, gates, number), Local)
     else:
-        queues = queues_of(layout, chosen, All)
+        queues = build_queues(layout, chosen, All)
         # A choice of no expert, at a masked position, has no place.
         dropped = logical_and(queues.place >= layout.capacity, chosen < All.size)
         if layout.queued:
+            # The blocks of several devices could not tell which of their choices fit: only those are sent.
             nowhere = layout.count(layout.shared) * Local.size
             number = where(dropped, nowhere, number)
-            y = by_sorting(layout, apply, experts, (x, gates, number), Local)
+            y = apply_sorted(layout, apply, experts, (x, gates, number), Local)
         else:
-            y = by_blocks(layout, partial(apply, experts), (x, gates, number), queues, All)
+            y = apply_in_blocks(layout, partial(apply, experts), (x, gates, number), queues, All)
 
+    # Devices with the same tokens have applied different experts, or different parts of the hidden axis.
     to_sum = (*layout.alone, *layout.hidden)
     if to_sum and adds_up:
         added = narrow_sums.reduce_in_float32(lambda array: lax.psum(array, to_sum), y.array)
@@ -66,7 +72,7 @@ def on_device(
     return y, dropped
 
 
-def _applied(
+def _apply_experts(
     activation: Callable[[NamedArray], NamedArray],
     hidden: Entry,
     experts: Experts,
@@ -78,7 +84,7 @@ def _applied(
     if hidden and down.bias is not None:
         own = where(lax.axis_index(hidden) == 0, down.bias, 0)
         down = dataclasses.replace(down, bias=own)
-    return down(_hidden(activation, gate, up, x, sizes), sizes)
+    return down(_compute_hidden(activation, gate, up, x, sizes), sizes)
 
 
 def is_costly(primitive: Any, *_: object, **__: object) -> bool:
@@ -86,7 +92,7 @@ def is_costly(primitive: Any, *_: object, **__: object) -> bool:
     return primitive.name in ("all_to_all", "dot_general", "ragged_dot_general", "sort")
 
 
-def _hidden(
+def _compute_hidden(
     activation: Callable[[NamedArray], NamedArray],
     gate: MoELinear | None,
     up: MoELinear,

@@ -1,4 +1,8 @@
-"""How the tokens and the experts of a mixture lie on a mesh, and how tokens get from one device to another."""
+"""Internal. How the tokens and the experts of a mixture are sharded, and how tokens get from one device to another.
+
+Each call of a mixture finds its layout here, from the mapping and the mesh, once. What computes experts asks it for
+numbers of devices and experts, and for exchanges.
+"""
 
 import dataclasses
 import math
@@ -39,7 +43,7 @@ class TokenLayout:
         entries: the mesh axes of tokens, experts and the hidden axis, where they are split.
         experts: the mesh axes of the experts.
         hidden: the mesh axes of the hidden axis.
-        ways: the sizes of mesh axes.
+        mesh_sizes: the sizes of mesh axes.
         is_spread: whether the call is outside of any `shard_map`, on a mesh.
         is_nested: whether it is inside of a map over other mesh axes, and JAX could not differentiate a `shard_map`.
     """
@@ -50,7 +54,7 @@ class TokenLayout:
     entries: tuple[tuple[str, Entry], ...] = ()
     experts: Entry = ()
     hidden: Entry = ()
-    ways: tuple[tuple[str, int], ...] = ()
+    mesh_sizes: tuple[tuple[str, int], ...] = ()
     is_spread: bool = False
     is_nested: bool = False
 
@@ -66,7 +70,7 @@ class TokenLayout:
         used: set[str] = set()
         for name in self.tokens:
             used.update(entries.get(name, ()))
-        return partition.only(dict(self.ways), used.intersection(self.experts))
+        return partition.only(dict(self.mesh_sizes), used.intersection(self.experts))
 
     @property
     def alone(self) -> Entry:
@@ -80,38 +84,37 @@ class TokenLayout:
 
     def count(self, mesh_axes: Entry) -> int:
         """Return how many devices there are along mesh axes."""
-        sizes = dict(self.ways)
+        sizes = dict(self.mesh_sizes)
         return math.prod(sizes[axis] for axis in mesh_axes)
 
     def local_experts(self, Experts: Axis) -> Axis:
         """Return the axis of the experts of one device."""
         return Experts.resize(Experts.size // self.count(self.experts))
 
-    def numbered(self, chosen: NamedArray, Experts: Axis) -> NamedArray:
+    def number_choices(self, chosen: NamedArray, Experts: Axis) -> NamedArray:
         """Return the numbers of experts in the order of the devices that tokens are sent to.
 
-        Those out of reach come last.
-
-        Devices along `alone` have the same tokens, and each does the choices that fall on its own experts.
+        Experts out of reach, and choices of none, which masked tokens have, come last. Devices along `alone` have the
+        same tokens, and each does the choices that fall on its own experts.
         """
         if not self.experts:
             return chosen
-        local, sizes = self.local_experts(Experts).size, dict(self.ways)
-        zeros, places = _places(chosen // local, self.experts, sizes)
-        device = _number(zeros, places, self.shared, sizes)
+        local, sizes = self.local_experts(Experts).size, dict(self.mesh_sizes)
+        zeros, places = _find_places(chosen // local, self.experts, sizes)
+        device = _number_devices(zeros, places, self.shared, sizes)
         is_reached = chosen < Experts.size
         for axis in self.alone:
             is_reached = logical_and(is_reached, places[axis] == lax.axis_index(axis))
         return where(is_reached, device * local + chosen % local, self.count(self.shared) * local)
 
-    def reached(self, Experts: Axis) -> NamedArray:
+    def list_reached(self, Experts: Axis) -> NamedArray:
         """List the experts of each device that tokens are sent to, in the order of their numbers, {DEVICE, Experts}."""
-        Local, sizes = self.local_experts(Experts), dict(self.ways)
+        Local, sizes = self.local_experts(Experts), dict(self.mesh_sizes)
         devices = arange(Axis(DEVICE, self.count(self.shared))).broadcast_axis(Local)
-        zeros, places = _places(devices, self.shared, sizes)
+        zeros, places = _find_places(devices, self.shared, sizes)
         for axis in self.alone:
             places[axis] = lax.axis_index(axis)
-        return _number(zeros, places, self.experts, sizes) * Local.size + arange(Local)
+        return _number_devices(zeros, places, self.experts, sizes) * Local.size + arange(Local)
 
     def exchange(self, x: NamedArray) -> NamedArray:
         """Send each device its part of the first axis, `DEVICE`; afterwards, it has what the other devices sent."""
@@ -122,7 +125,7 @@ class TokenLayout:
         return wrap(x, sent, x.names)
 
 
-def _places(
+def _find_places(
     number: NamedArray, mesh_axes: Entry, sizes: Mapping[str, int]
 ) -> tuple[NamedArray, dict[str, Any]]:
     """Return zeros, and the place along each mesh axis of devices with a number; the last axis counts fastest."""
@@ -133,17 +136,17 @@ def _places(
     return number, places
 
 
-def _number(
+def _number_devices(
     zeros: NamedArray, places: Mapping[str, Any], mesh_axes: Entry, sizes: Mapping[str, int]
 ) -> NamedArray:
-    """Return the number of devices with a place along each mesh axis; the inverse of `_places`."""
+    """Return the number of devices with a place along each mesh axis; the inverse of `_find_places`."""
     number = zeros
     for axis in mesh_axes:
         number = number * sizes[axis] + places[axis]
     return number
 
 
-def laid_out(
+def find_token_layout(
     x: NamedArray,
     layer: MoELinear,
     competing: Names | None = None,
@@ -170,14 +173,14 @@ def laid_out(
     mapping, mesh, manual = current_mapping(), context_mesh(), set(list_manual_axes())
     is_inside = current_scope() is not None
     if mapping is not None and mesh is not None:
-        entries = _entries(sizes, layer, mapping, mesh)
+        entries = _find_entries(sizes, layer, mapping, mesh)
         used = set[str]().union(*entries.values()) - manual
         found = dataclasses.replace(
             found,
             entries=tuple(entries.items()),
             experts=entries[layer.Experts.name],
             hidden=entries[layer.Out.name],
-            ways=tuple(mesh.shape.items()),
+            mesh_sizes=tuple(mesh.shape.items()),
             is_spread=not is_inside,
             is_nested=bool(used) and (is_inside or _is_typed_map(mesh)),
         )
@@ -195,7 +198,7 @@ def _is_typed_map(mesh: MeshLike) -> bool:
     return bool(modes.find_explicit_axes(mesh).intersection(taken_axes()))
 
 
-def _entries(
+def _find_entries(
     sizes: dict[str, int], layer: MoELinear, mapping: AxisMapping, mesh: MeshLike
 ) -> dict[str, Entry]:
     """Return the mesh axes over which tokens are sent, and those of the weights that this device has a part of."""
@@ -209,7 +212,7 @@ def _entries(
         found = constraints.decided(tuple(both), both) or {}
         of_weight = constraints.decided(tuple(weight), weight) or {}
     else:
-        # Nothing is laid out on Manual mesh axes, so nothing else would check them.
+        # No layout is asked for on Manual mesh axes, so that nothing else would check them.
         found, of_weight = (
             partition.assign_mesh_axes(tuple(axes), tuple(axes.values()), mapping, mesh)
             for axes in (both, weight)

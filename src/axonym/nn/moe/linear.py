@@ -1,4 +1,4 @@
-"""A linear layer for each expert."""
+"""A linear layer for each expert, of elements that are stacked or sorted by expert."""
 
 from typing import Self
 
@@ -35,6 +35,12 @@ class MoELinear(Layer):
         Experts: the axis of experts.
         In: the axis to sum over.
         Out: the axis that replaces it.
+
+    Examples:
+        >>> Experts, In, Out, Token = axn.make_axes(experts=2, embed=4, mlp=3, token=5)
+        >>> linear = axn.nn.MoELinear.init(Experts, In, Out, key=jax.random.key(0))
+        >>> linear(axn.ones((Token, In)), axn.named([3, 2], Experts)).shape
+        {'token': 5, 'mlp': 3}
     """
 
     weight: NamedArray
@@ -67,6 +73,11 @@ class MoELinear(Layer):
             out_first: store the weight as {Experts, Out, In}.
             init_scale: a factor for the default initializer.
             initializer: makes the weight; by default `fan_in` of the size of `In`.
+
+        Examples:
+            >>> Experts, In, Out = axn.make_axes(experts=2, embed=4, mlp=3)
+            >>> axn.nn.MoELinear.init(Experts, In, Out, key=jax.random.key(0)).weight.names
+            ('experts', 'embed', 'mlp')
         """
         Experts, In, Out = (sized(axis, "MoELinear.init") for axis in (Experts, In, Out))
         (stored,) = stored_outputs((In,), (Out,))
@@ -97,6 +108,12 @@ class MoELinear(Layer):
             AxisNotFoundError: if `x` lacks `In`, or `Experts` and there are no sizes.
             AxisClashError: if `x` already has `Out`.
             OperandError: if it is ambiguous along which axis `x` is sorted.
+
+        Examples:
+            >>> Experts, In, Out, Token = axn.make_axes(experts=2, embed=4, mlp=3, token=5)
+            >>> linear = axn.nn.MoELinear.init(Experts, In, Out, key=jax.random.key(0))
+            >>> linear(axn.ones((Experts, Token, In))).names
+            ('experts', 'token', 'mlp')
         """
         (stored,) = stored_outputs((self.In,), (self.Out,))
         if group_sizes is None:
@@ -104,17 +121,17 @@ class MoELinear(Layer):
             y, bias = multiply(x, self.weight, (self.In,)), self.bias
         else:
             check_input("MoELinear", x, (self.In,), (self.Out, stored), blocks=True)
-            y, bias = self._by_group(x, group_sizes)
+            y, bias = self._multiply_groups(x, group_sizes)
 
         if stored != self.Out:
             y = auto_sharded(y.rename({stored.name: self.Out.name}))
         return add_bias(y, bias)
 
-    def _by_group(
+    def _multiply_groups(
         self, x: NamedArray, group_sizes: NamedArray
     ) -> tuple[NamedArray, NamedArray | None]:
         """Multiply sorted elements by the weights of their experts; return the bias of each element too."""
-        ragged = self._ragged(x, group_sizes)
+        ragged = self._find_ragged_axis(x, group_sizes)
 
         def product(x: NamedArray, weight: NamedArray) -> NamedArray:
             return ragged_dot(
@@ -125,12 +142,13 @@ class MoELinear(Layer):
         if self.bias is None:
             return y, None
 
+        # Elements beyond all groups have no expert: they get the last bias, to have one.
         ends = cumsum(group_sizes, self.Experts.name)
         rows = arange(x.resolve_axis(ragged)).broadcast_axis(ends.axes)
         expert = greater_equal(rows, ends).sum(self.Experts.name)
         return y, take(self.bias, self.Experts.name, expert, mode="clip")
 
-    def _ragged(self, x: NamedArray, group_sizes: NamedArray) -> str:
+    def _find_ragged_axis(self, x: NamedArray, group_sizes: NamedArray) -> str:
         """Find the axis along which elements are sorted."""
         if not isinstance(group_sizes, Core):
             problem = f"group_sizes must be a NamedArray, not {type_text(group_sizes)}"

@@ -1,4 +1,8 @@
-"""Mixtures of experts: layers with one set of weights per expert, and a router that sends each token to a few."""
+"""Mixtures of experts: layers with one set of weights per expert, and a router that sends each token to a few.
+
+The layer scores experts, chooses some for each token, and sends tokens to the devices of their experts. How experts are
+computed depends on the capacity and on the mesh; the result does not depend on the mesh.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -32,10 +36,10 @@ from ..linear import Linear
 from ..mlp import MLP, GatedMLP
 from ..settings import as_axis, check_activation, integer
 from ..weights import gathered, made_if, widened_layer
-from .device import is_costly, on_device
-from .layout import CHOICE, TOKEN, laid_out
+from .device import apply_on_device, is_costly
+from .layout import CHOICE, TOKEN, find_token_layout
 from .linear import MoELinear
-from .nested import in_two_maps
+from .nested import apply_in_two_maps
 from .routing import WEIGHINGS, Routing, choose_experts, normalize_weights, report_routing
 
 __all__ = ["MixtureOfExperts"]
@@ -148,14 +152,20 @@ class MixtureOfExperts(Layer):
             ArgumentError: if `top_k` is not an int from 1 to the number of experts, `capacity_factor` not positive,
                 `weighing` unknown, or if `groups` do not divide the experts or have fewer than `top_k`.
             OperandError: if `activation` is not callable.
+
+        Examples:
+            >>> Embed, Experts = axn.make_axes(embed=4, experts=8)
+            >>> options = {"weighing": "sigmoid", "groups": (4, 2), "shared": 8}
+            >>> moe = axn.nn.MixtureOfExperts.init(Embed, Experts, 8, 2, key=jax.random.key(0), **options)
+            >>> moe.shared.up.weight.names
+            ('embed', 'mlp')
         """
         function = "MixtureOfExperts.init"
         hidden = sized(as_axis("mlp", width), function)
         Embed, Experts = sized(Embed, function), sized(Experts, function)
         check_activation(function, activation)
-        top_k = _checked_top_k(top_k, Experts)
-        if capacity_factor is not None:
-            capacity_factor = _checked_capacity(capacity_factor)
+        top_k = _check_top_k(top_k, Experts)
+        capacity_factor = _check_capacity(capacity_factor)
         _check_routing(weighing, groups, top_k, Experts)
 
         make: Any = {"init_scale": init_scale, "initializer": initializer}
@@ -166,28 +176,18 @@ class MixtureOfExperts(Layer):
         keys = tuple(jax.random.split(key, 4))
         # The scores have an axis of another name, since tokens may be split over the mesh axes of the experts.
         router = Linear.init(Embed, Experts.derive("router"), key=keys[0], use_bias=False, **make)
-        gate = None
-        if gated:
-            gate = layer(Embed, hidden, keys[1])
-        up = layer(Embed, hidden, keys[2])
-        down = layer(hidden, Embed, keys[3])
+        gate = layer(Embed, hidden, keys[1]) if gated else None
+        up, down = layer(Embed, hidden, keys[2]), layer(hidden, Embed, keys[3])
 
-        always: MLP | GatedMLP | None = None
+        always = None
         if shared is not None:
             # A key of its own leaves the other weights as they are without a shared expert.
             make |= {"key": jax.random.fold_in(key, 4), "activation": activation}
-            size = as_axis(hidden.name, shared)
-            if gated:
-                always = GatedMLP.init(Embed, Embed, size, **make)
-            else:
-                make |= {"use_bias": False, "use_final_bias": False}
-                always = MLP.init(Embed, Embed, size, 1, **make)
+            always = _make_shared(Embed, as_axis(hidden.name, shared), gated, make)
 
-        competing: tuple[str, ...] | None = None
-        sizes: tuple[Axis, ...] = ()
-        if tokens is not None:
-            given = selection(tokens, function)
-            competing, sizes = names_in(given), list_sized_axes(given)
+        given = None if tokens is None else selection(tokens, function)
+        competing = None if given is None else names_in(given)
+        sizes = () if given is None else list_sized_axes(given)
         return cls(
             router,
             gate,
@@ -271,9 +271,9 @@ class MixtureOfExperts(Layer):
             gates = normalize_weights(gates, CHOICE)
         if self.scale != 1:
             gates = gates * self.scale
-        y, dropped = self._dispatched(x, gates.astype(x.dtype), chosen)
+        y, dropped = self._dispatch(x, gates.astype(x.dtype), chosen)
         if self.shared is not None:
-            own = self._shared(x)
+            own = self._apply_shared(x)
             y = y + (own if where is None else select(where, own, 0))
         routing = routing._replace(
             load=auto_sharded(routing.load.rename({Router.name: self.Experts.name})),
@@ -314,7 +314,7 @@ class MixtureOfExperts(Layer):
         whole = _gather_block(self.choice_bias, self.Experts)
         return whole.rename({self.Experts.name: self.router.Out[0].name})
 
-    def _shared(self, x: NamedArray) -> NamedArray:
+    def _apply_shared(self, x: NamedArray) -> NamedArray:
         """Apply the shared expert, of which a device in a `shard_map` may have a part of the hidden axis."""
         assert self.shared is not None
         down = self.shared.down if isinstance(self.shared, GatedMLP) else self.shared.layers[-1]
@@ -324,19 +324,19 @@ class MixtureOfExperts(Layer):
             y = psum(y, down.weight.resolve_axis(Hidden.name))
         return y
 
-    def _dispatched(
+    def _dispatch(
         self, x: NamedArray, gates: NamedArray, chosen: NamedArray
     ) -> tuple[NamedArray, NamedArray]:
         """Apply the chosen experts to each token; return how many choices were dropped, too."""
         capacity = None
         if self.capacity_factor is not None:
             capacity = self._capacity
-        layout = laid_out(x, self.up, self.tokens, capacity)
+        layout = find_token_layout(x, self.up, self.tokens, capacity)
         run: Callable[..., tuple[NamedArray, NamedArray | None]] = partial(
-            on_device, layout, self.activation
+            apply_on_device, layout, self.activation
         )
         if layout.is_nested:
-            run = partial(in_two_maps, layout, self.activation)
+            run = partial(apply_in_two_maps, layout, self.activation)
         elif layout.is_spread:
             # Under a `vmap` over mesh axes, types fit no check.
             run = shard_map(run, dict(layout.entries), check=not taken_axes(), strict=False)
@@ -356,6 +356,13 @@ class MixtureOfExperts(Layer):
         return -(-count * share.numerator // share.denominator)
 
 
+def _make_shared(Embed: Axis, Hidden: Axis, gated: bool, options: Any) -> MLP | GatedMLP:
+    """Make the expert that all tokens go to, without bias: in a `shard_map`, parts of its result are added up."""
+    if gated:
+        return GatedMLP.init(Embed, Embed, Hidden, **options)
+    return MLP.init(Embed, Embed, Hidden, 1, use_bias=False, use_final_bias=False, **options)
+
+
 def _gather_block(parameter: NamedArray, axis: Axis) -> NamedArray:
     """Gather a parameter inside of a `shard_map` where it is split like the experts."""
     Block = parameter.resolve_axis(axis.name)
@@ -371,7 +378,7 @@ def _count_anonymous(x: NamedArray) -> int:
     return x.array.ndim - len(x.names)
 
 
-def _checked_top_k(top_k: int, Experts: Axis) -> int:
+def _check_top_k(top_k: int, Experts: Axis) -> int:
     function = "MixtureOfExperts.init"
     top_k = integer(function, "top_k", top_k)
     if not 0 < top_k <= Experts.size:
@@ -380,7 +387,9 @@ def _checked_top_k(top_k: int, Experts: Axis) -> int:
     return top_k
 
 
-def _checked_capacity(factor: float) -> float:
+def _check_capacity(factor: float | None) -> float | None:
+    if factor is None:
+        return None
     if not factor > 0:
         problem = f"capacity_factor must be positive, not {factor}"
         raise ArgumentError(message("MixtureOfExperts.init", problem))

@@ -1,4 +1,4 @@
-"""Experts inside of a map over other mesh axes.
+"""Internal. Experts inside of a map over other mesh axes.
 
 JAX cannot differentiate a `shard_map` inside of another one, nor, under a `vmap` over Explicit mesh axes, what looks
 rows up by indices. So the forward pass is a `shard_map` of its own, and the backward pass another one, which computes
@@ -21,7 +21,7 @@ from ...layout.assignment import AxisMapping, Entry
 from ...layout.context import MAPPING, TAKEN, current_mapping, taken_axes
 from ...layout.scope import SCOPE, Scope, current_scope
 from ...partitioning.shard_map import shard_map
-from .device import Experts, on_device
+from .device import Experts, apply_on_device
 from .layout import TokenLayout
 
 Inputs = tuple[NamedArray, NamedArray, NamedArray]
@@ -45,34 +45,34 @@ class _Call:
     scope: Scope | None
     taken: Entry
 
-    def on_devices(self, fn: Callable[..., Any], *args: Any) -> Any:
+    def map_devices(self, fn: Callable[..., Any], *args: Any) -> Any:
         """Run a function once per device; JAX differentiates after the block ended in which a mapping was current."""
         with using({MAPPING: self.mapping, SCOPE: self.scope, TAKEN: self.taken}):
             entries = dict(self.layout.entries)
             return shard_map(fn, entries, check=not self.taken, strict=False)(*args)
 
 
-def in_two_maps(
+def apply_in_two_maps(
     layout: TokenLayout,
     activation: Callable[[NamedArray], NamedArray],
     inputs: Inputs,
     experts: Experts,
 ) -> tuple[NamedArray, NamedArray | None]:
-    """Do what `on_device` does on all devices."""
+    """Do what `apply_on_device` does on all devices."""
     call = _Call(layout, activation, current_mapping(), current_scope(), taken_axes())
-    result: tuple[NamedArray, NamedArray | None] = _mapped(call, inputs, experts)
+    result: tuple[NamedArray, NamedArray | None] = _apply_mapped(call, inputs, experts)
     return result
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _mapped(call: _Call, inputs: Inputs, experts: Experts) -> Any:
-    return call.on_devices(
-        functools.partial(on_device, call.layout, call.activation), inputs, experts
+def _apply_mapped(call: _Call, inputs: Inputs, experts: Experts) -> Any:
+    return call.map_devices(
+        functools.partial(apply_on_device, call.layout, call.activation), inputs, experts
     )
 
 
 def _forward(call: _Call, inputs: Inputs, experts: Experts) -> Any:
-    return _mapped(call, inputs, experts), (inputs, experts)
+    return _apply_mapped(call, inputs, experts), (inputs, experts)
 
 
 def _backward(call: _Call, saved: tuple[Inputs, Experts], cotangents: Any) -> Any:
@@ -89,11 +89,11 @@ def _backward(call: _Call, saved: tuple[Inputs, Experts], cotangents: Any) -> An
     to_sum = [tuple(sorted(mesh_axes - own(leaf))) for leaf in leaves]
 
     def local(given: Any, chosen: NamedArray, cotangent: NamedArray) -> Any:
-        given, chosen, cotangent = _varied(mesh_axes, (given, chosen, cotangent))
+        given, chosen, cotangent = _mark_varying(mesh_axes, (given, chosen, cotangent))
 
         def result(x: NamedArray, gates: NamedArray, experts: Experts) -> NamedArray:
             inputs = x, gates, chosen
-            return on_device(call.layout, call.activation, inputs, experts, adds_up=False)[0]
+            return apply_on_device(call.layout, call.activation, inputs, experts, adds_up=False)[0]
 
         _, pull = jax.vjp(result, *given)
         gradients, tree = jax.tree.flatten(pull(cotangent))
@@ -103,15 +103,15 @@ def _backward(call: _Call, saved: tuple[Inputs, Experts], cotangents: Any) -> An
             sums.append(narrow_sums.reduce_in_float32(add_up, gradient) if axes else gradient)
         return jax.tree.unflatten(tree, sums)
 
-    by_x, by_gates, by_experts = call.on_devices(local, given, chosen, cotangents[0])
+    by_x, by_gates, by_experts = call.map_devices(local, given, chosen, cotangents[0])
     return (by_x, by_gates, None), by_experts
 
 
-def _varied(mesh_axes: set[str], tree: Any) -> Any:
+def _mark_varying(mesh_axes: set[str], tree: Any) -> Any:
     """Make types vary over mesh axes, unless JAX does not check them."""
     if not any(tracing.varying_over(array) for array in jax.tree.leaves(tree)):
         return tree
     return jax.tree.map(lambda array: tracing.varying(array, mesh_axes), tree)
 
 
-_mapped.defvjp(_forward, _backward)
+_apply_mapped.defvjp(_forward, _backward)

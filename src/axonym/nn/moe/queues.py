@@ -1,4 +1,8 @@
-"""Which choices an expert takes: the first ones, up to its capacity."""
+"""Internal. The order in which an expert takes choices, up to its capacity.
+
+`device` builds the queues where experts have a capacity. Choices of no expert, which masked tokens have, are behind all
+queues: they take no place, and theirs means nothing.
+"""
 
 import math
 from typing import NamedTuple
@@ -39,11 +43,12 @@ class Queues(NamedTuple):
     place: NamedArray
 
 
-def queues_of(layout: TokenLayout, chosen: NamedArray, Experts: Axis) -> Queues:
+def build_queues(layout: TokenLayout, chosen: NamedArray, Experts: Axis) -> Queues:
     """Put choices into the queues of experts; `chosen` has the expert of each choice, {tokens, CHOICE}."""
     names = (*layout.groups, CHOICE, *layout.competing)
     turned = chosen.rearrange(names)
     flat = turned.flatten_axes(names, SLOT)
+    # One sort for all groups: the queues of an expert follow one another.
     groups = math.prod(turned.axis_size(name) for name in layout.groups)
     (Slot,) = flat.axes
     per_group = Slot.size // max(groups, 1)
@@ -54,7 +59,7 @@ def queues_of(layout: TokenLayout, chosen: NamedArray, Experts: Axis) -> Queues:
     starts = cumsum(sizes, QUEUE) - sizes
     place = argsort(order, SLOT) - take(starts, QUEUE, queue, mode="clip")
     if layout.queued:
-        place = place + _before(layout, turned, queue, sizes.size)
+        place = place + _count_earlier_choices(layout, turned, queue, sizes.size)
 
     def by_token(x: NamedArray) -> NamedArray:
         return x.unflatten_axis(SLOT, turned.axes).rearrange(chosen.names)
@@ -62,7 +67,9 @@ def queues_of(layout: TokenLayout, chosen: NamedArray, Experts: Axis) -> Queues:
     return Queues(order, starts, sizes, by_token(queue), by_token(place))
 
 
-def _before(layout: TokenLayout, turned: NamedArray, queue: NamedArray, queues: int) -> NamedArray:
+def _count_earlier_choices(
+    layout: TokenLayout, turned: NamedArray, queue: NamedArray, queues: int
+) -> NamedArray:
     """Count for each choice those of other devices that come before it in its queue.
 
     Devices tell each other how many choices they have in each stretch in which their tokens follow one another.
@@ -87,12 +94,12 @@ def _before(layout: TokenLayout, turned: NamedArray, queue: NamedArray, queues: 
     axes = tuple(axis for entry in entries for axis in entry)
     zeros = tracing.varying(jnp.zeros(whole, own.dtype), tracing.varying_over(own))
     everywhere = lax.psum(lax.dynamic_update_slice(zeros, own, starts), axes)
-    mine = lax.dynamic_slice(_counted(everywhere), starts, own.shape)
-    others = named((mine - _counted(own)).ravel(), QUEUE)
+    mine = lax.dynamic_slice(_count_earlier_stretches(everywhere), starts, own.shape)
+    others = named((mine - _count_earlier_stretches(own)).ravel(), QUEUE)
     return take(others, QUEUE, queue * stretches + stretch, mode="clip")
 
 
-def _counted(counts: jax.Array) -> jax.Array:
+def _count_earlier_stretches(counts: jax.Array) -> jax.Array:
     """Count what comes before each stretch in its queue, the first axis."""
     flat = counts.reshape(counts.shape[0], -1)
     return (jnp.cumsum(flat, 1) - flat).reshape(counts.shape)

@@ -25,7 +25,7 @@ from .layout import CHOICE, GROUP, PLACE
 
 __all__ = ["Routing", "update_choice_bias"]
 
-# From the scores of a token to the weights of experts, before those that are chosen are normalised.
+# They make weights of experts of the scores of a token, before those of chosen experts are normalised.
 WEIGHINGS: dict[str, Callable[[NamedArray, str], NamedArray]] = {
     "softmax": lambda scores, axis: softmax(scores, axis),
     "sigmoid": lambda scores, axis: sigmoid(scores),

@@ -1,6 +1,6 @@
-"""Experts that take all tokens that choose them: choices are sorted by expert.
+"""Internal. Experts that take all tokens that choose them: choices are sorted by expert.
 
-Where devices have experts of their own, choices are sent to them in rounds. In a round, each device sends a bucket of
+Choices are sent to the devices of their experts in rounds. In a round, each device sends a bucket of
 tokens to each other one, of a little more than an even share. One round is enough while experts have about the same
 load; otherwise as many follow as the fullest bucket needs. So memory does not grow with the imbalance, and nothing but
 padding is sent in vain.
@@ -55,7 +55,7 @@ class _Plan(NamedTuple):
 
 
 class _Rounds(NamedTuple):
-    """What is known of all rounds before the program runs.
+    """The static part of all rounds.
 
     Attributes:
         layout: the layout.
@@ -74,7 +74,7 @@ class _Rounds(NamedTuple):
     scope: Scope | None
 
 
-def by_sorting(
+def apply_sorted(
     layout: TokenLayout,
     apply: Apply,
     experts: Any,
@@ -105,20 +105,20 @@ def by_sorting(
 
     most = flat.axis_size(TOKEN) * min(choices, Local.size)
     bucket = most
-    # Of a symbolic number of tokens, nobody knows which of the two is smaller.
+    # A symbolic number of tokens cannot be compared.
     if not is_symbolic_dim(most) and (devices > 1 or layout.alone):
         share = flat.axis_size(TOKEN) * choices / devices / layout.count(layout.alone)
         bucket = min(most, math.ceil(PADDING * share))
     rounds = _Rounds(layout, apply, Local, bucket, current_mapping(), current_scope())
     given = flat, gates, experts
     if bucket == most:
-        y = _round(rounds, 0, plan, *given)
+        y = _apply_round(rounds, 0, plan, *given)
     else:
-        y = _in_rounds(rounds, plan, *given)
+        y = _apply_in_rounds(rounds, plan, *given)
     return y.unflatten_axis(TOKEN, tokens)
 
 
-def _round(
+def _apply_round(
     rounds: _Rounds, number: Any, plan: _Plan, x: NamedArray, gates: NamedArray, experts: Any
 ) -> NamedArray:
     """Send one bucket to each device, and add up what comes back."""
@@ -134,7 +134,7 @@ def _round(
     weights = gates.rearrange((TOKEN, CHOICE)).flatten_axes((TOKEN, CHOICE), SLOT)
     of_row = where(is_row, choice, weights.axis_size(SLOT))
     weight = take(weights, SLOT, of_row, mode="fill", fill_value=0)
-    home = _there_and_back(rounds, experts, rows, expert, weight)
+    home = _send_there_and_back(rounds, experts, rows, expert, weight)
 
     device = plan.number // local
     place = plan.back - take(plan.starts, DEVICE, device, mode="clip") - first
@@ -145,7 +145,7 @@ def _round(
     return take(home, ROW, row, mode="fill", fill_value=0).sum(CHOICE)
 
 
-def _there_and_back(
+def _send_there_and_back(
     rounds: _Rounds, experts: Any, rows: NamedArray, expert: NamedArray, weight: NamedArray
 ) -> NamedArray:
     """Send rows to the devices of their experts, and the weighted results back.
@@ -159,12 +159,14 @@ def _there_and_back(
         return x.flatten_axes(pieces, ROW)
 
     given, ids, weight = sent(rows), sent(expert), sent(weight)
-    results = _by_expert(rounds, experts, given, ids) * weight
+    results = _apply_by_expert(rounds, experts, given, ids) * weight
     back = results.unflatten_axis(ROW, pieces).rearrange((*pieces, ...))
     return rounds.layout.exchange(back).flatten_axes(pieces, ROW)
 
 
-def _by_expert(rounds: _Rounds, experts: Any, rows: NamedArray, ids: NamedArray) -> NamedArray:
+def _apply_by_expert(
+    rounds: _Rounds, experts: Any, rows: NamedArray, ids: NamedArray
+) -> NamedArray:
     """Apply experts to their rows; those of no expert are beyond the last one."""
     sizes = bincount(ids, rounds.Local)
     # JAX differentiates after the block ended in which a mapping was current.
@@ -178,7 +180,7 @@ def _by_expert(rounds: _Rounds, experts: Any, rows: NamedArray, ids: NamedArray)
         return unsorted.get(mode="promise_in_bounds", unique_indices=True)
 
 
-def _in_rounds(
+def _apply_in_rounds(
     rounds: _Rounds, plan: _Plan, x: NamedArray, gates: NamedArray, experts: Any
 ) -> NamedArray:
     """Take as many rounds as the fullest bucket of all devices needs."""
@@ -191,34 +193,34 @@ def _in_rounds(
     given = jax.tree.map(
         functools.partial(tracing.varying, mesh_axes=mesh_axes), (plan, x, gates, experts)
     )
-    result: NamedArray = _looped(rounds, count, *given)
+    result: NamedArray = _sum_rounds(rounds, count, *given)
     return result
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _looped(rounds: _Rounds, count: jax.Array, plan: _Plan, *given: Any) -> Any:
+def _sum_rounds(rounds: _Rounds, count: jax.Array, plan: _Plan, *given: Any) -> Any:
     def body(number: jax.Array, total: Any) -> Any:
-        return _sum(total, _round(rounds, number, plan, *given))
+        return _add_trees(total, _apply_round(rounds, number, plan, *given))
 
     return _repeat(count, body, given[0])
 
 
-def _looped_forward(rounds: _Rounds, count: jax.Array, plan: _Plan, *given: Any) -> Any:
-    return _looped(rounds, count, plan, *given), (count, plan, given)
+def _sum_rounds_forward(rounds: _Rounds, count: jax.Array, plan: _Plan, *given: Any) -> Any:
+    return _sum_rounds(rounds, count, plan, *given), (count, plan, given)
 
 
-def _looped_backward(rounds: _Rounds, saved: Any, cotangent: Any) -> Any:
+def _sum_rounds_backward(rounds: _Rounds, saved: Any, cotangent: Any) -> Any:
     count, plan, given = saved
 
     def body(number: jax.Array, total: Any) -> Any:
         # Rounds are computed again: what they keep would be as large as all of them together.
-        _, pull = jax.vjp(functools.partial(_round, rounds, number, plan), *given)
-        return _sum(total, pull(cotangent))
+        _, pull = jax.vjp(functools.partial(_apply_round, rounds, number, plan), *given)
+        return _add_trees(total, pull(cotangent))
 
     return None, None, *_repeat(count, body, given)
 
 
-_looped.defvjp(_looped_forward, _looped_backward)
+_sum_rounds.defvjp(_sum_rounds_forward, _sum_rounds_backward)
 
 
 def _repeat(count: jax.Array, body: Callable[[jax.Array, Any], Any], like: Any) -> Any:
@@ -237,5 +239,5 @@ def _repeat(count: jax.Array, body: Callable[[jax.Array, Any], Any], like: Any) 
     return total
 
 
-def _sum(one: Any, other: Any) -> Any:
+def _add_trees(one: Any, other: Any) -> Any:
     return jax.tree.map(jnp.add, one, other)
