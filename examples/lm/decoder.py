@@ -131,7 +131,7 @@ class Mlp(eqx.Module):
         down = layer(Hidden, cfg.Embed, keys[2], outward(cfg))
         return Mlp(gate, up, down, ACTIVATIONS[cfg.activation])
 
-    def __call__(self, x: NamedArray) -> tuple[NamedArray, None]:
+    def __call__(self, x: NamedArray, real: NamedArray | None = None) -> tuple[NamedArray, None]:
         if self.gate is None:
             return self.down(self.activation(self.up(x))), None
         return self.down(self.activation(self.gate(x)) * self.up(x)), None
@@ -163,8 +163,8 @@ class Experts(eqx.Module):
         gate = linear(cfg, cfg.Embed, (), k_gate, use_bias=False)
         return Experts(routed, shared, gate)
 
-    def __call__(self, x: NamedArray) -> tuple[NamedArray, nn.Routing]:
-        y, routing = self.routed(x)
+    def __call__(self, x: NamedArray, real: NamedArray | None = None) -> tuple[NamedArray, nn.Routing]:
+        y, routing = self.routed(x, where=real)
         if self.shared is not None and self.shared_gate is not None:
             y = y + nn.sigmoid(self.shared_gate(x)) * self.shared(x)[0]
         return y, routing
@@ -204,14 +204,20 @@ class Block(eqx.Module):
         )
 
     def __call__(
-        self, x: NamedArray, rotations: Rotations, attend: Attend, *, key: jax.Array | None = None
+        self,
+        x: NamedArray,
+        rotations: Rotations,
+        attend: Attend,
+        real: NamedArray | None = None,  # which tokens experts take
+        *,
+        key: jax.Array | None = None,
     ) -> tuple[NamedArray, nn.Routing | None]:
         k1, k2 = (None, None) if key is None else jax.random.split(key)
         y = self.attention(self.attention_norm(x), rotations.get(self.kind), attend)
         if self.attention_post_norm is not None:
             y = self.attention_post_norm(y)
         x = x + self.dropout(y, key=k1, inference=key is None or self.dropout.inference)
-        y, routing = self.mlp(self.mlp_norm(x))
+        y, routing = self.mlp(self.mlp_norm(x), real)
         if self.mlp_post_norm is not None:
             y = self.mlp_post_norm(y)
         return x + self.dropout(y, key=k2, inference=key is None or self.dropout.inference), routing
@@ -291,7 +297,11 @@ class Decoder(eqx.Module):
             key: for dropout.
         """
         inputs, targets = tokens["pos", :-1], tokens["pos", 1:]
-        x, routing = self.hidden(inputs, mask, key=key)
+        real = None
+        if where is not None and where.has_axis("pos"):
+            # Behind the last target that counts, there is only padding.
+            real = axn.cumsum(where.astype("int32"), "pos", reverse=True) > 0
+        x, routing = self.hidden(inputs, mask, real, key=key)
         loss = self.cross_entropy(x, targets, where=where, z_loss=z_loss)
         return loss if routing is None else loss + balance * routing.load_balance.mean()
 
@@ -303,14 +313,19 @@ class Decoder(eqx.Module):
         return nn.chunked_cross_entropy_loss(self.norm(x), table.weight, "embed", "vocab", targets, **options)
 
     def hidden(
-        self, tokens: NamedArray, mask: nn.AttentionMask | None = None, *, key: jax.Array | None = None
+        self,
+        tokens: NamedArray,
+        mask: nn.AttentionMask | None = None,
+        real: NamedArray | None = None,
+        *,
+        key: jax.Array | None = None,
     ) -> tuple[NamedArray, nn.Routing | None]:
         """Return the residual stream after the last block, and what the routers of experts report, by layer."""
         Pos = tokens.resolve_axis("pos")
         k_embed, k_blocks = (None, None) if key is None else jax.random.split(key)
         inference = key is None or self.dropout.inference
         x = self.dropout(self.embedded(tokens, Pos), key=k_embed, inference=inference)
-        return self.blocks.scan(x, self.rotations(Pos), within(mask), key=k_blocks)
+        return self.blocks.scan(x, self.rotations(Pos), within(mask), real, key=k_blocks)
 
     def embedded(self, tokens: NamedArray, at: Axis | NamedArray) -> NamedArray:
         """Look up tokens, which are at given positions."""
@@ -367,6 +382,7 @@ class Decoder(eqx.Module):
         """Add tokens to a cache, and return their residual stream after the last block."""
         Pos = tokens.resolve_axis("pos") if tokens.has_axis("pos") else None
         at = cache.positions(Pos)["layers", 0]
+        real = None if Pos is None or count is None else axn.arange(Pos).broadcast_axis(count.axes) < count
 
         def layer(block: Block, carry: tuple[NamedArray, nn.KVCache], i: NamedArray) -> tuple[NamedArray, nn.KVCache]:
             x, cache = carry
@@ -376,7 +392,7 @@ class Decoder(eqx.Module):
                 y, cache = cache.attend(Pos, "head_dim", *heads, count=count, layer=("layers", i), **options)
                 return y
 
-            return block(x, rotations, attend)[0], cache
+            return block(x, rotations, attend, real)[0], cache
 
         rotations = self.rotations(at)
         start = (self.embedded(tokens, at), cache)

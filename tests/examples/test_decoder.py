@@ -92,6 +92,13 @@ def test_experts_of_unequal_load_may_cost():
     np.testing.assert_allclose((more - plain).item(), 2 * np.mean(routing.load_balance.tolist()), rtol=1e-3)
 
 
+def test_experts_do_not_see_padding():
+    model, counted = make("qwen moe"), axn.named(np.arange(8) < 5, "pos")
+    loss = jax.jit(lambda tokens: model.loss(tokens, where=counted, balance=2.0))
+    padded = TOKENS.updated_slice({"pos": 6}, axn.zeros_like(TOKENS["pos", 6:]))
+    assert loss(padded).item() == loss(TOKENS).item()
+
+
 @pytest.mark.sampled
 @each
 @pytest.mark.parametrize("mesh", ["auto_mesh", "explicit_mesh"])
