@@ -36,11 +36,12 @@ from ..linear import Linear
 from ..mlp import MLP, GatedMLP
 from ..settings import as_axis, check_activation, integer
 from ..weights import gathered, made_if, widened_layer
+from .choice import WEIGHINGS, choose_experts, normalize_weights, report_routing
 from .device import apply_on_device, is_costly
 from .layout import CHOICE, TOKEN, find_token_layout
 from .linear import MoELinear
 from .nested import apply_in_two_maps
-from .routing import WEIGHINGS, Routing, choose_experts, normalize_weights, report_routing
+from .routing import Routing
 
 __all__ = ["MixtureOfExperts"]
 
