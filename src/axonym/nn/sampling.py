@@ -220,7 +220,7 @@ def _find_least(logits: jax.Array, probabilities: jax.Array, p: jax.Array | floa
     first to the last, each digit is as large as sums of probabilities let it be. A sort would gather a split axis, and
     takes longer on one device, too.
     """
-    bits = jnp.finfo(logits.dtype).bits
+    bits = 8 * logits.dtype.itemsize
     unsigned = jnp.dtype(f"uint{bits}")
     sign = unsigned.type(1 << (bits - 1))
     pattern = lax.bitcast_convert_type(logits, unsigned)
