@@ -125,7 +125,7 @@ def test_walk_tells_what_modules_say_of_axes():
         "blocks.stacked.split.weight": (("layers",), ("embed",), False),
         "blocks.stacked.split.bias": (("layers",), (), False),
         "blocks.stacked.same.weight": (("layers",), ("embed",), False),
-        "extra.scales.0": ((), None, False),
+        "extra.scales.0": ((), (), False),
     }
     assert found["blocks.stacked.same.weight"].sizes == {"layers": 2, "embed": 8, "embed.out": 8}
     for module, inputs in [
@@ -139,6 +139,51 @@ def test_walk_tells_what_modules_say_of_axes():
         weight, *rest = parameters.walk(jax.eval_shape(module))
         assert set(weight.inputs) == set(inputs)
         assert all(bias.inputs == () for bias in rest)
+
+
+def test_roles_print_as_a_table():
+    """The model is abstract; what no module declares has a column of its own, until it is told."""
+    assert str(parameters.roles(MODEL)) == (
+        "parameter                    kind     stacks    inputs    outputs              not declared\n"
+        "table.weight                 table              vocab=10  embed=8\n"
+        "positions                    unknown                                           pos=4, embed=8\n"
+        "blocks.stacked.norm.weight   scale    layers=2            heads=2, head_dim=4\n"
+        "blocks.stacked.norm.bias     shift    layers=2            heads=2, head_dim=4\n"
+        "blocks.stacked.split.weight  matrix   layers=2  embed=8   heads=2, head_dim=4\n"
+        "blocks.stacked.split.bias    shift    layers=2            heads=2, head_dim=4\n"
+        "blocks.stacked.same.weight   matrix   layers=2  embed=8   embed.out=8\n"
+        "extra.scales.0               scale                        0=2"
+    )
+    told = parameters.roles(MODEL, {"positions": {"pos": "table", "embed": "output"}, "heads": "head"})
+    assert [own.kind for own in told.parameters if own.path == "positions"] == ["table"]
+    assert str(told).splitlines()[5].split()[-2:] == ["head_dim=4", "heads"]
+
+
+def test_roles_that_match_nothing():
+    for overrides, text in [
+        ({"head": "head"}, "no parameter has axis 'head'"),
+        ({"position": {"pos": "table"}}, "no path matches 'position'"),
+        ({"heads": "header"}, "unknown role 'header'\n  known: 'stack', 'expert', 'input', 'window', 'table', "),
+        ({"extra.scales.*": ("input", "output")}, "2 roles for 'extra.scales.0', which has 1 dimensions\n  hint: "),
+    ]:
+        with pytest.raises(ArgumentError) as error:
+            parameters.roles(MODEL, overrides)
+        assert str(error.value).startswith(f"roles: {text}")
+
+
+def test_kinds_are_labels_of_optax():
+    model = eqx.filter(Model.init(), eqx.is_inexact_array)
+    zero = jax.tree.map(jnp.zeros_like, model)
+    rates = {"matrix": 1.0, "table": 2.0, "scale": 3.0, "shift": 4.0, "unknown": 5.0}
+    each = {kind: optax.add_decayed_weights(rate) for kind, rate in rates.items()}
+    optimizer = optax.multi_transform(each, parameters.kinds)
+    updates, _ = optimizer.update(zero, optimizer.init(model), model)
+    split = model.blocks.stacked.split
+    np.testing.assert_array_equal(updates.blocks.stacked.split.weight.array, split.weight.array)
+    np.testing.assert_array_equal(updates.table.weight.array, 2 * model.table.weight.array)
+    np.testing.assert_array_equal(updates.extra["scales"][0], 3 * np.ones(2))
+    np.testing.assert_array_equal(updates.blocks.stacked.split.bias.array, 4 * split.bias.array)
+    np.testing.assert_array_equal(updates.positions.array, 5 * model.positions.array)
 
 
 def test_select_by_path_and_by_axes():
@@ -178,6 +223,10 @@ def test_decay_mask_goes_by_axes():
     stacked = mask.blocks.stacked
     assert (mask.table.weight, mask.positions, stacked.split.weight, stacked.same.weight) == (True,) * 4
     assert (stacked.split.bias, stacked.norm.weight, stacked.norm.bias, mask.extra["steps"]) == (False,) * 4
+    linear = eqx.nn.Linear(2, 3, key=KEY)  # its arrays have no names, but roles
+    assert jax.tree.leaves(parameters.decay_mask([linear, jnp.ones((2, 2))])) == [True, False, False]
+    ensemble = axn.vmap(lambda key: nn.Linear.init(E, (), key=key), X)(jax.random.split(KEY, X.size))
+    assert not parameters.decay_mask(ensemble).weight
     scales = {"scale": axn.ones((X, E))}
     assert parameters.decay_mask(scales) == {"scale": True}
     assert parameters.decay_mask(scales, apart="experts") == {"scale": False}

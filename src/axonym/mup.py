@@ -28,6 +28,7 @@ from .errors import (
 from .layout.assignment import looked_up, matches, with_bases
 from .names import plans
 from .names.plans import Names
+from .nn.roles import STACKS
 from .nn.settings import integer
 from .parameters import Parameter
 from .report.table import Cell, Printed, Table
@@ -114,7 +115,7 @@ class Report(Printed):
 class Mup:
     """Scale initial values and learning rates with the width of a model.
 
-    Widths are named axes. Axes that are not named here do not grow, and layer axes of `Stacked` never count.
+    Widths are named axes. Axes that are not named here do not grow, and layers and other stacks never count.
 
     Attributes:
         base: the sizes of the width axes in the base model, on which hyperparameters are tuned. Derived names, such as
@@ -180,7 +181,7 @@ class Mup:
             ArgumentError: if it has several width axes, and it is unknown which of them are inputs.
         """
         grow = [name for name in parameter.sizes if looked_up(self.base, name) is not None]
-        counted = plans.without(tuple(grow), tuple(parameter.layers))
+        counted = plans.without(tuple(grow), tuple(map(str, parameter.list_axes(*STACKS))))
 
         # As in `Mappings`, the last pattern that matches decides; it may correct what the module declares.
         given = [axes for pattern, axes in self.inputs.items() if matches(pattern, parameter.path)]

@@ -6,35 +6,46 @@ of `eqx.filter_eval_shape`.
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, get_args
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from .array import is_named_array
-from .axis import AxisSelection, axis_name, names_in, selection
+from .axis import AxisSelection, names_in, selection
 from .base.kinds import Payload, Tree, has_type, type_text
 from .engine.core import payload_of, shape_of, sizes_of
 from .engine.operands import own_names
-from .errors import ArgumentError, OperandError, message
+from .errors import ArgumentError, OperandError, message, suggestion
 from .layout.assignment import Mappings, MeshLike, ResourceMapping, matches, path_text
-from .names import plans
 from .names.plans import Names
+from .nn.roles import (
+    INPUTS,
+    STACKS,
+    Dimension,
+    Kind,
+    Overrides,
+    Part,
+    Role,
+    kind_of,
+    state_roles,
+)
 from .nn.settings import integer
 from .nn.stack.stacked import Stacked
-from .partitioning.trees import find_static_axes
 from .report.show import ArrayLayout, arrays_of, show
 from .report.table import Cell, Printed, Table, byte_text, grouped, total
 
 __all__ = [
     "Parameter",
+    "RoleTable",
     "Summary",
     "count",
     "decay_mask",
+    "kinds",
     "labels",
     "nbytes",
+    "roles",
     "select",
     "table",
     "walk",
@@ -179,8 +190,14 @@ class Parameter:
         array: the array, named or plain.
         sizes: the sizes of its named axes.
         layers: its axes along which the layers of a `Stacked` are stored.
-        inputs: its axes that its module sums over or looks up, or None if the module does not declare them.
-        looked_up: whether `inputs` are looked up by index.
+        roles: what each axis is for, by its name, or by its number if it has none, inputs before outputs in the order
+            in which the module declares them: "stack" for layers, and for whatever a `vmap` of `init` added; "expert";
+            "input", or "window" of a convolution, or "table" if positions are looked up; "output"; None if the module
+            does not declare it.
+        heads: those of its axes that count heads.
+        kind: "matrix" if it has inputs; "table" if these are looked up, or its outputs are the scores of a table;
+            "shift" for a bias, and "scale" for other arrays without inputs; "unknown" if it has several axes that no
+            module declares.
 
     Examples:
         >>> Vocab, Embed = axn.make_axes(vocab=10, embed=4)
@@ -193,19 +210,45 @@ class Parameter:
     array: Payload
     sizes: Mapping[str, int]
     layers: Names
-    inputs: Names | None
-    looked_up: bool
+    roles: Mapping[Dimension, Role | None]
+    heads: Names
+    kind: Kind
+
+    @property
+    def inputs(self) -> Names | None:
+        """Its named axes that its module sums over or looks up, or None if the module does not declare them."""
+        if None in self.roles.values() or not self.roles:
+            return None
+        return tuple(name for name in self.sizes if self.roles[name] in INPUTS)
+
+    @property
+    def looked_up(self) -> bool:
+        """Whether `inputs` are looked up by index."""
+        return "table" in self.roles.values()
+
+    def list_axes(self, *roles: Role) -> tuple[Dimension, ...]:
+        """Return the axes that have one of some roles, in the order in which the module declares them.
+
+        Examples:
+            >>> layer = axn.nn.Linear.init(axn.Axis("embed", 8), axn.Axis("mlp", 16), key=jax.random.key(0))
+            >>> weight, bias = axn.parameters.walk(layer)
+            >>> weight.list_axes("input"), bias.list_axes("input", "output")
+            (('embed',), ('mlp',))
+        """
+        return tuple(at for at, role in self.roles.items() if role in roles)
 
 
-def walk(tree: Tree) -> Iterator[Parameter]:
+def walk(tree: Tree, overrides: Overrides | None = None) -> Iterator[Parameter]:
     """Yield the floating arrays of a tree, with the roles of their axes.
 
     A module declares them by static fields: `In` and `Out`, as in `Linear`; `Vocab` and `Embed`, or `Pos` and `Embed`;
-    or `axis`, if there are no inputs, as in norms. The axes of `Out` (also as `<name>.out`) are outputs, axes of other
-    static fields, such as `Experts`, are neither, and all others are inputs; a bias has none.
+    `Experts`; or `axis`, if there are no inputs, as in norms. A bias has the axes of `Out`, which a weight may call
+    `<name>.out`. Further axes of a layer are stacks. What fields cannot say, an attribute `axis_roles` of a module
+    says, in the form of the `overrides` of `roles`; it counts for the modules inside, too.
 
     Args:
         tree: a model, or a part of one, concrete, traced or abstract.
+        overrides: other roles; see `roles`.
 
     Yields:
         A `Parameter` for each floating array, in the order of the leaves.
@@ -216,29 +259,42 @@ def walk(tree: Tree) -> Iterator[Parameter]:
         >>> [(p.path, p.inputs) for p in axn.parameters.walk(layer)]
         [('weight', ('embed',)), ('bias', ())]
     """
-    for keys, leaf in jax.tree.leaves_with_path(tree, is_leaf=is_named_array):
+    found = jax.tree.leaves_with_path(tree, is_leaf=is_named_array)
+    stated = [_stated(tree, keys, leaf, overrides or {}) for keys, leaf in found]
+    tables: set[Dimension] = set()  # axes of some table, whose scores other arrays may be
+    for own, marks in stated:
+        every = {**own, **marks}
+        tables.update(at for at, role in every.items() if role == "table" and isinstance(at, str))
+    for (keys, leaf), (own, marks) in zip(found, stated, strict=True):
         names, array = own_names(leaf), payload_of(leaf)
         if not _is_floating(array):
             continue
-        shape = shape_of("walk", array, names)
-        layers: list[str] = []
-        owner: eqx.Module | None = None
-        # The innermost module declares the roles; any `Stacked` around it adds an axis that has none.
-        for node in _along(tree, keys):
-            if isinstance(node, Stacked):
-                layers += [axis.name for axis in node.storage if axis.name in names]
-            if isinstance(node, eqx.Module):
-                owner = node
-        own = plans.without(names, tuple(layers))
-        inputs = None if owner is None else _inputs(owner, own)
+        if isinstance(names, Part):
+            yield dataclasses.replace(names.whole, array=leaf)
+            continue
+        nodes = list(_along(tree, keys))
+        stored = {axis.name for node in nodes if isinstance(node, Stacked) for axis in node.storage}
+        path = path_text(keys)
         yield Parameter(
-            path=path_text(keys),
+            path=path,
             array=leaf,
-            sizes=sizes_of(names, shape),
-            layers=tuple(layers),
-            inputs=inputs,
-            looked_up=bool(inputs) and owner is not None and "In" not in find_static_axes(owner),
+            sizes=sizes_of(names, shape_of("walk", array, names)),
+            layers=tuple(name for name in names if name in stored),
+            roles=own,
+            heads=tuple(at for at in names if marks.get(at) == "head"),
+            kind=kind_of(own, tables, path.rpartition(".")[2]),
         )
+
+
+def _stated(
+    tree: Tree, keys: tuple[Any, ...], leaf: Payload, overrides: Overrides
+) -> tuple[dict[Dimension, Role | None], dict[Dimension, Role]]:
+    """Return the roles of an array that modules and the user state, and marks; also of what a mask has in its place."""
+    names, array = own_names(leaf), payload_of(leaf)
+    ndim = len(array.shape) if has_type(array) else len(names)
+    if isinstance(names, Part) or ndim < len(names):
+        return {}, {}
+    return state_roles(list(_along(tree, keys)), names, ndim, path_text(keys), overrides)
 
 
 def _is_floating(array: Payload) -> bool:
@@ -260,21 +316,111 @@ def _along(tree: Tree, keys: tuple[Any, ...]) -> Iterator[Any]:
             return
 
 
-def _inputs(owner: eqx.Module, names: Names) -> Names | None:
-    """Return the axes of an array that its module sums over, or None if it does not declare them."""
-    declared = {field: axis_name(axes) for field, axes in find_static_axes(owner).items()}
-    # The scale and the bias of a norm have no inputs, although they have its axes.
-    if "axis" in declared and set(names) <= set(declared["axis"]):
-        return ()
-    for In, Out in (("In", "Out"), ("Vocab", "Embed"), ("Pos", "Embed")):
-        if In in declared and Out in declared:
-            outputs = declared.pop(Out)
-            # Where an axis is both input and output, the weight has it twice, and "<name>.out" is the output.
-            derived = {f"{name}.out" for name in outputs}.intersection(names)
-            outputs = (*derived, *(name for name in outputs if f"{name}.out" not in derived))
-            apart = set().union(*declared.values()) - {*outputs, *declared.pop(In)}
-            return plans.without(names, (*outputs, *apart))
-    return None
+@dataclasses.dataclass(frozen=True, repr=False)
+class RoleTable(Printed):
+    """The parameters of a model with the roles of their axes, which print as a table, also in notebooks.
+
+    Attributes:
+        parameters: the parameters.
+
+    Examples:
+        >>> layer = axn.nn.Linear.init(axn.Axis("embed", 8), axn.Axis("mlp", 16), key=jax.random.key(0))
+        >>> [own.kind for own in axn.parameters.roles(layer).parameters]
+        ['matrix', 'shift']
+    """
+
+    parameters: tuple[Parameter, ...]
+
+    def parts(self) -> Iterator[str | Table]:
+        """Yield the paragraphs and tables."""
+        header = ("parameter", "kind", "stacks", "inputs", "outputs", "heads", "not declared")
+        rows: list[tuple[str, *tuple[Cell, ...]]] = []
+        for own in self.parameters:
+            stacks, inputs = _shown(own, STACKS), _shown(own, INPUTS)
+            outputs, rest = _shown(own, ("output",)), _shown(own, (None,))
+            rows.append((own.path, own.kind, stacks, inputs, outputs, own.heads, rest))
+        kept = [at for at in range(len(header)) if at < 5 or any(row[at] for row in rows)]
+        shown = tuple(tuple(row[at] for at in kept) for row in grouped(rows))
+        yield Table(tuple(header[at] for at in kept), shown, None, ())
+
+
+def _shown(own: Parameter, roles: Collection[object]) -> tuple[str, ...]:
+    """Show the axes with some roles; one without a name shows its number."""
+    sizes: dict[Dimension, int] = dict(enumerate(payload_of(own.array).shape))
+    sizes.update(own.sizes)
+    return tuple(f"{at}={sizes[at]}" for at, role in own.roles.items() if role in roles)
+
+
+def roles(model: Tree, overrides: Overrides | None = None) -> RoleTable:
+    """List what the axes of each parameter are for, as optimisers need it.
+
+    Layers know it, so a module that is made of layers needs to say nothing; `walk` tells what other modules may say.
+
+    Args:
+        model: a model, which may be abstract.
+        overrides: other roles, by a pattern of paths as in `Mappings`, `{"kernel": {"embed": "input"}}`, where an array
+            without names takes a tuple with a role for each dimension; or by the name of an axis,
+            `{"ensemble": "stack"}`. "head" marks an axis as one of heads, and "table" as a vocabulary. By its name
+            alone, an axis that its module declares as an input or output remains so.
+
+    Raises:
+        ArgumentError: if an override matches nothing, or its role is unknown.
+
+    Examples:
+        >>> Vocab, Embed, Heads, HeadDim = axn.make_axes(vocab=10, embed=8, heads=2, head_dim=4)
+        >>> k_table, k_mix = jax.random.split(jax.random.key(0))
+        >>> table = axn.nn.Embedding.init(Vocab, Embed, key=k_table)
+        >>> axn.parameters.roles([table, axn.nn.Linear.init(Embed, (Heads, HeadDim), key=k_mix)])
+        parameter  kind    stacks  inputs    outputs
+        0.weight   table           vocab=10  embed=8
+        1.weight   matrix          embed=8   heads=2, head_dim=4
+        1.bias     shift                     heads=2, head_dim=4
+    """
+    found = tuple(walk(model, overrides))
+    for given, own in (overrides or {}).items():
+        known = {own.path for own in found}
+        is_known = any(matches(given, path) for path in known)
+        if isinstance(own, str):
+            known = {name for own in found for name in own.sizes}
+            is_known = given in known
+        if not is_known:
+            what = "parameter has axis" if isinstance(own, str) else "path matches"
+            facts = f"known: {', '.join(sorted(known)) or 'none'}"
+            raise ArgumentError(
+                message("roles", f"no {what} {given!r}", facts, hint=suggestion(given, known))
+            )
+        each = (own,) if isinstance(own, str) else own.values() if isinstance(own, Mapping) else own
+        for role in each:
+            if role not in get_args(Role):
+                facts = f"known: {', '.join(map(repr, get_args(Role)))}"
+                near = suggestion(str(role), get_args(Role))
+                raise ArgumentError(message("roles", f"unknown role {role!r}", facts, hint=near))
+    return RoleTable(found)
+
+
+def kinds(tree: Tree, overrides: Overrides | None = None) -> Tree:
+    """Label each floating array by its kind: "matrix", "table", "scale", "shift" or "unknown"; see `Parameter`.
+
+    `optax.multi_transform` takes the function itself as its labels.
+
+    Args:
+        tree: a model.
+        overrides: other roles; see `roles`.
+
+    Returns:
+        The tree with a label in place of each floating array, named or plain, and None for other leaves.
+
+    Examples:
+        >>> import optax
+        >>> Embed, Mlp = axn.make_axes(embed=8, mlp=16)
+        >>> model = axn.nn.Linear.init(Embed, Mlp, key=jax.random.key(0))
+        >>> axn.parameters.kinds(model).weight
+        'matrix'
+        >>> each = {"matrix": optax.adamw(1e-3), "shift": optax.sgd(1e-2)}
+        >>> state = optax.multi_transform(each, axn.parameters.kinds).init(model)
+    """
+    known = {own.path: own.kind for own in walk(tree, overrides)}
+    return labels(tree, lambda path, _: known[path])
 
 
 def labels(tree: Tree, label: Callable[[str, Any], Any]) -> Tree:
@@ -372,8 +518,9 @@ def decay_mask(tree: Tree, *, apart: AxisSelection = ()) -> Tree:
     """Select the arrays to apply weight decay to, as the `mask` of `optax.adamw`.
 
     These are floating arrays with two or more axes, at least one of which is an input, if their module declares it: see
-    `walk`. The layer axes of `Stacked` do not count, and plain arrays have no axes. So the bias of a layer with several
-    output axes is not decayed, and neither is the weight of a norm over several axes.
+    `walk`. Stacks, such as the layer axes of `Stacked`, do not count, and the axes of plain arrays only in modules of
+    `equinox.nn`. So the bias of a layer with several output axes is not decayed, and neither is the weight of a norm
+    over several axes.
 
     Args:
         tree: a model.
@@ -389,10 +536,11 @@ def decay_mask(tree: Tree, *, apart: AxisSelection = ()) -> Tree:
         (True, False)
     """
     ignored = names_in(selection(apart, "decay_mask"))
-    # `!= ()` is also true of None: arrays decay whose modules do not declare their inputs.
-    decayed = {
-        parameter.path
-        for parameter in walk(tree)
-        if len(set(parameter.sizes) - {*parameter.layers, *ignored}) > 1 and parameter.inputs != ()
-    }
+    # An array whose module declares nothing decays if it has names; others have no axes.
+    decayed: set[str] = set()
+    for own in walk(tree):
+        axes = [at for at, role in own.roles.items() if role not in STACKS and at not in ignored]
+        has_names = bool(own.sizes) and own.kind == "unknown"
+        if len(axes) > 1 and (has_names or own.kind in ("matrix", "table")):
+            decayed.add(own.path)
     return select(tree, lambda path, _: path in decayed)

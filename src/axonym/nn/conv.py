@@ -32,6 +32,7 @@ from .conv_blocks import convolve_blocks, convolve_whole
 from .initializer import Initializer, between, uniform
 from .inputs import check_input
 from .layer import Layer
+from .roles import Role
 from .settings import drawn, integer
 from .weights import add_bias, gathered, stored_outputs
 from .windows import (
@@ -61,6 +62,12 @@ class _Conv(Layer):
     padding: Pads = eqx.field(static=True)
     dilation: tuple[int, ...] = eqx.field(static=True)
     groups: int = eqx.field(static=True)
+
+    @property
+    def axis_roles(self) -> dict[str, Role]:
+        """The roles of axes of the weight that no field has: channels within a group, and the window."""
+        windows = (f"kernel.{name}" for name in axis_name(self.Spatial))
+        return {f"group.{self.In.name}": "input", **dict.fromkeys(windows, "window")}
 
     def _check_spatial_axes(self, x: NamedArray) -> tuple[Names, tuple[int, ...]]:
         """Check the input, and return the names and sizes of its spatial axes."""

@@ -14,6 +14,7 @@ from ...errors import AxisNotFoundError, message
 from ..initializer import Initializer
 from ..layer import Layer, enter_scope
 from ..linear import Linear
+from ..roles import Role
 from ..settings import fraction
 from ..switch import switchable
 from .attention import dot_product_attention
@@ -119,6 +120,11 @@ class Attention(Layer):
             pos=axis_name(pos),
             dropout=fraction("Attention.init", "dropout", dropout),
         )
+
+    @property
+    def axis_roles(self) -> dict[str, Role]:
+        """The roles of axes that the projections cannot know: which of them count heads."""
+        return {axis.name: "head" for axis in self.query.Out[:-1]}
 
     def __call__(
         self,
