@@ -17,6 +17,7 @@ else:
         errors as errors,
         mup as mup,
         nn as nn,
+        optim as optim,
         parameters as parameters,
         partitioning as partitioning,
         quant as quant,

@@ -11,6 +11,7 @@ import pytest
 from orbax.checkpoint import v1 as ocp
 
 import axonym as axn
+from tests import test_optim
 
 Embed, Mlp = axn.make_axes(embed=8, mlp=16)
 OPTIMIZER = optax.adamw(1e-2)
@@ -39,6 +40,31 @@ def test_a_state_is_read_on_another_mesh(
         for x, y in zip(jax.tree.leaves(read), expected.values(), strict=True):
             assert x.dtype == y.dtype
             np.testing.assert_array_equal(x, y)
+
+
+def test_states_of_optimisers_are_read_on_another_mesh(
+    tmp_path: Path, auto_mesh: jax.sharding.Mesh, explicit_mesh: jax.sharding.Mesh
+) -> None:
+    """After a step, those of a table, which keep arrays in other shapes than those of the parameters, too."""
+
+    def step(model: Any, target: Any) -> dict[str, Any]:
+        each: dict[str, Any] = {}
+        for name in test_optim.ON_MESHES:
+            tx = test_optim.transformation(name, is_named=True)
+            each[name] = test_optim.train(tx, test_optim.begin(tx, model, name == "lookahead"), target, 1)
+        return each
+
+    given = [test_optim.in_rounds(test_optim.drawn(seed)) for seed in (0, 1)]
+    with axn.set_mesh(explicit_mesh):
+        states = axn.named_jit(step, test_optim.MAPPING, strict=False)(*axn.shard(given, test_optim.MAPPING))
+        ocp.save(tmp_path / "states", states)
+    with axn.set_mesh(auto_mesh):
+        abstract = axn.shard(jax.eval_shape(step, *given), {"embed": "data", "layers": "model"}, strict=False)
+        read = ocp.load(tmp_path / "states", abstract)
+    assert jax.tree.structure(read) == jax.tree.structure(states)
+    for x, y, like in zip(*map(jax.tree.leaves, (read, states, abstract)), strict=True):
+        np.testing.assert_array_equal(x, y)
+        assert x.sharding.is_equivalent_to(like.sharding, x.ndim)
 
 
 def test_part_of_a_state_is_read(tmp_path: Path) -> None:

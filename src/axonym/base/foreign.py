@@ -26,7 +26,6 @@ _JOIN = (
 _MAP = "axn.vmap and axn.nmap apply a function along axes"
 _TRANSFORM = "axn.fft, and each like it, takes several axes"
 _OF_NUMPY = "numbers and dtypes are those of jax.numpy: jnp.pi, jnp.float32"
-_OF_OPTAX = "optimisers are those of Optax, which take a model as it is"
 _KEY = "keys are those of JAX: jax.random.key(0)"
 _NORMAL = "axn.random.normal(key, axes), with a key of jax.random.key(0)"
 _UNIFORM = "axn.random.uniform(key, axes), with a key of jax.random.key(0)"
@@ -136,7 +135,6 @@ FUNCTIONS: dict[str, str] = {
     "no_grad": f"{_GRADIENT}; axn.stop_gradient(x) is a constant to them",
     **dict.fromkeys(("PartitionSpec", "NamedSharding"), "axn.pspec_for(x, mapping) makes a jax.P"),
     **dict.fromkeys(("save", "load"), _FILES),
-    "optim": _OF_OPTAX,
     **{name: f"it is JAX's: {place}" for name, place in _OF_JAX.items()},
 }
 SAMPLERS: dict[str, str] = {

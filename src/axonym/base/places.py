@@ -2,7 +2,9 @@
 
 NAMES: dict[str, dict[str, str]] = {
     "axonym": {
-        "axonym": "debug errors mup nn parameters partitioning quant random state_dict tree typing",
+        "axonym": (
+            "debug errors mup nn optim parameters partitioning quant random state_dict tree typing"
+        ),
         "axonym.array": "NamedArray is_named_array named",
         "axonym.axis": (
             "Axis AxisSelection AxisSelector AxisSpec axis_name axis_size concat_axes "
@@ -195,13 +197,14 @@ NAMES: dict[str, dict[str, str]] = {
 BELOW: dict[str, str] = {
     "axonym": (
         "array axis base costs create current debug dynamic_slice engine errors faults layout mup "
-        "names nn ops parameters partitioning protocols quant random ref report shape state_dict "
-        "transform tree typing xarray"
+        "names nn ops optim parameters partitioning protocols quant random ref report shape "
+        "state_dict transform tree typing xarray"
     ),
     "axonym.nn": (
         "activation attention batch_norm conv conv_blocks dropout embedding generation group_norm "
         "initializer inputs layer linear lora loss manual mlp moe norm pool recompute recurrent "
-        "rings sampling sequential settings stack state_space switch transformer weights windows"
+        "rings roles sampling sequential settings stack state_space switch transformer weights "
+        "windows"
     ),
     "axonym.partitioning": (
         "addresses arguments batches blocks buffers captured collectives flattened fsdp held jit "
