@@ -382,6 +382,16 @@ def test_labels_of_a_layer_are_no_function():
             assert error.value.hint.startswith("Optax calls a tree of labels"), name
 
 
+@pytest.mark.parametrize("name", [name for name in ROWS if name != "RotaryTable"])  # made in a call, and not trained
+def test_what_every_axis_of_a_stacked_layer_is_for_is_known(name):
+    Depth = axn.Axis("depth", 2)
+    found = list(axn.parameters.walk(eqx.filter_eval_shape(nn.Stacked.init(Depth, lambda: ROWS[name].make()))))
+    for own in found:
+        assert own.kind != "unknown", own.path
+        assert None not in own.roles.values(), own.path
+        assert own.roles["depth"] == "stack"
+
+
 @each_row
 def test_what_has_no_names_is_refused(name):
     row = ROWS[name]
