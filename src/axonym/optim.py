@@ -30,6 +30,7 @@ from .layout.assignment import path_text
 from .names.plans import Names
 from .nn.roles import INPUTS, STACKS, Dimension, Overrides, Part
 from .parameters import Parameter
+from .transform.sources import Sources, find_sources
 
 __all__ = ["muon", "on_auto_axes", "per_layer", "per_matrix"]
 
@@ -430,31 +431,43 @@ def _refuse(function: str, name: str, *args: Any, **options: Any) -> None:
 
 
 def _call(function: str, forms: Forms, fn: Callable[..., Any], *args: Any) -> Any:
-    """Call a function of trees of parts, mapped over the stacks of each parameter, and over nothing else.
+    """Call a function of trees of parts, mapped over the stacks of parameters, and over nothing else.
 
-    Each parameter has a `vmap` of its own. What belongs to it is mapped over, in arguments and results, and nothing
-    else may depend on it: JAX then says that a result is mapped which should not be.
+    Parameters whose stacks have the same sizes share a `vmap`. Before, `find_sources` makes sure that what belongs to a
+    parameter depends on no other one, since the `vmap` would mix only equal positions of their stacks.
     """
     groups, rest, rebuild = _grouped(forms, args)
     rebuilds: list[Callable[[Groups, list[Any]], Any]] = []
+    sizes = {own.part.number: own.sizes[: len(own.stacks)] for own in forms.values()}
 
     def flat(groups: Groups, rest: list[Any]) -> tuple[Groups, list[Any]]:
         found, others, back = _grouped(forms, fn(*rebuild(groups, rest)))
         rebuilds.append(back)
         return found, others
 
+    def one(number: int, x: Payload) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(jnp.shape(x)[len(sizes[number]) :], jnp.result_type(x))
+
+    single = {number: [one(number, x) for x in group] for number, group in groups.items()}
+    program, results = jax.make_jaxpr(flat, return_shape=True)(single, rest)
+    given, allowed = (
+        [frozenset({number} if sizes[number] else ()) for number in tree for _ in tree[number]]
+        for tree in (single, results[0])
+    )
+    none: Sources = frozenset()
+    found = find_sources(program.jaxpr, [*given, *[none] * len(rest)])
+    if any(
+        own - kept for own, kept in zip(found, [*allowed, *[none] * len(results[1])], strict=True)
+    ):
+        raise _outside(function, "mixes parameters, or the layers of one")
+
     mapped = flat
-    for form in forms.values():
-        axes = ({number: 0 if number == form.part.number else None for number in groups}, None)
-        for _ in form.stacks:
+    for stacks in set(sizes.values()):
+        axes = ({number: 0 if own == stacks else None for number, own in sizes.items()}, None)
+        for _ in stacks:
             mapped = jax.vmap(mapped, in_axes=axes, out_axes=axes)
-    try:
-        found, others = mapped(groups, rest)
-    except ValueError as error:
-        if "out_axes" not in str(error):
-            raise
-        raise _outside(function, "mixes parameters, or the layers of one") from None
-    return rebuilds[-1](found, others)
+    made, others = mapped(groups, rest)
+    return rebuilds[-1](made, others)
 
 
 def _grouped(
