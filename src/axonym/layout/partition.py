@@ -131,7 +131,7 @@ def split_evenly(
     function: str,
     mesh_axes: Set[str],
 ) -> AxisMapping:
-    """Return a mapping in which axes are whole whose sizes are not divided by some of these mesh axes."""
+    """Return a mapping that replicates the axes that these mesh axes would split unevenly."""
     table = assign_mesh_axes(names, shape, mapping, mesh, function, modes.find_manual_axes(mesh))
     sizes = dict(zip(names, shape[len(shape) - len(names) :], strict=True))
     whole = [
