@@ -10,7 +10,7 @@ from jax import lax
 
 from axonym import quant
 from axonym.errors import ArgumentError, OperandError
-from axonym.quant.product import Scaled, cotangent, hashable
+from axonym.quant.product import Scaled, cotangent, make_hashable
 
 CASES = [
     ("rows and columns", (5, 3), (3, 4), (((1,), (0,)), ((), ()))),
@@ -30,8 +30,8 @@ def test_against_the_gradients_of_jax(left, right, numbers):
     gradient = rng.normal(size=product.shape).astype(np.float32)
     expected = pull(jnp.asarray(gradient))
     found = [
-        cotangent(lax.dot_general, gradient, b, hashable(numbers), of_left=True),
-        cotangent(lax.dot_general, gradient, a, hashable(numbers), of_left=False),
+        cotangent(lax.dot_general, gradient, b, make_hashable(numbers), of_left=True),
+        cotangent(lax.dot_general, gradient, a, make_hashable(numbers), of_left=False),
     ]
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
@@ -76,7 +76,7 @@ def test_complex_numbers_are_refused(dot_general, dtypes):
 
 
 def test_dimension_numbers_may_be_lists():
-    assert hashable([[[1], [0]], [[], []]]) == (((1,), (0,)), ((), ()))
+    assert make_hashable([[[1], [0]], [[], []]]) == (((1,), (0,)), ((), ()))
 
 
 def test_a_scaled_array_has_the_dimensions_of_its_values():

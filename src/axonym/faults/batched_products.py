@@ -26,6 +26,7 @@ def shard_batch(array: jax.Array, labels: Sequence[object], batch: Set[str]) -> 
     found = mapped({label: sizes[label] for label in batch if label in sizes})
     if not found:
         return array
+    # Explicit and Manual axes are safe: there XLA does not choose the layout of an operand.
     free = find_free_auto_axes()
     entries = [only(found.get(label, ()), free) for label in labels]  # type: ignore[call-overload]
     wanted = {at: entry for at, entry in enumerate(entries) if entry}

@@ -8,7 +8,7 @@ from collections.abc import Container, Mapping
 
 
 def find_single_axes(sizes: Mapping[str, int], known: Container[str]) -> tuple[str, ...]:
-    """Return the axes of one element that only queries have, which scores are to be computed without.
+    """Return the axes of one element that only queries have; scores are computed without them.
 
     Args:
         sizes: the axes of the queries.

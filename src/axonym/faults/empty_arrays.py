@@ -14,15 +14,14 @@ from ..layout.explicit import relayout
 def unsplit_empty(results: object) -> Any:
     """On a mesh with Explicit axes, replicate the results that have no elements."""
 
-    def unsplit(result: object) -> Any:
+    def replicate(result: object) -> Any:
         if isinstance(result, jax.Array) and 0 in result.shape:
             return relayout(result, [()] * result.ndim)
         return result
 
     # Most often there is one array, which needs no walk through a tree.
-    if isinstance(results, jax.Array):
-        return unsplit(results)
-    return jax.tree.map(unsplit, results)
+    is_one = isinstance(results, jax.Array)
+    return replicate(results) if is_one else jax.tree.map(replicate, results)
 
 
 def is_refused_by_collectives(array: jax.Array, dimension: int) -> bool:

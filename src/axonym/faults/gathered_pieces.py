@@ -11,8 +11,4 @@ import jax
 
 def keep_apart(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Make a function whose results are not merged with what they are gathered for."""
-
-    def apart(*arrays: jax.Array) -> Any:
-        return jax.lax.optimization_barrier(fn(*arrays))
-
-    return apart
+    return lambda *arrays: jax.lax.optimization_barrier(fn(*arrays))

@@ -26,7 +26,7 @@ ByName = dict[str, Entry]
 
 
 class Lookup(NamedTuple):
-    """How a table and ids lie that are split over the same mesh axes.
+    """The layouts of a table and of ids that are split over the same mesh axes.
 
     Attributes:
         mesh: the mesh.
@@ -47,7 +47,7 @@ class Lookup(NamedTuple):
 def find_lookup(
     names: Names, shape: tuple[int, ...], rows: str, axes: Names, ids_shape: tuple[int, ...]
 ) -> Lookup | None:
-    """Return how a table and ids lie; None if they share no mesh axes, or nobody knows how the table is stored.
+    """Return the layouts of a table and of ids; None if they share no mesh axes, or the table's storage is unknown.
 
     Args:
         names: those of the table.
@@ -56,7 +56,7 @@ def find_lookup(
         axes: the names of the ids.
         ids_shape: the shape of the ids.
     """
-    # A check is to see the layouts that were asked for.
+    # A check reports the layouts that were asked for, not those between.
     if STORED.get() is None or records.AUDIT.get() is not None or not tracing.tracing():
         return None
     mapping, stored, mesh = current_mapping(), stored_mapping(names), context_mesh()
@@ -78,12 +78,13 @@ def find_lookup(
         name: gathered[name] or tuple(takewhile(lambda x: x not in taken, entry))
         for name, entry in split.items()
     }
+    # Rows that are sent, on all devices of the ids, against rows of the table that would be gathered.
     is_large = math.prod(ids_shape) < shape[names.index(rows)] * partition.count_shards(mesh, taken)
     is_large = is_large and split.pop(rows) == gathered.pop(rows)
     if not set(taken) & set(chain.from_iterable(split.values())):
         return None
-    layouts = _layouts(split, gathered, by_ids) if is_large else None
-    return Lookup(mesh, mapping, stored, layouts, _mapping(gradient))
+    layouts = _plan_way(split, gathered, by_ids) if is_large else None
+    return Lookup(mesh, mapping, stored, layouts, _to_mapping(gradient))
 
 
 def look_up(
@@ -117,7 +118,7 @@ def look_up(
         for gradient in (found.stored, found.gradient):
             table = constrain(table, names, found.mapping, found.mesh, gradient=gradient)
         return read(table, ids)
-    # On Explicit mesh axes, a mapping would decide about the result; and no report is to list the layouts between.
+    # On Explicit mesh axes, a mapping would decide about the result. Reports must not list the layouts between.
     with MAPPING.using(None), records.LEDGER.using(None):
         table = constrain(table, names, found.stored, found.mesh)
         ids = constrain(jnp.asarray(ids), axes, found.layouts[0], found.mesh)
@@ -127,7 +128,7 @@ def look_up(
     return result
 
 
-def _layouts(split: ByName, gathered: ByName, by_ids: ByName) -> list[AxisMapping] | None:
+def _plan_way(split: ByName, gathered: ByName, by_ids: ByName) -> list[AxisMapping] | None:
     """Return the layouts of a result: in each step, mesh axes leave a column for the axis of ids that needs them.
 
     Args:
@@ -139,7 +140,7 @@ def _layouts(split: ByName, gathered: ByName, by_ids: ByName) -> list[AxisMappin
     free = {name: tuple(x for x in entry if x not in sending) for name, entry in by_ids.items()}
     home = {mesh_axis: name for name, entry in by_ids.items() for mesh_axis in entry}
     now = {**free, **split}
-    layouts = [_mapping(now)]
+    layouts = [_to_mapping(now)]
     for column, kept in gathered.items():
         if now[column][: len(kept)] != kept:
             return None
@@ -148,19 +149,19 @@ def _layouts(split: ByName, gathered: ByName, by_ids: ByName) -> list[AxisMappin
             to, count = home.get(leaving[-1]), 1
             needed = () if to is None else by_ids[to]
             # Those that the ids need in the same order go at once.
-            while count < len(leaving) and _in_order(needed, leaving[-count - 1 :]):
+            while count < len(leaving) and _has_in_order(needed, leaving[-count - 1 :]):
                 count += 1
             now[column] = now[column][:-count]
             if to is not None:
                 now[to] = tuple(x for x in needed if x in now[to] or x in leaving[-count:])
-            layouts.append(_mapping(now))
+            layouts.append(_to_mapping(now))
     return layouts
 
 
-def _in_order(entry: Entry, some: Entry) -> bool:
+def _has_in_order(entry: Entry, some: Entry) -> bool:
     """Return whether an entry has some mesh axes in their order."""
     return tuple(x for x in entry if x in some) == some
 
 
-def _mapping(layout: ByName) -> AxisMapping:
+def _to_mapping(layout: ByName) -> AxisMapping:
     return AxisMapping(tuple(layout.items()))

@@ -24,6 +24,7 @@ def run_on_idle_axes(fn: Callable[..., T], idle: set[str], *operands: Any) -> T:
         idle: the mesh axes.
         operands: trees of arrays and other values.
     """
+    # Only floating arrays have gradients, and static values cannot enter a shard_map.
     floating, others = eqx.partition(operands, eqx.is_inexact_array)
     counting, static = eqx.partition(others, eqx.is_array)
 

@@ -18,23 +18,21 @@ from ..layout.assignment import Entry
 
 def find_max(array: jax.Array, axis: Iterable[int] | None = None, **options: object) -> jax.Array:
     """Do `jnp.max`; NaN is larger than all numbers, on all devices."""
-    return _extremum(jnp.max, array, axis, options)
+    return _reduce(jnp.max, array, axis, options)
 
 
 def find_min(array: jax.Array, axis: Iterable[int] | None = None, **options: object) -> jax.Array:
     """Do `jnp.min`; NaN is smaller than all numbers, on all devices."""
-    return _extremum(jnp.min, array, axis, options)
+    return _reduce(jnp.min, array, axis, options)
 
 
-def _extremum(
+def _reduce(
     fn: Callable[..., jax.Array],
     array: jax.Array,
     axis: Iterable[int] | None,
     options: dict[str, object],
 ) -> jax.Array:
-    if axis is None:
-        axis = range(array.ndim)
-    at = tuple(axis)
+    at = tuple(range(array.ndim) if axis is None else axis)
     return restore_nan(fn(array, at, **options), array, at, where=options.get("where"))
 
 
@@ -48,9 +46,9 @@ def restore_nan(
 
 
 def may_lose_nan(array: jax.Array, axis: Iterable[int]) -> bool:
-    """Return whether there may be NaN, and one of the dimensions `axis` may lie on several devices.
+    """Return whether there may be NaN, and one of the dimensions `axis` may be split over several devices.
 
-    The type of an array tells on Explicit mesh axes; on Auto ones, the compiler decides.
+    The type of an array says so on Explicit mesh axes; on Auto ones, the compiler decides.
     """
     if not jnp.issubdtype(array.dtype, jnp.inexact):
         return False
@@ -72,6 +70,7 @@ def restore_nan_of_devices(collective: Callable[..., Any]) -> Callable[..., Any]
         found = collective(array, axes)
         if not jnp.issubdtype(array.dtype, jnp.inexact):
             return found
+        # Integers have no NaN to lose: the flags of the devices are joined by a maximum of their own.
         return jnp.where(lax.pmax(jnp.isnan(array).astype(jnp.int8), axes) > 0, jnp.nan, found)
 
     return extremum

@@ -47,9 +47,7 @@ def separate_gradient(array: jax.Array, count: int, *, fits: bool = False) -> ja
     """
     if not jnp.issubdtype(array.dtype, jnp.inexact) or (fits and count_devices(array) == 1):
         return array
-    if may_merge(array, count):
-        return _with_own_gradient(array)
-    return array
+    return _with_own_gradient(array) if may_merge(array, count) else array
 
 
 def keep_gradient_apart(array: jax.Array) -> jax.Array:
@@ -88,7 +86,6 @@ def _(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array,
 
 def like(value: int, other: object) -> Any:
     """Return a number, or a symbolic size, in the dtype of an array of integers."""
-    dtype = jnp.result_type(other)
-    if is_symbolic_dim(value):
-        return jnp.asarray(value, dtype)
-    return np.asarray(value, dtype)
+    # NumPy makes a literal of the program, which JAX would trace as an operation; it knows no symbolic sizes.
+    make: Any = jnp.asarray if is_symbolic_dim(value) else np.asarray
+    return make(value, jnp.result_type(other))

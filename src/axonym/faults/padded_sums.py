@@ -24,7 +24,7 @@ def accumulate(
     """
     array = separate_padding(array)
     size = array.shape[axis]
-    if not isinstance(size, int):
+    if not isinstance(size, int):  # symbolic, of jax.export: odd or even is not known
         return sum_windows(sums, array, (axis,))
     if not _may_be_padded(size):
         return sums(array)

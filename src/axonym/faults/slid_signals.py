@@ -24,9 +24,8 @@ def slide_replicated(slide: Callable[..., jax.Array], x: jax.Array, v: jax.Array
     mesh = next((mesh for mesh in meshes if modes.has_auto(mesh)), None)
     if mesh is None or sum(size > 1 for size in mesh.shape.values()) < 2:
         return slide(x, v)
-    whole = NamedSharding(
-        mesh, PartitionSpec(None)
-    )  # under a `vmap`, its dimension keeps its layout
+    # Under a `vmap`, its dimension keeps its layout.
+    whole = NamedSharding(mesh, PartitionSpec(None))
     x, v = lax.with_sharding_constraint((x, v), whole)
     result: jax.Array = lax.with_sharding_constraint(slide(x, v), whole)
     return result

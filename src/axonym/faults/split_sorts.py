@@ -14,6 +14,6 @@ from ..layout.constraints import constrain_dimensions, find_free_auto_axes
 
 def gather_sorted(array: jax.Array, dimensions: Iterable[int]) -> jax.Array:
     """On Auto mesh axes, gather the dimensions that are sorted, as the sort does anyway."""
-    if not find_free_auto_axes() or not jnp.issubdtype(array.dtype, jnp.inexact):
+    if not find_free_auto_axes() or not jnp.issubdtype(array.dtype, jnp.inexact):  # no gradient
         return array
     return constrain_dimensions(array, {at % array.ndim: () for at in dimensions})

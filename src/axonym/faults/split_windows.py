@@ -87,8 +87,8 @@ def must_convolve_in_blocks(
         manual: the mesh axes that would become Manual.
     """
     if groups > 1:
-        ways = (count_shards(mesh, entry) for entry in (*entries, outputs))
-        return max(ways) > 1 or may_idle(mesh, manual)
+        counts = (count_shards(mesh, entry) for entry in (*entries, outputs))
+        return max(counts) > 1 or may_idle(mesh, manual)
     return any(count_shards(mesh, entries[at]) > 1 for at in spatial)
 
 

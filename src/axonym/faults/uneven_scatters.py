@@ -27,17 +27,12 @@ At = tuple[Any, ...]
 
 def count_missing(array: jax.Array, shape: Iterable[object]) -> list[int]:
     """Return how many positions to add along each dimension of an index, so that devices get equally many."""
-    ways = _ways(array)
-    counts: list[int] = []
-    for size in shape:
-        if isinstance(size, int):
-            counts.append(-size % ways)
-        else:  # of jax.export
-            counts.append(0)
-    return counts
+    shards = _count_shards(array)
+    # A symbolic size, of jax.export, has no remainder.
+    return [-size % shards if isinstance(size, int) else 0 for size in shape]
 
 
-def _ways(array: jax.Array) -> int:
+def _count_shards(array: jax.Array) -> int:
     """Return a number by which to divide what may be split over Auto mesh axes, alone or as the mapping joins them.
 
     Without a mapping, an axis may be split over all of them.
@@ -49,6 +44,7 @@ def _ways(array: jax.Array) -> int:
     mapping = context.current_mapping()
     if mapping is None:
         return partition.count_shards(mesh, free)
+    # The compiler may also split over a single axis of an entry.
     several = itertools.chain.from_iterable(map(mapping.alternatives, mapping))
     joined = [partition.only(entry, free) for entry in several]
     apart = [(axis,) for axis in free]
@@ -73,12 +69,12 @@ def extend(array: jax.Array, dims: Sequence[int], more: Sequence[int]) -> jax.Ar
 def read_more(at: At, more: Sequence[int]) -> At:
     """Let an index read position 0 as well, as often as is missing."""
     shape = broadcast_shape(at)
-    longer: list[Any] = []
-    for part in at:
-        if _is_array(part):
-            part = extend(jnp.asarray(part), *_own(part, shape, more))
-        longer.append(part)
-    return tuple(longer)
+    return tuple(
+        extend(jnp.asarray(part), *_find_own_dimensions(part, shape, more))
+        if _is_array(part)
+        else part
+        for part in at
+    )
 
 
 def cut_off(found: jax.Array, at: At, more: Sequence[int]) -> jax.Array:
@@ -98,8 +94,9 @@ def write_more(at: At, sizes: Sequence[int], more: Sequence[int]) -> At:
         if not _is_array(part):
             longer.append(part)
             continue
+        # Each added position is another one, so that a scatter with unique indices stays correct.
         part, outside = widened(jnp.asarray(part)), size
-        for dim, count in zip(*_own(part, shape, more), strict=True):
+        for dim, count in zip(*_find_own_dimensions(part, shape, more), strict=True):
             block = (*part.shape[:dim], count, *part.shape[dim + 1 :])
             beyond = outside + jnp.arange(math.prod(block), dtype=part.dtype).reshape(block)
             part = jnp.concatenate([part, beyond], dim)
@@ -108,7 +105,9 @@ def write_more(at: At, sizes: Sequence[int], more: Sequence[int]) -> At:
     return tuple(longer)
 
 
-def _own(part: Any, shape: Sequence[int], more: Sequence[int]) -> tuple[list[int], list[int]]:
+def _find_own_dimensions(
+    part: Any, shape: Sequence[int], more: Sequence[int]
+) -> tuple[list[int], list[int]]:
     """Return the dimensions of an array of an index that are not broadcast, and how many positions they lack."""
     own = jnp.shape(part)
     leading = len(shape) - len(own)
@@ -124,9 +123,8 @@ def find_indexed(at: Sequence[Any]) -> list[int]:
 def find_first_read(at: Sequence[Any]) -> int:
     """Return where what an index reads has the dimensions of its arrays: by NumPy, in place only if adjacent."""
     indexed = find_indexed(at)
-    if indexed and indexed == list(range(indexed[0], indexed[-1] + 1)):
-        return indexed[0]
-    return 0
+    is_adjacent = bool(indexed) and indexed == list(range(indexed[0], indexed[-1] + 1))
+    return indexed[0] if is_adjacent else 0
 
 
 def _is_indexed(part: object) -> bool:

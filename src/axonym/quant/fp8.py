@@ -21,11 +21,11 @@ from .product import (
     DimensionNumbers,
     Dtypes,
     Scaled,
-    alike,
+    check_dtypes,
     cotangent,
-    divided,
-    dtypes_of,
-    hashable,
+    divide,
+    make_alike,
+    make_hashable,
     once_differentiable,
 )
 
@@ -51,6 +51,12 @@ class Fp8DotGeneral(OverwriteWithGradient, Made):
         kernel_amax_history: the same of right operands.
         output_grad_amax_history: the same of gradients of the product.
 
+    Examples:
+        >>> dot = axn.quant.Fp8DotGeneral.init(amax_history_length=4)
+        >>> dot(jnp.ones((2, 3)), jnp.ones((3, 1)), (((1,), (0,)), ((), ()))).round()
+        Array([[3.],
+               [3.]], dtype=float32)
+
     Reference:
         Micikevicius et al. (2022), FP8 formats for deep learning.
     """
@@ -62,6 +68,9 @@ class Fp8DotGeneral(OverwriteWithGradient, Made):
     @classmethod
     def init(cls, amax_history_length: int = 1024) -> Self:
         """Make an empty state with a history of this many steps.
+
+        Args:
+            amax_history_length: the number of steps; a scale falls only when the largest magnitude is older.
 
         Raises:
             ArgumentError: if the number is not positive.
@@ -95,6 +104,12 @@ class Fp8CurrentDotGeneral(eqx.Module):
 
     Unlike `Fp8DotGeneral`, it has no state and no coarse first step, and clips nothing; but each array is read once
     more, for its largest magnitude, before it is rounded.
+
+    Examples:
+        >>> dot = axn.quant.Fp8CurrentDotGeneral()
+        >>> dot(jnp.ones((2, 3)), jnp.ones((3, 1)), (((1,), (0,)), ((), ()))).round()
+        Array([[3.],
+               [3.]], dtype=float32)
     """
 
     def __call__(
@@ -116,15 +131,15 @@ def _multiply(
     numbers: Sequence[Sequence[Sequence[int]]],
     dtype: DTypeLike | None,
 ) -> jax.Array:
-    lhs, rhs = alike(lhs, rhs)
-    dtypes = dtypes_of(lhs, rhs, dtype)
-    product: jax.Array = _compiled(histories, lhs, rhs, hashable(numbers), dtypes)
+    lhs, rhs = make_alike(lhs, rhs)
+    dtypes = check_dtypes(lhs, rhs, dtype)
+    product: jax.Array = _multiply_at_once(histories, lhs, rhs, make_hashable(numbers), dtypes)
     return product
 
 
 # Outside of a program, it is one of its own: step by step, constants would move to the device at each call.
 @functools.partial(jax.jit, static_argnums=(3, 4), inline=INLINE)
-def _compiled(
+def _multiply_at_once(
     histories: Histories | None,
     lhs: jax.Array,
     rhs: jax.Array,
@@ -153,15 +168,16 @@ def _forward(
     dtypes: Dtypes,
 ) -> Any:
     history_left, history_right, history_gradient = histories or (None, None, None)
-    left, after_left = _quantized(lhs, jnp.float8_e4m3fn, history_left)
-    right, after_right = _quantized(rhs, jnp.float8_e4m3fn, history_right)
+    left, after_left = _quantize(lhs, jnp.float8_e4m3fn, history_left)
+    right, after_right = _quantize(rhs, jnp.float8_e4m3fn, history_right)
     product = _dequantizing_dot(left, right, numbers).astype(dtypes[2])
     return product, (left, right, after_left, after_right, history_gradient)
 
 
 def _backward(numbers: DimensionNumbers, dtypes: Any, residuals: Any, gradient: jax.Array) -> Any:
     left, right, after_left, after_right, history = residuals
-    scaled, after = _quantized(gradient, jnp.float8_e5m2, history)
+    # The histories of the operands are their own "gradients", and known since the forward pass.
+    scaled, after = _quantize(gradient, jnp.float8_e5m2, history)
     d_lhs = cotangent(_dequantizing_dot, scaled, right, numbers, of_left=True).astype(dtypes[0])
     d_rhs = cotangent(_dequantizing_dot, scaled, left, numbers, of_left=False).astype(dtypes[1])
     if history is None:
@@ -179,7 +195,7 @@ def _dequantizing_dot(left: Scaled, right: Scaled, numbers: DimensionNumbers) ->
     return product * (left.scale * right.scale)
 
 
-def _quantized(
+def _quantize(
     x: jax.Array, dtype: Any, history: jax.Array | None
 ) -> tuple[Scaled, jax.Array | None]:
     """Round an array to 8 bits, and return its updated history."""
@@ -189,36 +205,37 @@ def _quantized(
     if history is None:
         magnitude = largest = jnp.abs(seen).max(initial=0).astype(jnp.float32)
     else:
-        magnitude = _magnitude(seen, history)
+        magnitude = _find_magnitude(seen, history)
         largest = history.max().astype(jnp.float32)
-        history = _recorded(history, magnitude)
+        history = _record(history, magnitude)
 
     scale = largest / limit
+    # Zero, as in an empty history, or a subnormal number, which devices may flush to zero.
     scale = jnp.where(scale < np.finfo(np.float32).tiny, 1.0, scale)
     # These formats do not saturate: values that are too large become infinite or NaN.
-    values = jnp.clip(divided(x, scale), -limit, limit).astype(dtype)
+    values = jnp.clip(divide(x, scale), -limit, limit).astype(dtype)
     return Scaled(values, scale), history
 
 
 @jax.custom_batching.custom_vmap
-def _magnitude(x: jax.Array, history: jax.Array) -> jax.Array:
+def _find_magnitude(x: jax.Array, history: jax.Array) -> jax.Array:
     """Return the largest magnitude of the arrays of each history; the leading dimensions of `history` number them."""
     return jnp.abs(x).max(range(history.ndim - 1, x.ndim), initial=0).astype(jnp.float32)
 
 
-@_magnitude.def_vmap
+@_find_magnitude.def_vmap
 def _(
     size: int, batched: tuple[bool, bool], x: jax.Array, history: jax.Array
 ) -> tuple[jax.Array, bool]:
-    if batched[1]:
+    if batched[1]:  # each element of the batch has a history of its own, as layers of a `Stacked`
         if not batched[0]:
             x = jnp.broadcast_to(x, (size, *x.shape))
-        return _magnitude(x, history), True
+        return _find_magnitude(x, history), True
     # One maximum for the whole batch: autodiff would add up the states of its elements.
-    return _magnitude(jnp.moveaxis(x, 0, history.ndim - 1), history), False
+    return _find_magnitude(jnp.moveaxis(x, 0, history.ndim - 1), history), False
 
 
-def _recorded(history: jax.Array, magnitude: jax.Array) -> jax.Array:
+def _record(history: jax.Array, magnitude: jax.Array) -> jax.Array:
     """Put a magnitude at the front of a history; an infinite one would spoil the scales of all later steps."""
     # Blocks of a shard_map share one replicated state.
     if differing := tuple(jax.typeof(magnitude).mat.varying - jax.typeof(history).mat.varying):

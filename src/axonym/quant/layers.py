@@ -29,6 +29,11 @@ class QuantizationConfig:
         targets: the layers. A string is a regular expression that must match the path of a layer, or what follows one
             of its dots: "qkv" matches `blocks.stacked.attention.qkv`, for example. Of several strings, one must match.
             A function of path and layer returns a bool. None stands for all layers.
+
+    Examples:
+        >>> config = axn.quant.QuantizationConfig(axn.quant.Int8DotGeneral, targets=["qkv", "up"])
+        >>> config.dot_general()
+        Int8DotGeneral()
     """
 
     dot_general: Callable[[], Any] = Fp8DotGeneral.init
@@ -67,15 +72,16 @@ def quantize_linear_layers(tree: T, config: QuantizationConfig) -> T:
         raise OperandError(message("quantize_linear_layers", problem, hint=hint))
     found, form = jax.tree.flatten_with_path(tree, is_leaf=is_linear)
     layers = {path_text(path): leaf for path, leaf in found if has_weight(leaf)}
-    chosen = _chosen(layers, config.targets)
-    leaves: list[object] = []
-    for path, leaf in found:
-        leaves.append(with_product(leaf, make()) if path_text(path) in chosen else leaf)
+    chosen = _find_targets(layers, config.targets)
+    # A product for each layer: a state, such as that of FP8, belongs to one.
+    leaves = [
+        with_product(leaf, make()) if path_text(path) in chosen else leaf for path, leaf in found
+    ]
     quantised: T = jax.tree.unflatten(form, leaves)
     return quantised
 
 
-def _chosen(layers: dict[str, Linear], targets: Any) -> set[str]:
+def _find_targets(layers: dict[str, Linear], targets: Any) -> set[str]:
     """Return the paths of the target layers."""
     if targets is None:
         return set(layers)
@@ -93,9 +99,8 @@ def _chosen(layers: dict[str, Linear], targets: Any) -> set[str]:
             raise ArgumentError(message("quantize_linear_layers", problem)) from None
         matches = {path for path in layers if re.fullmatch(rf"(?:.*\.)?(?:{target})", path)}
         if not matches:
-            known = "there are no linear layers"
-            if layers:
-                known = f"there are: {', '.join(layers)}"
+            known = f"there are: {', '.join(layers)}" if layers else "there are no linear layers"
+            # Users mistype the last component, which is far from any whole path.
             last = [path.rpartition(".")[2] for path in layers]
             near = suggestion(target, {*layers, *last})
             problem = f"the target {target!r} matches no linear layer"

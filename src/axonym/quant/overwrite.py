@@ -11,11 +11,22 @@ T = TypeVar("T")
 
 
 class OverwriteWithGradient(eqx.Module):
-    """Mark a module whose gradient is its next value."""
+    """Mark a module whose gradient is its next value, such as the scales of an 8-bit product.
+
+    Its own gradient rule returns the new state, see `Fp8DotGeneral`. In a training step, `partition_for_grad_overwrite`
+    takes such modules out of the gradients, and `apply_updates` puts them into the model.
+
+    Examples:
+        >>> isinstance(axn.quant.Fp8DotGeneral.init(4), axn.quant.OverwriteWithGradient)
+        True
+    """
 
 
 def partition_for_grad_overwrite(grad: T) -> tuple[T, T]:
     """Split a tree, such as gradients or a model, into modules that gradients overwrite, and the rest.
+
+    Args:
+        grad: the tree; the optimiser gets the rest.
 
     Returns:
         Two trees of the same structure, in each of which the other's leaves are None.
@@ -38,18 +49,27 @@ def apply_updates(tree: T, updates: Any, overwrites: Any) -> T:
         updates: the optimiser's updates for the rest of the gradients; where None, the model stays as it is.
         overwrites: the other part of the gradients; where None, nothing is overwritten, not even a single array of such
             a module, such as one that `eqx.partition` removed.
+
+    Returns:
+        The model after the step.
+
+    Examples:
+        >>> dot = axn.quant.Fp8DotGeneral.init(amax_history_length=4)
+        >>> model = {"scale": jnp.ones(2), "dot": dot}
+        >>> after = jax.tree.map(lambda x: x + 2, dot)
+        >>> new = axn.quant.apply_updates(model, {"scale": -jnp.ones(2), "dot": None}, {"scale": None, "dot": after})
+        >>> new["scale"].tolist(), new["dot"].input_amax_history.tolist()
+        ([0.0, 0.0], [2.0, 2.0, 2.0, 2.0])
     """
 
-    def one(new: object, old: object) -> object:
-        if new is None:
-            return old
-        return eqx.combine(new, old)
+    def overwrite(new: object, old: object) -> object:
+        return old if new is None else eqx.combine(new, old)  # leaves of `new` may be None
 
     updated = eqx.apply_updates(tree, updates)
-    following: T = jax.tree.map(
-        one, overwrites, updated, is_leaf=lambda new: new is None or _is_overwritten(new)
+    result: T = jax.tree.map(
+        overwrite, overwrites, updated, is_leaf=lambda new: new is None or _is_overwritten(new)
     )
-    return following
+    return result
 
 
 def _is_overwritten(node: object) -> bool:

@@ -1,4 +1,8 @@
-"""Shared parts of quantised products: scaled operands, the gradients of a product, and its layer."""
+"""Internal. Shared parts of quantised products: scaled operands, the gradients of a product, and its layer.
+
+`fp8` and `int8` multiply by it, `layers` and `qwix` put products into models. Arrays here are plain: names end where
+`Linear` calls `dot_general`.
+"""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -32,18 +36,18 @@ class Scaled(NamedTuple):
         """The number of dimensions."""
         return self.values.ndim
 
-    def restored(self) -> jax.Array:
+    def restore(self) -> jax.Array:
         """Return what the array stands for, in the dtype of the scale."""
         return self.values.astype(self.scale.dtype) * self.scale
 
 
-def hashable(dimension_numbers: Sequence[Sequence[Sequence[int]]]) -> DimensionNumbers:
+def make_hashable(dimension_numbers: Sequence[Sequence[Sequence[int]]]) -> DimensionNumbers:
     """Give the dimension numbers of `lax.dot_general` a form that a cache can key on."""
     (left, right), (left_batch, right_batch) = dimension_numbers
     return (tuple(left), tuple(right)), (tuple(left_batch), tuple(right_batch))
 
 
-def dtypes_of(left: jax.Array, right: jax.Array, preferred: DTypeLike | None) -> Dtypes:
+def check_dtypes(left: jax.Array, right: jax.Array, preferred: DTypeLike | None) -> Dtypes:
     """Return the dtypes of the operands and of their product.
 
     Raises:
@@ -59,13 +63,13 @@ def dtypes_of(left: jax.Array, right: jax.Array, preferred: DTypeLike | None) ->
     return dtypes
 
 
-def divided(x: jax.Array, scale: jax.Array) -> jax.Array:
+def divide(x: jax.Array, scale: jax.Array) -> jax.Array:
     """Divide by a scale in float32, or in the dtype of the operand if it is wider, even with strict promotion."""
     dtype = at_least_float32(x.dtype)
     return x.astype(dtype) / scale.astype(dtype)
 
 
-def alike(left: jax.Array, right: jax.Array) -> list[jax.Array]:
+def make_alike(left: jax.Array, right: jax.Array) -> list[jax.Array]:
     """Give both operands one dtype, and let them vary between the same devices of a shard_map.
 
     Magnitudes of narrow integers overflow, and autodiff sums the gradients of an operand that varies less wrongly.
@@ -86,14 +90,14 @@ def once_differentiable(x: jax.Array) -> jax.Array:
     return x
 
 
-def _refused(_: None, gradient: jax.Array) -> Any:
+def _refuse(_: None, gradient: jax.Array) -> Any:
     problem = "a quantised product has no second derivative"
     facts = "a function that computes a gradient is differentiated with respect to an operand of the product"
     hint = "take the inner gradient without quantised products, or put `jax.lax.stop_gradient` around it"
     raise ArgumentError(message("axonym.quant", problem, facts, hint=hint))
 
 
-once_differentiable.defvjp(lambda x: (x, None), _refused)
+once_differentiable.defvjp(lambda x: (x, None), _refuse)
 
 
 def cotangent(
@@ -140,13 +144,13 @@ def with_product(layer: Linear, dot_general: Any) -> Linear:
     """Give a layer its product; the axes of stacked layers come before the layer's own."""
     own = len(layer.In) + len(layer.Out)
     stacked = layer.weight.array.shape[: layer.weight.array.ndim - own]
-    if jax.tree_util.all_leaves(
-        [dot_general]
-    ):  # a function, which transformations reject as a leaf
+    # Transformations reject a bare function as a leaf; a Partial has none.
+    is_bare_function = jax.tree_util.all_leaves([dot_general])
+    if is_bare_function:
         dot_general = jax.tree_util.Partial(dot_general)
 
-    def repeated(leaf: jax.Array) -> jax.Array:
+    def repeat(leaf: jax.Array) -> jax.Array:
         return jnp.broadcast_to(leaf, (*stacked, *jnp.shape(leaf)))
 
-    state = jax.tree.map(repeated, dot_general)
+    state = jax.tree.map(repeat, dot_general)
     return dataclasses.replace(layer, dot_general=state)

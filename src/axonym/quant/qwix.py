@@ -18,7 +18,7 @@ from ..engine.core import wrap
 from ..errors import ArgumentError, OperandError, message
 from ..layout.assignment import path_text
 from ..nn.linear import Linear
-from .product import has_weight, hashable, is_linear, with_product
+from .product import has_weight, is_linear, make_hashable, with_product
 
 __all__ = ["quantize_with_qwix"]
 
@@ -65,21 +65,23 @@ def quantize_with_qwix(tree: T, rules: Sequence[Any], *, store: bool = False) ->
     for rule in rules:
         _check_settings(rule, store)
     found, form = jax.tree.flatten_with_path(tree, is_leaf=is_linear)
-    layers = {_path(path): leaf for path, leaf in found if has_weight(leaf)}
+    layers = {_write_path(path): leaf for path, leaf in found if has_weight(leaf)}
     _check_matches(rules, layers)
 
-    def quantised(path: str, leaf: Any) -> Any:
-        rule = _rule_of(rules, path) if has_weight(leaf) else None
+    def quantise(path: str, leaf: Any) -> Any:
+        rule = _find_rule(rules, path) if has_weight(leaf) else None
         if rule is None or rule.weight_qtype is None:
             return leaf
         dtype = leaf.weight.dtype
         if not jnp.issubdtype(dtype, jnp.floating) or dtype.itemsize == 1:
             problem = f"the weight of {path} is of {dtype}, so it is quantised already"
             raise ArgumentError(message(FUNCTION, problem, hint="start from the model before"))
-        product = _QwixDotGeneral(_for_one_product(rule))
+        product = _QwixDotGeneral(_simplify_rule(rule))
         return _store(leaf, product) if store else with_product(leaf, product)
 
-    result: T = jax.tree.unflatten(form, [quantised(_path(path), leaf) for path, leaf in found])
+    result: T = jax.tree.unflatten(
+        form, [quantise(_write_path(path), leaf) for path, leaf in found]
+    )
     return result
 
 
@@ -105,15 +107,15 @@ class _QwixDotGeneral(eqx.Module):
         preferred_element_type: DTypeLike | None = None,
     ) -> jax.Array:
         """Multiply; Qwix takes no `precision`."""
-        numbers = hashable(dimension_numbers)
+        numbers = make_hashable(dimension_numbers)
         rule = self.rule
         if self.scale is None:
-            product = _in_flax(rule).apply({"params": {"kernel": rhs}}, lhs, rhs, numbers)
+            product = _make_flax_product(rule).apply({"params": {"kernel": rhs}}, lhs, rhs, numbers)
         else:
             qwix = library(FUNCTION, "qwix")
             if rule.act_qtype is not None:
                 method = rule.act_calibration_method or "absmax"
-                lhs = _quantised(lhs, numbers[0][0], rule, rule.act_qtype, method)
+                lhs = _quantise(lhs, numbers[0][0], rule, rule.act_qtype, method)
             weight = qwix.QArray(rhs, self.scale, self.zero_point, rule.weight_qtype)
             product = qwix.dot_general(lhs, weight, numbers)
         result: jax.Array = product.astype(preferred_element_type or product.dtype)
@@ -121,7 +123,7 @@ class _QwixDotGeneral(eqx.Module):
 
 
 @functools.cache
-def _in_flax(rule: Any) -> Any:
+def _make_flax_product(rule: Any) -> Any:
     """Return a product in the smallest Flax module: Qwix defines quantised gradients only there."""
     linen, qwix = library(FUNCTION, "flax.linen"), library(FUNCTION, "qwix")
 
@@ -135,7 +137,7 @@ def _in_flax(rule: Any) -> Any:
     return qwix.quantize_model(module(), qwix.QtProvider([rule]))
 
 
-def _quantised(x: jax.Array, contracted: Sequence[int], rule: Any, qtype: Any, method: str) -> Any:
+def _quantise(x: jax.Array, contracted: Sequence[int], rule: Any, qtype: Any, method: str) -> Any:
     """Quantise an operand, with scales for each position along the other dimensions, and for each tile."""
     tiled = {contracted[-1]: rule.tile_size} if rule.tile_size and contracted else {}
     others = [at for at in range(x.ndim) if at not in contracted]
@@ -149,30 +151,27 @@ def _store(layer: Linear, product: _QwixDotGeneral) -> Linear:
     weight, rule = layer.weight, product.rule
     contracted = [weight.names.index(axis.name) for axis in layer.In]
     method = rule.weight_calibration_method
-    stored = _quantised(weight.array, contracted, rule, rule.weight_qtype, method)
+    stored = _quantise(weight.array, contracted, rule, rule.weight_qtype, method)
     product = dataclasses.replace(product, scale=stored.scale, zero_point=stored.zero_point)
     weight = wrap(weight, stored.qvalue, weight.names)
     return dataclasses.replace(layer, weight=weight, dot_general=product)
 
 
-def _path(path: Any) -> str:
+def _write_path(path: Any) -> str:
     """Write the path of a layer as Flax does."""
     return path_text(path).replace(".", "/")
 
 
-def _rule_of(rules: Sequence[Any], path: str) -> Any:
+def _find_rule(rules: Sequence[Any], path: str) -> Any:
     """Return the first rule for the product of a layer."""
-    for rule in rules:
-        multiplies = not rule.op_names or "dot_general" in rule.op_names
-        if multiplies and re.fullmatch(rule.module_path, path):
-            return rule
-    return None
+    own = (rule for rule in rules if not rule.op_names or "dot_general" in rule.op_names)
+    return next((rule for rule in own if re.fullmatch(rule.module_path, path)), None)
 
 
 def _check_matches(rules: Sequence[Any], layers: Mapping[str, Linear]) -> None:
     """Check that the path of each rule is that of some layer; Qwix ignores a misspelt one."""
     for rule in rules:
-        if any(_rule_of([rule], path) for path in layers):
+        if any(_find_rule([rule], path) for path in layers):
             continue
         known = f"there are: {', '.join(layers)}" if layers else "there are no linear layers"
         problem = f"the rule for {rule.module_path!r} matches no linear layer"
@@ -181,7 +180,7 @@ def _check_matches(rules: Sequence[Any], layers: Mapping[str, Linear]) -> None:
 
 
 def _check_settings(rule: Any, store: bool) -> None:
-    """Refuse what has no effect here."""
+    """Refuse settings that would have no effect: a rule that is silently ignored trains another model."""
     for name in _FOR_FLAX:
         if getattr(rule, name, None):
             problem = f"{name}={getattr(rule, name)!r} needs variables or keys of a Flax module"
@@ -192,6 +191,6 @@ def _check_settings(rule: Any, store: bool) -> None:
         raise ArgumentError(message(FUNCTION, problem, hint="leave out bwd_qtype or store=True"))
 
 
-def _for_one_product(rule: Any) -> Any:
+def _simplify_rule(rule: Any) -> Any:
     """Return a rule without what chose the layer, which is hashable: JAX compiles for it."""
     return dataclasses.replace(rule, module_path=".*", op_names=(), act_batch_axes=())

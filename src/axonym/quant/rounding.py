@@ -1,4 +1,4 @@
-"""Stochastic rounding."""
+"""Stochastic rounding, so that weights in a narrow dtype follow updates that are smaller than their spacing."""
 
 import functools
 from typing import Any
@@ -47,6 +47,7 @@ def stochastic_round(x: Any, dtype: DTypeLike, *, key: jax.Array) -> Any:
     if have != jnp.float32 or not jnp.issubdtype(narrow, jnp.floating) or narrow.itemsize >= 4:
         problem = f"rounds float32 to a narrower floating dtype, not {have} to {narrow}"
         raise OperandError(message("stochastic_round", problem))
+    # Anonymous dimensions get names here, since the draw is by name, and lose them again.
     if not isinstance(x, NamedArray):
         return stochastic_round(NamedArray(x, ()), dtype, key=key).array
     shape = shape_of("stochastic_round", x.array, x.names)
@@ -61,12 +62,12 @@ def stochastic_round(x: Any, dtype: DTypeLike, *, key: jax.Array) -> Any:
 
 def _stochastic_round(x: jax.Array, drawn: jax.Array, *, dtype: Any) -> jax.Array:
     """Round by random numbers from 0 to 1."""
-    rounded: jax.Array = _rounded(x, drawn, dtype)
+    rounded: jax.Array = _round(x, drawn, dtype)
     return rounded
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def _rounded(x: jax.Array, drawn: jax.Array, dtype: Any) -> jax.Array:
+def _round(x: jax.Array, drawn: jax.Array, dtype: Any) -> jax.Array:
     kind = jnp.finfo(dtype)  # type: ignore[no-untyped-call]  # of jax
     # The unit in the last place is a power of two: all steps, including the cast, are exact.
     unit = jnp.maximum(jnp.frexp(x)[1] - 1, int(kind.minexp)) - kind.nmant
@@ -74,15 +75,14 @@ def _rounded(x: jax.Array, drawn: jax.Array, dtype: Any) -> jax.Array:
     below = jnp.floor(units)
     rounded = jnp.ldexp(below + (drawn < units - below).astype(below.dtype), unit)
     nearest, largest = x.astype(dtype), float(kind.max)
-    inside = jnp.clip(rounded, -largest, largest).astype(
-        dtype
-    )  # the largest number has no next one
+    # The largest number has no next one.
+    inside = jnp.clip(rounded, -largest, largest).astype(dtype)
     return jnp.where(jnp.isfinite(nearest), inside, nearest)
 
 
-@_rounded.defjvp
+@_round.defjvp
 def _(
     dtype: Any, primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
 ) -> tuple[jax.Array, jax.Array]:
     # By itself, each step would have derivative zero.
-    return _rounded(*primals, dtype), tangents[0].astype(dtype)
+    return _round(*primals, dtype), tangents[0].astype(dtype)
