@@ -17,6 +17,11 @@ class StoredAxis(NamedTuple):
         name: its name.
         size: its size.
         flipped: whether it is stored in reverse.
+
+    Examples:
+        >>> state = axn.state_dict.to_state_dict({"x": axn.zeros({"pos": 2})})
+        >>> state.axes("x")
+        ((StoredAxis(name='pos', size=2, flipped=False),),)
     """
 
     name: str
@@ -38,6 +43,11 @@ class StoredArray(np.ndarray[Any, np.dtype[Any]]):
     Attributes:
         axes: the axes of each dimension; None if they are not known.
         is_foreign: whether the array is from a file that says `format: pt` and has no axes, as files of torch.
+
+    Examples:
+        >>> stored = axn.state_dict.to_state_dict({"x": axn.zeros({"pos": 2})})["x"]
+        >>> stored.axes[0][0].name, stored[:1].axes
+        ('pos', None)
     """
 
     axes: StoredAxes | None = None
@@ -46,16 +56,21 @@ class StoredArray(np.ndarray[Any, np.dtype[Any]]):
     def __array_wrap__(
         self, array: Payload, context: object = None, return_scalar: bool = False
     ) -> Any:
+        # The result of an operation may have other axes.
         plain = np.asarray(array)
-        if return_scalar:
-            return plain[()]
-        return plain
+        return plain[()] if return_scalar else plain
 
     @staticmethod
     def of(
         array: NDArray[np.generic], axes: StoredAxes | None, is_foreign: bool = False
     ) -> "StoredArray":
-        """View an array as one with given axes."""
+        """View an array as one with given axes.
+
+        Args:
+            array: the array, whose memory the result shares.
+            axes: the axes of each dimension; None if they are not known.
+            is_foreign: whether it is from a file of torch.
+        """
         stored = array.view(StoredArray)
         stored.axes, stored.is_foreign = axes, is_foreign
         return stored

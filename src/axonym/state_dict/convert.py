@@ -1,4 +1,8 @@
-"""Convert trees to state dicts and back."""
+"""Convert trees to state dicts and back.
+
+`places` lists the arrays of a tree, `fit` checks that a state dict fits them, and this module reads and places arrays,
+one after the other, so that no more than one is on the host.
+"""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -48,6 +52,11 @@ class StateDict(Mapping[str, NDArray[np.generic]]):
     """The arrays of a model by key, each brought to the host when it is looked up; `dict(state)` fetches all.
 
     All processes have to look up the same arrays in the same order.
+
+    Examples:
+        >>> state = axn.state_dict.to_state_dict({"x": axn.arange(axn.Axis("pos", 2))})
+        >>> list(state), state["x"].tolist(), state.spec("x").shape
+        (['x'], [0, 1], (2,))
     """
 
     def __init__(self, entries: Entries) -> None:
@@ -75,9 +84,7 @@ class StateDict(Mapping[str, NDArray[np.generic]]):
     def axes(self, key: str) -> StoredAxes | None:
         """Return the axes of each dimension of an array; None if it has no names."""
         place, _ = self._entries[key]
-        if any(place.axes):
-            return place.axes
-        return None
+        return place.axes if any(place.axes) else None
 
 
 def to_state_dict(
@@ -109,7 +116,9 @@ def to_state_dict(
         >>> list(axn.state_dict.to_state_dict(mlp, "model"))
         ['model.layers.0.weight', 'model.layers.0.bias', 'model.layers.1.weight', 'model.layers.1.bias']
     """
-    return StateDict(_entries("to_state_dict", list(places(tree, layouts or {})), prefix, rename))
+    return StateDict(
+        _make_entries("to_state_dict", list(places(tree, layouts or {})), prefix, rename)
+    )
 
 
 def to_torch_compatible_state_dict(
@@ -126,6 +135,9 @@ def to_torch_compatible_state_dict(
         prefix: the first component of all keys.
         layouts: further layouts by type, which replace those of torch.
         rename: see `Rename`.
+
+    Returns:
+        Arrays in the order of torch's dimensions; axes that torch flattens are one dimension.
 
     Examples:
         >>> Embed, Heads, HeadDim = axn.make_axes(embed=8, heads=2, head_dim=3)
@@ -166,7 +178,7 @@ def from_state_dict(
         rename_axes: the names of axes of the model that have another name in the file, such as `{"embed": "hidden"}`.
             Derived names follow their base. Names are compared where the arrays know theirs, as those of
             `load_state_dict` and `to_state_dict` do: axes in another order are transposed.
-        mapping: lays out the arrays; by default the current mapping. Without one, they are laid out as those of `tree`.
+        mapping: shards the arrays; by default the current mapping. Without one, they are sharded as those of `tree`.
             NumPy arrays of `tree` stay on the host, those without names even with a mapping.
         mesh: by default the mesh of `set_mesh`.
 
@@ -187,8 +199,9 @@ def from_state_dict(
     function = "from_state_dict"
 
     def entries(layouts: Mapping[type, Layout]) -> Entries:
-        return _entries(function, list(places(tree, layouts)), prefix, rename)
+        return _make_entries(function, list(places(tree, layouts)), prefix, rename)
 
+    # Other readings cost nothing unless the state dict does not fit, when the error names the call that would.
     torch = {**TORCH, **(layouts or {})}
     rivals = (
         Rival("call from_torch_compatible_state_dict", lambda: entries(torch)),
@@ -199,7 +212,7 @@ def from_state_dict(
     )
     options = (strict, cast, layouts or {}, rename, rename_axes, mapping, mesh)
     torch_reading = rivals[0] if layouts is None else None
-    filled: T = _filled(function, tree, state_dict, prefix, *options, rivals, torch_reading)
+    filled: T = _load_tree(function, tree, state_dict, prefix, *options, rivals, torch_reading)
     return filled
 
 
@@ -216,11 +229,34 @@ def from_torch_compatible_state_dict(
     mapping: ResourceMapping | Mappings | None = None,
     mesh: MeshLike | None = None,
 ) -> T:
-    """Return a tree with the arrays of a state dict in the layouts of torch; see `TORCH` and `from_state_dict`."""
+    """Return a tree with the arrays of a state dict in the layouts of torch; see `TORCH`.
+
+    Args:
+        tree: a model, possibly abstract.
+        state_dict: arrays by key, such as those of `module.state_dict()` or `load_state_dict`.
+        prefix: as in `from_state_dict`, with all arguments below.
+        strict: raise for unexpected and missing keys.
+        cast: convert arrays of another dtype.
+        layouts: further layouts by type, which replace those of torch.
+        rename: see `Rename`.
+        rename_axes: names of axes that have another name in the file.
+        mapping: shards the arrays; by default the current mapping.
+        mesh: by default the mesh of `set_mesh`.
+
+    Raises:
+        ArgumentError, OperandError, ShardingError: as `from_state_dict`.
+
+    Examples:
+        >>> Embed, Mlp = axn.make_axes(embed=8, mlp=16)
+        >>> layer = axn.nn.Linear.init(Embed, Mlp, key=jax.random.key(0))
+        >>> torch = {"weight": np.ones((16, 8), np.float32), "bias": np.zeros(16, np.float32)}
+        >>> axn.state_dict.from_torch_compatible_state_dict(layer, torch).weight.axes
+        (Axis(name='embed', size=8), Axis(name='mlp', size=16))
+    """
     function = "from_torch_compatible_state_dict"
 
     def entries(layouts: Mapping[type, Layout]) -> Entries:
-        return _entries(function, list(places(tree, layouts)), prefix, rename)
+        return _make_entries(function, list(places(tree, layouts)), prefix, rename)
 
     own = {**TORCH, **(layouts or {})}
     rivals = (
@@ -228,11 +264,11 @@ def from_torch_compatible_state_dict(
         Rival("call from_state_dict", lambda: entries(layouts or {})),
     )
     options = (strict, cast, own, rename, rename_axes, mapping, mesh)
-    filled: T = _filled(function, tree, state_dict, prefix, *options, rivals, None)
+    filled: T = _load_tree(function, tree, state_dict, prefix, *options, rivals, None)
     return filled
 
 
-def _filled(
+def _load_tree(
     function: str,
     tree: Tree,
     state_dict: Mapping[str, Payload],
@@ -256,7 +292,7 @@ def _filled(
         if strict:
             check_keys(function, own, collect_names(tree), around, collect_paths(tree))
     found = list(places(tree, layouts))
-    entries = _entries(function, found, prefix, rename)
+    entries = _make_entries(function, found, prefix, rename)
     table = {} if rename_axes is None else rename_axes
     forms = fit(Reading(function, entries, state_dict, prefix, strict, cast, table, rivals, torch))
     keys: dict[str, dict[Index, str]] = {}
@@ -266,14 +302,14 @@ def _filled(
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_named_array)
     for at, spot in enumerate(found):
         if spot is not None and spot.path in keys:
-            layers = _read(spot, keys[spot.path], forms, state_dict)
-            leaves[at] = _loaded(function, spot, layers, None if around is None else own, mesh)
+            layers = _bring_layers(spot, keys[spot.path], forms, state_dict)
+            leaves[at] = _load_array(function, spot, layers, None if around is None else own, mesh)
             # What was made for this array goes before the next one is made.
             del layers
     return jax.tree.unflatten(structure, leaves)
 
 
-def _read(
+def _bring_layers(
     spot: Place,
     keys: Mapping[Index, str],
     forms: Mapping[str, Form],
@@ -286,14 +322,13 @@ def _read(
     layers: dict[Index, NDArray[np.generic]] = {}
     for _, index in spot.entries():
         key = keys.get(index)
-        if key is None:
-            layers[index] = spot.read(index)
-        else:
-            layers[index] = forms[key].restore(on_host(state_dict[key]))
+        layers[index] = (
+            spot.read(index) if key is None else forms[key].restore(on_host(state_dict[key]))
+        )
     return layers
 
 
-def _loaded(
+def _load_array(
     function: str,
     place: Place,
     layers: Mapping[Index, NDArray[np.generic]],
@@ -308,13 +343,10 @@ def _loaded(
 
     sharding = getattr(place.array, "sharding", None)
     on_the_host = isinstance(place.array, np.ndarray | np.generic)
-    if (
-        mapping is None
-        and isinstance(sharding, NamedSharding)
-        and isinstance(sharding.mesh, AbstractMesh)
-    ):
-        # Abstract arrays from a mesh with Explicit axes have a layout, but no devices.
-        found = layout.Layout.from_spec(sharding.spec, len(place.shape))
+    # Abstract arrays from a mesh with Explicit axes have a layout, but no devices.
+    named = sharding if isinstance(sharding, NamedSharding) else None
+    if mapping is None and named is not None and isinstance(named.mesh, AbstractMesh):
+        found = layout.Layout.from_spec(named.spec, len(place.shape))
         mapping = AxisMapping(tuple(found.by_name(place.names).items()))
         if context.context_mesh(mesh) is None:
             raise no_mesh(function, mapping)
@@ -333,7 +365,7 @@ def _loaded(
             axes, lambda at: block(tuple(at.values())), own, mesh, copy=False, strict=False
         )
         array = made.array
-    elif sharding is not None and getattr(place.array, "committed", True):
+    elif sharding is not None and getattr(place.array, "committed", True):  # stays where it was put
         array = jax.make_array_from_callback(place.shape, sharding, block)
     else:
         array = jax.device_put(block(whole))
@@ -342,11 +374,11 @@ def _loaded(
     return refilled(place.leaf, array)
 
 
-def _entries(
+def _make_entries(
     function: str, found: list[Place | None], prefix: str | None, rename: Rename | None
 ) -> Entries:
     """Make the keys of all arrays."""
-    change = _renamer(function, rename)
+    change = _make_rename(function, rename)
     entries: Entries = {}
     for place in filter(None, found):
         for name, index in place.entries():
@@ -364,9 +396,9 @@ def _entries(
     return entries
 
 
-def _renamer(function: str, rename: Rename | None) -> Callable[[str], str]:
+def _make_rename(function: str, rename: Rename | None) -> Callable[[str], str]:
     if callable(rename):
-        return lambda name: _text(function, name, rename(name))
+        return lambda name: _check_keys(function, name, rename(name))
     if rename is not None and not isinstance(rename, Mapping):
         problem = (
             f"rename must be a function of a key or a dict of strings, not {type_text(rename)}"
@@ -377,14 +409,16 @@ def _renamer(function: str, rename: Rename | None) -> Callable[[str], str]:
     if not rename:
         return lambda name: name
     table = {
-        _text(function, run, run): _text(function, run, other) for run, other in rename.items()
+        _check_keys(function, run, run): _check_keys(function, run, other)
+        for run, other in rename.items()
     }
+    # One pattern for all, so that no replacement is replaced again; the longest run first, since "mlp" is in "mlp.up".
     runs = "|".join(re.escape(run) for run in sorted(table, key=len, reverse=True))
     pattern = re.compile(rf"(?<![^.])(?:{runs})(?![^.])")
     return lambda name: pattern.sub(lambda run: table[run[0]], name)
 
 
-def _text(function: str, old: object, new: object) -> str:
+def _check_keys(function: str, old: object, new: object) -> str:
     if not isinstance(old, str) or not isinstance(new, str):
         raise OperandError(
             message(function, f"rename turns {old!r} into {new!r}, but keys must be strings")

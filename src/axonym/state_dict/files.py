@@ -18,7 +18,7 @@ from ..errors import ArgumentError, message
 from .axes import StoredArray, StoredAxes
 from .format import CODES, METADATA, File, Unreadable, header_of, open_file, parse
 from .places import axes_of, on_host, require_state, spec_of
-from .record import decoded, encoded
+from .record import decode, encode
 from .switch import Replacement, index_of, open_set, write
 
 __all__ = ["load_state_dict", "save_state_dict"]
@@ -55,6 +55,13 @@ def save_state_dict(
             is not a positive number.
         OperandError: if `state_dict` is not a mapping, or a value has names or cannot be read by numpy.
         OSError: if the files cannot be written, on all processes.
+
+    Examples:
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "model.safetensors"
+        >>> axn.state_dict.save_state_dict({"x": np.arange(3)}, path)
+        >>> axn.state_dict.load_state_dict(path)["x"].tolist()
+        [0, 1, 2]
     """
     require_state(
         "save_state_dict", state_dict, "write save_state_dict(to_state_dict(model), path)"
@@ -67,6 +74,7 @@ def save_state_dict(
         raise ArgumentError(message("save_state_dict", problem, hint="pass text as metadata="))
     _require_text(metadata or {})
     target = Path(path)
+    # All checks come first: an error in the middle would leave some files written.
     specs: dict[str, Typed] = {}
     for key in state_dict:
         specs[key] = spec_of("save_state_dict", state_dict, key)
@@ -74,50 +82,45 @@ def save_state_dict(
             problem = f"{key!r} has dtype {specs[key].dtype}"
             known = f"dtypes of the format: {', '.join(map(str, CODES))}"
             raise ArgumentError(message("save_state_dict", problem, known))
-    groups = _groups(specs, max_bytes)
+    groups = _group_keys(specs, max_bytes)
     replacement: Replacement | None = None
-    with _together(target):
+    with _write_together(target):
         if jax.process_index() == 0:
             replacement = Replacement(target, len(groups))
     for at, keys in enumerate(groups):
-        told = {"format": "pt", **(metadata or {}), **_axes_metadata(state_dict, keys, specs)}
+        own = {"format": "pt", **(metadata or {}), **_make_axes_metadata(state_dict, keys, specs)}
         if replacement is not None:
-            told |= replacement.metadata
-        header, ordered = header_of(keys, specs, told)
+            own |= replacement.metadata
+        header, ordered = header_of(keys, specs, own)
         arrays = (on_host(state_dict[key]) for key in ordered)
-        parts = _parts(header, arrays)
-        with _together(target):
+        parts = _list_bytes(header, arrays)
+        with _write_together(target):
             try:
                 if replacement is not None:
                     write(replacement.files[at], parts)
             finally:
                 if jax.process_count() > 1:
                     deque(parts, 0)  # all processes bring all arrays to the host, though one writes
-    with _together(target):
+    with _write_together(target):
         if replacement is not None:
             files_of: dict[str, Path] = {}
             for file, keys in zip(replacement.files, groups, strict=True):
                 files_of |= dict.fromkeys(keys, file)
-            replacement.finish(files_of, sum(map(_bytes_of, specs.values())))
+            replacement.finish(files_of, sum(map(_count_bytes, specs.values())))
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(f"save_state_dict {path}")
 
 
-def _axes_metadata(
+def _make_axes_metadata(
     state_dict: Mapping[str, Payload], keys: Iterable[str], specs: Mapping[str, Typed]
 ) -> dict[str, str]:
     """Return the axes of arrays as metadata; nothing if none are known."""
-    known: dict[str, StoredAxes] = {}
-    for key in keys:
-        axes = axes_of(state_dict, key, specs[key])
-        if axes is not None:
-            known[key] = axes
-    if known:
-        return {AXES: encoded(known)}
-    return {}
+    pairs = ((key, axes_of(state_dict, key, specs[key])) for key in keys)
+    known = {key: axes for key, axes in pairs if axes is not None}
+    return {AXES: encode(known)} if known else {}
 
 
-def _bytes_of(spec: Typed) -> int:
+def _count_bytes(spec: Typed) -> int:
     return math.prod(spec.shape) * spec.dtype.itemsize
 
 
@@ -135,29 +138,32 @@ def _require_text(metadata: Mapping[str, str]) -> None:
             )
 
 
-def _groups(specs: Mapping[str, Typed], max_bytes: int | None) -> list[list[str]]:
-    """Return the keys of the arrays of each file."""
+def _group_keys(specs: Mapping[str, Typed], max_bytes: int | None) -> list[list[str]]:
+    """Return the keys of the arrays of each file, which has at least one, however large."""
     groups: list[list[str]] = [[]]
-    filled = 0
+    total = 0
     for key, spec in specs.items():
-        size = _bytes_of(spec)
-        if groups[-1] and max_bytes is not None and filled + size > max_bytes:
+        size = _count_bytes(spec)
+        if groups[-1] and max_bytes is not None and total + size > max_bytes:
             groups.append([])
-            filled = 0
+            total = 0
         groups[-1].append(key)
-        filled += size
+        total += size
     return groups
 
 
-def _parts(header: bytes, arrays: Iterator[NDArray[np.generic]]) -> Iterator[bytes | memoryview]:
+def _list_bytes(
+    header: bytes, arrays: Iterator[NDArray[np.generic]]
+) -> Iterator[bytes | memoryview]:
     """Yield the bytes of a file."""
     yield header
+    # As bytes, since the buffers of bfloat16 and float8 have types that Python does not know.
     for array in arrays:
         yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 @contextmanager
-def _together(file: Path) -> Generator[None]:
+def _write_together(file: Path) -> Generator[None]:
     """Let the first process write; if it fails, the others raise an error too instead of waiting for it."""
     failure: OSError | None = None
     try:
@@ -188,24 +194,35 @@ def load_state_dict(path: str | os.PathLike[str]) -> dict[str, NDArray[np.generi
         ArgumentError: if a file or an index is damaged, is incomplete, or has a dtype that JAX lacks or a 4-bit one; if
             the files that an index lists are not all from one save.
         FileNotFoundError: if there is no such file.
+
+    Examples:
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "model.safetensors"
+        >>> model = {"x": axn.arange(axn.Axis("pos", 3))}
+        >>> axn.state_dict.save_state_dict(axn.state_dict.to_state_dict(model), path)
+        >>> axn.state_dict.from_state_dict(model, axn.state_dict.load_state_dict(path))["x"].tolist()
+        [0, 1, 2]
     """
     file = Path(path)
     if file.is_dir():
         file = file / "model.safetensors"
     index = index_of(file)
+    # A single file goes before an index: saving removes it when its successors are complete, see `switch`.
     if file.suffix != ".json" and (file.exists() or not index.exists()):
-        return dict(_stored(file, open_file(file)))
+        return dict(_list_arrays(file, open_file(file)))
     if file.suffix == ".json":
         index = file
     where = open_set(index)
-    files = {each: dict(_stored(each, opened)) for each, opened in dict(where.values()).items()}
+    files = {
+        each: dict(_list_arrays(each, opened)) for each, opened in dict(where.values()).items()
+    }
     return {key: files[each][key] for key, (each, _) in where.items()}
 
 
-def _stored(file: Path, opened: File) -> Iterator[tuple[str, StoredArray]]:
+def _list_arrays(file: Path, opened: File) -> Iterator[tuple[str, StoredArray]]:
     """Yield the arrays of a file by key, with their axes."""
     try:
-        axes = decoded(opened.metadata.get(AXES, "{}"), parse)
+        axes = decode(opened.metadata.get(AXES, "{}"), parse)
     except Unreadable:
         problem = f"{file.name} has no readable names of axes in its metadata"
         raise ArgumentError(message("load_state_dict", problem)) from None
@@ -220,9 +237,7 @@ def _stored(file: Path, opened: File) -> Iterator[tuple[str, StoredArray]]:
 
 
 def _fits(axes: StoredAxes, shape: tuple[int, ...]) -> bool:
-    if len(axes) != len(shape):
-        return False
-    for dim, size in zip(axes, shape, strict=True):
-        if dim is not None and math.prod(axis.size for axis in dim) != size:
-            return False
-    return True
+    return len(axes) == len(shape) and all(
+        dim is None or math.prod(axis.size for axis in dim) == size
+        for dim, size in zip(axes, shape, strict=True)
+    )

@@ -1,4 +1,7 @@
-"""Whether a state dict fits a model: one error for everything that does not, with the call that would."""
+"""Internal. Check that a state dict fits a model: one error for everything that does not, with the call that would.
+
+`convert` calls `fit`. It reads shapes, dtypes and names only; values are read of integers that are cast.
+"""
 
 import dataclasses
 import itertools
@@ -65,13 +68,12 @@ class Reading:
     rivals: tuple[Rival, ...]
     torch: Rival | None
 
-    def called(self, name: str) -> str:
+    def name_there(self, name: str) -> str:
         """Return the name that an axis of the model has in the state dict; derived ones follow their base."""
+        # The longest base decides: the table may have `embed` and `embed.out`.
         bases = [base for base in with_bases((name,)) if base in self.rename_axes]
-        if not bases:
-            return name
-        base = max(bases, key=len)
-        return self.rename_axes[base] + name[len(base) :]
+        base = max(bases, key=len, default="")
+        return self.rename_axes[base] + name[len(base) :] if base else name
 
     def extra(self) -> list[str]:
         """Return the keys that the model lacks."""
@@ -116,7 +118,7 @@ def fit(reading: Reading) -> dict[str, Form]:
                 flaws.add("missing", key, _missing_text(flaws, key, place, extra))
             continue
         specs[key] = spec_of(reading.function, reading.state, key)
-        form = _form(reading, flaws, key, specs[key])
+        form = _find_form(reading, flaws, key, specs[key])
         if form is not None:
             forms[key] = form
         _compare_dtypes(reading, flaws, key, specs[key].dtype)
@@ -138,12 +140,10 @@ def fit(reading: Reading) -> dict[str, Form]:
 
 def _missing_text(flaws: Flaws, key: str, place: Place, extra: list[str]) -> str:
     """Describe an array that is missing, and the key that is nearest, unless the line will not be shown."""
-    near = None
-    if len(flaws.found.get("missing", ())) < SHOWN:
-        near = suggestion(key, extra)
-    if near:
-        return f"{place.form.text}; {near}"
-    return place.form.text
+    # To compare a key with all others takes long, and thousands may be missing.
+    is_shown = len(flaws.found.get("missing", ())) < SHOWN
+    near = suggestion(key, extra) if is_shown else None
+    return f"{place.form.text}; {near}" if near else place.form.text
 
 
 def _require_axes(reading: Reading) -> None:
@@ -167,12 +167,12 @@ def _are_strings(values: Iterable[object]) -> bool:
     return all(isinstance(value, str) for value in values)
 
 
-def _form(reading: Reading, flaws: Flaws, key: str, spec: Typed) -> Form | None:
+def _find_form(reading: Reading, flaws: Flaws, key: str, spec: Typed) -> Form | None:
     """Return the stored form of an array, by the axes that it was saved with."""
     place, _ = reading.entries[key]
     axes, shape = axes_of(reading.state, key, spec), tuple(spec.shape)
     given = str(shape) if axes is None else f"saved as {axes_text(axes, shape)}"
-    form = place.form_of(axes, reading.called)
+    form = place.form_of(axes, reading.name_there)
     if form is None:
         flaws.add("wrong axes", key, f"{given}, but the model has {place.form.text}")
     elif form.shape != shape or not _same_sizes(axes, form, place.axes):
@@ -184,11 +184,11 @@ def _same_sizes(axes: StoredAxes | None, form: Form, own: StoredAxes) -> bool:
     """Return whether axes that are flattened have the sizes of the model, too; those without names only have places."""
     if axes is None or None in axes or None in own:
         return True
-    pairs = itertools.zip_longest(_flat(axes), _flat(form.axes))
+    pairs = itertools.zip_longest(_flatten(axes), _flatten(form.axes))
     return all(one and other and one.size == other.size for one, other in pairs)
 
 
-def _flat(axes: StoredAxes | None) -> list[StoredAxis]:
+def _flatten(axes: StoredAxes | None) -> list[StoredAxis]:
     """List the axes of all dimensions that have names."""
     return list(itertools.chain.from_iterable(dim or () for dim in axes or ()))
 
@@ -198,8 +198,9 @@ def _compare_dtypes(reading: Reading, flaws: Flaws, key: str, given: DTypeLike) 
     dtype = place.array.dtype
     if given == dtype:
         return
-    if not (reading.cast and _kind(given) == _kind(dtype)):
+    if not (reading.cast and _find_kind(given) == _find_kind(dtype)):
         flaws.add("wrong dtype", key, f"{given}, but the model has {dtype}")
+    # A float that is too large becomes infinite, which shows; an integer would wrap around in silence.
     elif jnp.issubdtype(dtype, jnp.integer):
         least, most = bounds(on_host(reading.state[key]))
         limits = jnp.iinfo(dtype)  # type: ignore[no-untyped-call]  # of jax
@@ -221,6 +222,7 @@ def bounds(array: NDArray[np.generic]) -> tuple[int, int]:
 def _hints(reading: Reading, flaws: Flaws, specs: Specs) -> Iterator[str]:
     """Yield what would work."""
     found = flaws.found
+    # A wrong prefix makes all keys missing and unexpected, so that no other hint would help.
     if "missing" in found or "unexpected" in found:
         prefix = _prefix_hint(reading)
         if prefix:
@@ -229,17 +231,17 @@ def _hints(reading: Reading, flaws: Flaws, specs: Specs) -> Iterator[str]:
             yield "pass strict=False to ignore missing and unexpected keys"
         elif "missing" in found and not reading.strict:
             yield "an abstract model has no arrays to keep: initialise it"
-    other = None
-    if "wrong axes" in found or "wrong shape" in found:
-        other = _layout_hint(reading, specs)
+    is_misfit = "wrong axes" in found or "wrong shape" in found
+    other = _layout_hint(reading, specs) if is_misfit else None
     if other:
         yield other
     elif "wrong axes" in found:
         yield _axes_hint(reading, [key for key, _ in found["wrong axes"]], specs)
-    for key, _ in found.get("wrong dtype", ()):
-        if _kind(specs[key].dtype) == _kind(reading.entries[key][0].array.dtype):
-            yield "pass cast=True to convert dtypes"
-            return
+    if any(
+        _find_kind(specs[key].dtype) == _find_kind(reading.entries[key][0].array.dtype)
+        for key, _ in found.get("wrong dtype", ())
+    ):
+        yield "pass cast=True to convert dtypes"
 
 
 def _prefix_hint(reading: Reading) -> str | None:
@@ -247,7 +249,7 @@ def _prefix_hint(reading: Reading) -> str | None:
     prefix = f"{reading.prefix}." if reading.prefix else ""
     names = {key.removeprefix(prefix) for key in reading.entries}
     here = {key.removeprefix(prefix) for key in reading.state if key.startswith(prefix)}
-    found, count = _most(_starts(reading.state, names))
+    found, count = _find_most_frequent(_find_starts(reading.state, names))
     if count and (reading.prefix or "") in found:
         return None
     if count * 2 > len(names):
@@ -257,29 +259,29 @@ def _prefix_hint(reading: Reading) -> str | None:
         if found[0]:
             there, call = f"after {found[0]!r}", f"pass prefix={found[0]!r}"
         return f"{call}: {count} of {len(names)} keys are there {there}"
-    found, count = _most(filter(None, _starts(names, here)))
+    found, count = _find_most_frequent(filter(None, _find_starts(names, here)))
     if count * 2 > len(names):
         shorter = f"pass rename=lambda key: key.removeprefix({f'{found[0]}.'!r})"
         return f"{shorter}: {count} of {len(names)} keys are there without it"
     return None
 
 
-def _starts(keys: Iterable[str], names: Container[str]) -> Iterator[str]:
+def _find_starts(keys: Iterable[str], names: Container[str]) -> Iterator[str]:
     """Yield the beginnings of keys that leave one of the names."""
     for key in keys:
-        for start, rest in _splits(key):
+        for start, rest in _split_key(key):
             if rest in names:
                 yield start
 
 
-def _most(values: Iterable[str]) -> tuple[list[str], int]:
+def _find_most_frequent(values: Iterable[str]) -> tuple[list[str], int]:
     """Return the most frequent values, and how often each of them occurs."""
     counts = Counter(values)
     most = max(counts.values(), default=0)
     return [value for value, count in counts.items() if count == most], most
 
 
-def _splits(key: str) -> Iterator[tuple[str, str]]:
+def _split_key(key: str) -> Iterator[tuple[str, str]]:
     """Yield all beginnings of a key, also the empty one, and the rest of it after each."""
     yield "", key
     at = key.find(".")
@@ -294,13 +296,11 @@ def _axes_hint(reading: Reading, keys: Iterable[str], specs: Specs) -> str:
     certain = True
     for key in keys:
         place, _ = reading.entries[key]
-        there = _flat(axes_of(reading.state, key, specs[key]))
-        own = _flat(place.axes)
+        there = _flatten(axes_of(reading.state, key, specs[key]))
+        own = _flatten(place.axes)
+        # `pop` leaves in `others` the axes that only the file has.
         others = {axis.name: axis for axis in there}
-        left: list[StoredAxis] = []
-        for axis in own:
-            if others.pop(reading.called(axis.name), None) is None:
-                left.append(axis)
+        left = [axis for axis in own if others.pop(reading.name_there(axis.name), None) is None]
         certain = certain and len(left) == len(others)
         for mine, other in zip(left, others.values(), strict=False):
             is_same = table.setdefault(mine.name, other.name) == other.name
@@ -315,21 +315,21 @@ def _axes_hint(reading: Reading, keys: Iterable[str], specs: Specs) -> str:
 
 def _layout_hint(reading: Reading, specs: Specs) -> str | None:
     """Return the other reading that fits most arrays, if it fits more than this one."""
-    most, call = _fitting(reading, reading.entries, specs), None
+    most, call = _count_fits(reading, reading.entries, specs), None
     for rival in reading.rivals:
-        count = _fitting(reading, rival.entries(), specs)
+        count = _count_fits(reading, rival.entries(), specs)
         if count > most:
             most, call = count, rival.call
     return call and f"{call}: {most} of {len(specs)} arrays fit then"
 
 
-def _fitting(reading: Reading, entries: Entries, specs: Specs) -> int:
+def _count_fits(reading: Reading, entries: Entries, specs: Specs) -> int:
     """Count the arrays that fit entries of the same keys."""
-    count = 0
-    for key, spec in specs.items():
-        form = entries[key][0].form_of(axes_of(reading.state, key, spec), reading.called)
-        count += form is not None and form.shape == tuple(spec.shape)
-    return count
+    forms = (
+        (entries[key][0].form_of(axes_of(reading.state, key, spec), reading.name_there), spec)
+        for key, spec in specs.items()
+    )
+    return sum(form is not None and form.shape == tuple(spec.shape) for form, spec in forms)
 
 
 def _require_use(reading: Reading, forms: Mapping[str, Form], extra: list[str]) -> None:
@@ -340,7 +340,7 @@ def _require_use(reading: Reading, forms: Mapping[str, Form], extra: list[str]) 
         return
     near = suggestion(absent[0], extra)
     hint = _prefix_hint(reading) or (near and f"for {absent[0]!r}: {near}")
-    own, others = _some(absent), _some(extra or list(reading.state))
+    own, others = _shorten(absent), _shorten(extra or list(reading.state))
     if not forms:
         problem = (
             f"nothing would be loaded: the state dict has none of the {total} arrays of the model"
@@ -357,15 +357,14 @@ def _require_use(reading: Reading, forms: Mapping[str, Form], extra: list[str]) 
         warnings.warn(text, stacklevel=5)
 
 
-def _some(keys: list[str]) -> str:
-    shown = ", ".join(keys[:3]) or "nothing"
-    if len(keys) > 3:
-        shown += f" and {len(keys) - 3} more"
-    return shown
+def _shorten(keys: list[str]) -> str:
+    more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+    return (", ".join(keys[:3]) or "nothing") + more
 
 
 def _warn_of_squares(reading: Reading, specs: Specs) -> None:
     """Warn of arrays of torch that fit the model as they are, but would have other places in the layouts of torch."""
+    # What `to_state_dict` returns, which has `spec`, is not from torch.
     if reading.torch is None or getattr(reading.state, "spec", None) is not None:
         return
     of_torch = [key for key, spec in specs.items() if _is_of_torch(spec, reading.state[key])]
@@ -379,7 +378,7 @@ def _warn_of_squares(reading: Reading, specs: Specs) -> None:
         problem = f"{len(squares)} arrays, which seem to be from torch, fit in its layout as well, with axes exchanged"
         hint = f"{reading.torch.call}; or pass layouts={{}} to read them as they are"
         warnings.warn(
-            message(reading.function, problem, f"they are: {_some(squares)}", hint=hint),
+            message(reading.function, problem, f"they are: {_shorten(squares)}", hint=hint),
             stacklevel=5,
         )
 
@@ -392,16 +391,13 @@ def _is_of_torch(spec: Typed, value: Payload) -> bool:
 def _differs(one: Form, other: Form) -> bool:
     """Return whether two forms of one shape have elements at other places."""
 
-    def walked(form: Form) -> list[tuple[str, bool]]:
-        return [(axis.name, axis.flipped) for axis in _flat(form.axes) if axis.size > 1]
+    def list_stored(form: Form) -> list[tuple[str, bool]]:
+        return [(axis.name, axis.flipped) for axis in _flatten(form.axes) if axis.size > 1]
 
-    return one.shape == other.shape and walked(one) != walked(other)
+    return one.shape == other.shape and list_stored(one) != list_stored(other)
 
 
-def _kind(dtype: DTypeLike) -> object:
+def _find_kind(dtype: DTypeLike) -> object:
     """Return the kind of numbers, among which dtypes convert."""
     kinds = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
-    for kind in kinds:
-        if jnp.issubdtype(dtype, kind):
-            return kind
-    return dtype
+    return next((kind for kind in kinds if jnp.issubdtype(dtype, kind)), dtype)

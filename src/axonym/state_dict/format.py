@@ -1,7 +1,8 @@
-"""The format of safetensors files: a header of JSON, and the bytes of the arrays.
+"""Internal. The format of safetensors files: a header of JSON, and the bytes of the arrays.
 
-Files are held to the rules of the safetensors package, https://github.com/huggingface/safetensors: each byte belongs to
-one array, and the header to JSON's letter. Besides, no name occurs twice, and booleans are zeros and ones.
+`files` and `switch` call it; it knows neither names of axes nor sets of files. It checks what the safetensors package
+checks, https://github.com/huggingface/safetensors: each byte belongs to one array, and the header is JSON by the letter.
+Besides, no name occurs twice, and booleans are zeros and ones.
 """
 
 import json
@@ -82,7 +83,7 @@ def header_of(
             "data_offsets": (start, end),
         }
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
+    text += b" " * (-len(text) % 8)  # the arrays begin at a multiple of 8 bytes
     return len(text).to_bytes(8, "little") + text, ordered
 
 
@@ -97,11 +98,12 @@ def parse(text: bytes | str) -> Any:
     string = text if isinstance(text, str) else text.decode("utf-8")
     value = json.loads(
         string,
-        object_pairs_hook=_distinct,
-        parse_constant=_refused,
-        parse_int=_integer,
-        parse_float=_finite,
+        object_pairs_hook=_check_distinct,
+        parse_constant=_refuse,
+        parse_int=_parse_integer,
+        parse_float=_parse_float,
     )
+    # Level by level: a function that calls itself would end at Python's own limit, which depends on the caller.
     level: list[object] = [value]
     for _ in range(DEPTH_LIMIT + 1):
         inside: list[object] = []
@@ -118,7 +120,7 @@ def parse(text: bytes | str) -> Any:
     return value
 
 
-def _distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _check_distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
     for name, _ in pairs:
         name.encode("utf-8")
     found = dict(pairs)
@@ -127,17 +129,15 @@ def _distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return found
 
 
-def _refused(text: str) -> NoReturn:
+def _refuse(text: str) -> NoReturn:
     raise ValueError(f"{text} is not JSON")
 
 
-def _integer(text: str) -> int | float:
-    if text == "-0":
-        return -0.0
-    return int(text)
+def _parse_integer(text: str) -> int | float:
+    return -0.0 if text == "-0" else int(text)  # as in serde_json
 
 
-def _finite(text: str) -> float:
+def _parse_float(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"{text} is out of range")
@@ -151,13 +151,13 @@ def open_file(file: Path) -> File:
         ArgumentError: if the file is damaged, is incomplete, or has a dtype that JAX lacks or a 4-bit one.
         OSError: if it cannot be read.
     """
-    entries, metadata, start = _header(file)
+    entries, metadata, start = _read_header(file)
     data = np.asarray(np.memmap(file, np.uint8, "r"))[start:]
     _check_coverage(file, entries, len(data))
-    arrays: dict[str, NDArray[np.generic]] = {}
-    for each in entries:
-        stored = data[each.start : each.end].view(DTYPES[each.code])
-        arrays[each.key] = stored.reshape(each.shape)
+    arrays: dict[str, NDArray[np.generic]] = {
+        each.key: data[each.start : each.end].view(DTYPES[each.code]).reshape(each.shape)
+        for each in entries
+    }
     for each in entries:
         if each.code == "BOOL" and (data[each.start : each.end] > 1).any():
             problem = f"{each.key!r} in {file.name} has booleans other than 0 and 1"
@@ -174,10 +174,10 @@ def metadata_of(file: Path) -> dict[str, str]:
         ArgumentError: if the file has no readable header.
         OSError: if it cannot be read.
     """
-    return _header(file)[1]
+    return _read_header(file)[1]
 
 
-def _header(file: Path) -> tuple[list[Entry], dict[str, str], int]:
+def _read_header(file: Path) -> tuple[list[Entry], dict[str, str], int]:
     """Read the header of a file: its arrays, its metadata, and where the bytes of the arrays start."""
     size = file.stat().st_size
     with file.open("rb") as opened:
@@ -191,25 +191,25 @@ def _header(file: Path) -> tuple[list[Entry], dict[str, str], int]:
         text = opened.read(length)
     try:
         header = parse(text)
-        metadata = _metadata(header.pop(METADATA, None))
-        entries = [_entry(key, entry) for key, entry in header.items()]
+        metadata = _parse_metadata(header.pop(METADATA, None))
+        entries = [_parse_entry(key, entry) for key, entry in header.items()]
     except Unreadable:
         raise ArgumentError(
             message("load_state_dict", f"{file.name} has no readable header")
         ) from None
     for each in entries:
-        _check(file, each)
+        _check_entry(file, each)
     return entries, metadata, 8 + length
 
 
-def _metadata(found: Any) -> dict[str, str]:
+def _parse_metadata(found: Any) -> dict[str, str]:
     metadata = {} if found is None else dict(found.items())
     if not all(isinstance(text, str) for text in metadata.values()):
         raise TypeError
     return metadata
 
 
-def _entry(key: str, entry: Any) -> Entry:
+def _parse_entry(key: str, entry: Any) -> Entry:
     """Parse the header of an array: key, dtype, shape and where its bytes start and end.
 
     Raises:
@@ -223,7 +223,7 @@ def _entry(key: str, entry: Any) -> Entry:
     return Entry(key, code, tuple(shape), start, end)
 
 
-def _check(file: Path, entry: Entry) -> None:
+def _check_entry(file: Path, entry: Entry) -> None:
     """Raise ArgumentError unless the dtype is known, and the shape fits the bytes."""
     key, code, shape, start, end = entry
     kind = DTYPES.get(code)
@@ -235,7 +235,7 @@ def _check(file: Path, entry: Entry) -> None:
         len(shape) <= DIMENSION_LIMIT and math.prod(filter(None, shape)) * kind.itemsize < 2**63
     )
     if not fits or not possible:
-        raise ArgumentError(_damaged(file, entry, f"bytes {start} to {end}"))
+        raise ArgumentError(_describe_damage(file, entry, f"bytes {start} to {end}"))
 
 
 def _check_coverage(file: Path, entries: list[Entry], total: int) -> None:
@@ -244,16 +244,13 @@ def _check_coverage(file: Path, entries: list[Entry], total: int) -> None:
     for each in sorted(entries, key=lambda each: (each.start, each.end)):
         if each.end > total:
             raise ArgumentError(
-                _damaged(file, each, f"bytes {each.start} to {each.end} of {total}")
+                _describe_damage(file, each, f"bytes {each.start} to {each.end} of {total}")
             )
         if each.start != reached:
-            kind = (
-                "overlap those of another array"
-                if each.start < reached
-                else "follow bytes of no array"
-            )
+            overlaps = each.start < reached
+            kind = "overlap those of another array" if overlaps else "follow bytes of no array"
             raise ArgumentError(
-                _damaged(file, each, f"bytes {each.start} to {each.end}, which {kind}")
+                _describe_damage(file, each, f"bytes {each.start} to {each.end}, which {kind}")
             )
         reached = each.end
     if reached != total:
@@ -261,7 +258,7 @@ def _check_coverage(file: Path, entries: list[Entry], total: int) -> None:
         raise ArgumentError(message("load_state_dict", problem))
 
 
-def _damaged(file: Path, entry: Entry, lies: str) -> str:
+def _describe_damage(file: Path, entry: Entry, lies: str) -> str:
     problem = f"{entry.key!r} in {file.name} is incomplete or damaged"
     return message(
         "load_state_dict", problem, f"shape {entry.shape} of {DTYPES[entry.code]}, {lies}"

@@ -30,6 +30,12 @@ class Stored:
         flipped: the names of axes that are stored in reverse.
         split: axes to split in two first, as in `{"features": ("groups", 2)}`: "groups" of size 2, and the rest of
             "features" inside each.
+
+    Examples:
+        >>> layer = axn.nn.Linear.init(axn.Axis("embed", 2), axn.Axis("mlp", 3), key=jax.random.key(0))
+        >>> layouts = {axn.nn.Linear: lambda layer: {"weight": axn.state_dict.Stored(("mlp", "embed"))}}
+        >>> axn.state_dict.to_state_dict(layer, layouts=layouts).spec("weight").shape
+        (3, 2)
     """
 
     dims: Sequence[AxisSelection]
@@ -42,40 +48,53 @@ Layout: TypeAlias = Callable[[Any], Mapping[str, Stored]]
 
 
 def out_first(layer: Linear | MoELinear) -> dict[str, Stored]:
-    """Return the layout of linear layers in torch: a weight {Out, In}, each flattened to one dimension."""
-    outputs = _outputs(layer)
+    """Return the layout of linear layers in torch: a weight {Out, In}, each flattened to one dimension.
+
+    Examples:
+        >>> layer = axn.nn.Linear.init(axn.Axis("embed", 2), axn.Axis("mlp", 3), key=jax.random.key(0))
+        >>> axn.state_dict.out_first(layer)["weight"].dims
+        (('mlp',), (Axis(name='embed', size=2),))
+    """
+    outputs = _name_outputs(layer)
     return {"weight": Stored((outputs, spec(layer.In))), "bias": Stored((layer.Out,))}
 
 
 def in_first(layer: Linear | MoELinear) -> dict[str, Stored]:
-    """Return the layout of `Conv1D` in Hugging Face's GPT-2: a weight {In, Out}, each flattened to one dimension."""
-    outputs = _outputs(layer)
+    """Return the layout of `Conv1D` in Hugging Face's GPT-2: a weight {In, Out}, each flattened to one dimension.
+
+    Examples:
+        >>> layer = axn.nn.Linear.init(axn.Axis("embed", 2), axn.Axis("mlp", 3), key=jax.random.key(0))
+        >>> axn.state_dict.in_first(layer)["weight"].dims
+        ((Axis(name='embed', size=2),), ('mlp',))
+    """
+    outputs = _name_outputs(layer)
     return {"weight": Stored((spec(layer.In), outputs)), "bias": Stored((layer.Out,))}
 
 
-def _outputs(layer: Linear | MoELinear) -> tuple[str, ...]:
+def _name_outputs(layer: Linear | MoELinear) -> tuple[str, ...]:
     """Return the names of the outputs in a weight."""
     return tuple(axis.name for axis in stored_outputs(spec(layer.In), spec(layer.Out)))
 
 
-def _table(layer: Embedding) -> dict[str, Stored]:
+def _store_table(layer: Embedding) -> dict[str, Stored]:
     return {"weight": Stored((layer.Vocab, layer.Embed))}
 
 
-def _positions(layer: PositionEmbedding) -> dict[str, Stored]:
+def _store_positions(layer: PositionEmbedding) -> dict[str, Stored]:
     return {"weight": Stored((layer.Pos, layer.Embed))}
 
 
-def _norm(layer: LayerNorm | RmsNorm | GroupNorm | BatchNorm) -> dict[str, Stored]:
+def _store_norm(layer: LayerNorm | RmsNorm | GroupNorm | BatchNorm) -> dict[str, Stored]:
     return {"weight": Stored((layer.axis,)), "bias": Stored((layer.axis,))}
 
 
-def _statistics(state: BatchNormState) -> dict[str, Stored]:
+def _store_statistics(state: BatchNormState) -> dict[str, Stored]:
     return {"mean": Stored((state.mean.names,)), "var": Stored((state.var.names,))}
 
 
-def _transposed(layer: ConvTranspose) -> dict[str, Stored]:
+def _transpose_kernel(layer: ConvTranspose) -> dict[str, Stored]:
     """Return the layout of transposed convolutions in torch: a flipped kernel, and groups along the inputs."""
+    # A layer in a Stacked has leading axes, too; its own are the last ones.
     out, inputs = layer.weight.names[-len(layer.kernel_size) - 2 : -len(layer.kernel_size)]
     kernel, groups = layer.weight.names[-len(layer.kernel_size) :], f"groups of {out}"
     return {
@@ -87,14 +106,14 @@ TORCH: Mapping[type, Layout] = MappingProxyType(
     {
         Linear: out_first,
         MoELinear: out_first,
-        Embedding: _table,
-        PositionEmbedding: _positions,
-        LayerNorm: _norm,
-        RmsNorm: _norm,
-        GroupNorm: _norm,
-        BatchNorm: _norm,
-        BatchNormState: _statistics,
-        ConvTranspose: _transposed,
+        Embedding: _store_table,
+        PositionEmbedding: _store_positions,
+        LayerNorm: _store_norm,
+        RmsNorm: _store_norm,
+        GroupNorm: _store_norm,
+        BatchNorm: _store_norm,
+        BatchNormState: _store_statistics,
+        ConvTranspose: _transpose_kernel,
     }
 )
 """The layouts of torch, by type of module. Others are stored as they are, such as the weight of `Conv`."""

@@ -1,4 +1,8 @@
-"""The keys and stored forms of the arrays of a tree in a state dict."""
+"""Internal. The keys and stored forms of the arrays of a tree in a state dict.
+
+A `Place` is an array of the tree and its key, a `Form` says how its dimensions are permuted, split and flattened. They
+know nothing of files. `convert` and `fit` use them.
+"""
 
 import dataclasses
 import functools
@@ -88,12 +92,8 @@ class Form:
     @functools.cached_property
     def steps(self) -> tuple[slice | EllipsisType, ...]:
         """An index that reverses some of them, in that order; its result is an array, also without dimensions."""
-        steps: list[slice] = []
-        for at in self.order:
-            if self.parts[at] in self.reversed_parts:
-                steps.append(slice(None, None, -1))
-            else:
-                steps.append(slice(None))
+        names = (self.parts[at] for at in self.order)
+        steps = (slice(None, None, -1 if name in self.reversed_parts else None) for name in names)
         return (*steps, ...)
 
     @functools.cached_property
@@ -106,10 +106,10 @@ class Form:
         """The parts of each stored dimension with their sizes."""
         sizes = dict(zip(self.parts, self.split, strict=True))
 
-        def stored(name: str) -> StoredAxis:
+        def make_axis(name: str) -> StoredAxis:
             return StoredAxis(name, sizes[name], name in self.reversed_parts)
 
-        return tuple(tuple(map(stored, group)) for group in self.groups)
+        return tuple(tuple(map(make_axis, group)) for group in self.groups)
 
     @property
     def text(self) -> str:
@@ -135,11 +135,12 @@ def form(path: str, names: Names, shape: Index, stored: Stored | None) -> Form:
     where, has = f"layout of {path}", f"the array has: {describe(names, shape)}"
     groups = [names_in(selection(dim)) for dim in stored.dims]
     listed = tuple(itertools.chain.from_iterable(groups))
-    parts: list[str] = []
-    for whole in names:
-        if whole in stored.split:
-            parts.append(stored.split[whole][0])
-        parts.append(whole)
+    parts = list(
+        itertools.chain.from_iterable(
+            (stored.split[whole][0], whole) if whole in stored.split else (whole,)
+            for whole in names
+        )
+    )
     plans.distinct(tuple(parts), f"{where}: ")
     plans.distinct(listed, f"{where}: ")
     _require_known(where, stored.split, names, has)
@@ -189,42 +190,38 @@ class Place:
     @property
     def array(self) -> Payload:
         """The array without its names."""
-        if isinstance(self.leaf, NamedArray):
-            return self.leaf.array
-        return self.leaf
+        return self.leaf.array if isinstance(self.leaf, NamedArray) else self.leaf
 
     @functools.cached_property
     def axes(self) -> StoredAxes:
         """The axes of the stored form, of each layer; None for dimensions without a name."""
         unnamed = set(self.names).difference(own_names(self.leaf), self.layers)
 
-        def known(group: tuple[StoredAxis, ...]) -> tuple[StoredAxis, ...] | None:
-            if unnamed.isdisjoint(axis.name for axis in group):
-                return group
-            return None
+        def hide_unnamed(group: tuple[StoredAxis, ...]) -> tuple[StoredAxis, ...] | None:
+            return group if unnamed.isdisjoint(axis.name for axis in group) else None
 
-        return tuple(map(known, self.form.axes))
+        return tuple(map(hide_unnamed, self.form.axes))
 
-    def form_of(self, axes: StoredAxes | None, called: Callable[[str], str]) -> Form | None:
+    def form_of(self, axes: StoredAxes | None, name_there: Callable[[str], str]) -> Form | None:
         """Return the form of an array that was saved with given axes, in any order; None if the axes are others.
 
         Args:
             axes: those of each dimension; None if they are not known, which makes it the form of the model.
-            called: the name that a name of the model has there.
+            name_there: the name that a name of the model has there.
         """
         if axes is None:
             return self.form
         own = self.axes
         if None in own or None in axes:  # dimensions without a name have a place
-            pairs = itertools.zip_longest(_renamed(own, called), axes)
-            if all(None in pair or pair[0] == pair[1] for pair in pairs):
-                return self.form
-            return None
+            pairs = itertools.zip_longest(_rename_axes(own, name_there), axes)
+            fits = all(None in pair or pair[0] == pair[1] for pair in pairs)
+            return self.form if fits else None
+        # The file may have the axes split as the layout of the model does, or unsplit.
         dims = [dim for dim in axes if dim is not None]
         listed = list(itertools.chain.from_iterable(dims))
         left = plans.without(self.names, self.layers)
         for parts, split in ((self.form.parts, self.form.split), (left, self.form.array)):
-            names = {called(name): name for name in parts}
+            names = {name_there(name): name for name in parts}
             if len(names) == len(parts) and sorted(names) == sorted(axis.name for axis in listed):
                 groups = tuple(tuple(names[axis.name] for axis in dim) for dim in dims)
                 flipped = frozenset(names[axis.name] for axis in listed if axis.flipped)
@@ -274,15 +271,12 @@ class Place:
         return result
 
 
-def _renamed(axes: StoredAxes, called: Callable[[str], str]) -> StoredAxes:
+def _rename_axes(axes: StoredAxes, name_there: Callable[[str], str]) -> StoredAxes:
     """Give axes the names that they have in a state dict."""
-    renamed: list[tuple[StoredAxis, ...] | None] = []
-    for dim in axes:
-        if dim is None:
-            renamed.append(None)
-        else:
-            renamed.append(tuple(axis._replace(name=called(axis.name)) for axis in dim))
-    return tuple(renamed)
+    return tuple(
+        None if dim is None else tuple(axis._replace(name=name_there(axis.name)) for axis in dim)
+        for dim in axes
+    )
 
 
 def on_host(array: Payload) -> NDArray[np.generic]:
@@ -344,14 +338,12 @@ def spec_of(function: str, state: Mapping[str, Payload], key: str) -> Typed:
     try:
         return np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        problem, told = (
-            f"numpy cannot read {key!r}, a {type(value).__name__}",
-            str(error).partition("\n")[0],
-        )
+        problem = f"numpy cannot read {key!r}, a {type(value).__name__}"
+        cause = str(error).partition("\n")[0]
         hint = "pass tensor.detach(), and .float() of bfloat16; or save to a safetensors file, and use load_state_dict"
         of_torch = type(value).__module__.partition(".")[0] == "torch"
         raise OperandError(
-            message(function, problem, told, hint=hint if of_torch else None)
+            message(function, problem, cause, hint=hint if of_torch else None)
         ) from error
 
 
@@ -382,33 +374,34 @@ def _walk(
 ) -> Iterator[Place | None]:
     optimised = optimised or is_optimiser_state(node)
     children = jax.tree.leaves_with_path(node, is_leaf=lambda each: each is not node)
+    # A leaf of a tree is its own only child, with no keys.
     if is_named_array(node) or (children and not children[0][0]):
-        kept = _kept(node, path) if optimised else None
-        yield kept or _place(node, path, parts, blocks, stored)
+        kept = _place_whole(node, path) if optimised else None
+        yield kept or _place_leaf(node, path, parts, blocks, stored)
         return
     if isinstance(node, Stacked | BlockSeq | Interleaved):
-        for where, part, further, layer in _layers(node):
+        for where, part, further, layer in _walk_layers(node):
             inner = (*path, *where), (*parts, part), (*blocks, *further)
             yield from _walk(layer, *inner, None, layouts, optimised)
         return
-    layout = _layout_of(node, layouts)
+    layout = _find_layout(node, layouts)
     forms: Mapping[str, Stored] = {}
     if layout is not None:
-        forms = _forms(node, path, layout, [path_text(keys) for keys, _ in children])
+        forms = _check_forms(node, path, layout, [path_text(keys) for keys, _ in children])
     for keys, child in children:
         name = path_text(keys)
         own = (*path, name), (*parts, name), blocks, forms.get(name)
         yield from _walk(child, *own, layouts, optimised)
 
 
-def _layout_of(node: object, layouts: Mapping[type, Layout]) -> Layout | None:
-    for kind in type(node).__mro__:
-        if kind in layouts:
-            return layouts[kind]
-    return None
+def _find_layout(node: object, layouts: Mapping[type, Layout]) -> Layout | None:
+    # A subclass is stored as its base.
+    return next((layouts[kind] for kind in type(node).__mro__ if kind in layouts), None)
 
 
-def _forms(node: Tree, path: Names, layout: Layout, known: Sequence[str]) -> Mapping[str, Stored]:
+def _check_forms(
+    node: Tree, path: Names, layout: Layout, known: Sequence[str]
+) -> Mapping[str, Stored]:
     """Get the forms of the fields of a module from a layout, and check them."""
     forms: Any = layout(node)
     if not isinstance(forms, Mapping):
@@ -420,13 +413,10 @@ def _forms(node: Tree, path: Names, layout: Layout, known: Sequence[str]) -> Map
         )
     for field, stored in forms.items():
         where = f"layout of {'.'.join((*path, str(field)))}"
-        if field not in known and not hasattr(
-            node, str(field)
-        ):  # a bias that is None is not in the tree
-            problem, there = (
-                f"{type(node).__name__} has no such field",
-                f"it has: {', '.join(known) or 'none'}",
-            )
+        # A bias that is None is not in the tree.
+        if field not in known and not hasattr(node, str(field)):
+            problem = f"{type(node).__name__} has no such field"
+            there = f"it has: {', '.join(known) or 'none'}"
             raise ArgumentError(message(where, problem, there, hint=suggestion(field, known)))
         if not isinstance(stored, Stored):
             problem = f"the form of a field must be a Stored, not {type_text(stored)}"
@@ -434,13 +424,13 @@ def _forms(node: Tree, path: Names, layout: Layout, known: Sequence[str]) -> Map
     return forms
 
 
-def _layers(node: Tree) -> Iterator[tuple[Names, str | Numbers, Names, Tree]]:
+def _walk_layers(node: Tree) -> Iterator[tuple[Names, str | Numbers, Names, Tree]]:
     """Yield the layers of a module that has several: path, number in keys, axis of storage, and module.
 
     Numbers are those of `node.unstacked()`: all modules with the same layers have the same keys.
     """
     if isinstance(node, Stacked):
-        yield ("stacked",), *_numbers(node, 0, 1), node.stacked
+        yield ("stacked",), *_number_layers(node, 0, 1), node.stacked
     elif isinstance(node, BlockSeq):
         for i, layer in enumerate(node.blocks):
             yield ("blocks", str(i)), str(i), (), layer
@@ -448,36 +438,36 @@ def _layers(node: Tree) -> Iterator[tuple[Names, str | Numbers, Names, Tree]]:
         kinds, Block = node.repeated.stacked, node.repeated.Block
         for i, layer in enumerate(kinds):
             where = ("repeated", "stacked", str(i))
-            yield where, *_numbers(node.repeated, i, len(kinds)), layer
+            yield where, *_number_layers(node.repeated, i, len(kinds)), layer
         for i, layer in enumerate(node.rest):
             yield ("rest", str(i)), str(Block.size * len(kinds) + i), (), layer
 
 
-def _numbers(node: Stacked[Any], first: int, period: int) -> tuple[Numbers, Names]:
+def _number_layers(node: Stacked[Any], first: int, period: int) -> tuple[Numbers, Names]:
     """Return the numbers of layers in keys, and the axes along which they are stored."""
     *outer, Stored = node.storage
     steps = (*(Stored.size * period for _ in outer), period)
     return Numbers(first, steps), tuple(axis.name for axis in node.storage)
 
 
-def _kept(leaf: Payload, path: Names) -> Place | None:
+def _place_whole(leaf: Payload, path: Names) -> Place | None:
     """Return the place of an optimiser's array with fewer dimensions than names: whole, by its path."""
     if not isinstance(leaf, NamedArray) or not hasattr(leaf.array, "shape"):
         return None
     shape = leaf.array.shape
     if len(shape) >= len(leaf.names):
         return None
-    names = _numbered(range(len(shape)))
+    names = _number_dimensions(range(len(shape)))
     where = ".".join(path)
     return Place(where, leaf, names, shape, path, (), form(where, names, shape, None))
 
 
-def _numbered(dims: Iterable[int]) -> Names:
+def _number_dimensions(dims: Iterable[int]) -> Names:
     """Name dimensions that have no names."""
     return tuple(f"dimension {at}" for at in dims)
 
 
-def _place(
+def _place_leaf(
     leaf: Payload, path: Names, parts: Parts, blocks: Names, stored: Stored | None
 ) -> Place | None:
     array = leaf.array if isinstance(leaf, NamedArray) else leaf
@@ -487,10 +477,9 @@ def _place(
     names = own_names(leaf)
     shape = shape_of(spelled, array, names)
     unnamed = len(shape) - len(names)
-    first: Names = ()
-    if not isinstance(leaf, NamedArray):  # plain arrays have layers first
-        first = blocks[:unnamed]
-    names = (*first, *_numbered(range(len(first), unnamed)), *names)
+    # Plain arrays have layers first.
+    first: Names = () if isinstance(leaf, NamedArray) else blocks[:unnamed]
+    names = (*first, *_number_dimensions(range(len(first), unnamed)), *names)
     for name in blocks:
         if name not in names:
             problem = f"{spelled} is in a Stacked over {name!r}, but has no such axis"

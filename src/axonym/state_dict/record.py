@@ -1,4 +1,7 @@
-"""The text in which a file keeps the axes of its arrays."""
+"""Internal. The text in which a file keeps the axes of its arrays.
+
+It stands in the metadata of safetensors files, which other programs read and write, so that it is short and strict.
+"""
 
 import json
 from collections.abc import Callable, Mapping
@@ -12,24 +15,23 @@ def axes_text(axes: StoredAxes, shape: tuple[int, ...]) -> str:
 
 
 def _dim_text(dim: tuple[StoredAxis, ...] | None, size: int) -> str:
-    if dim is None:
-        return str(size)
-    return " * ".join(f"{axis.name}={axis.size}" for axis in dim) or "1"
+    names = [] if dim is None else [f"{axis.name}={axis.size}" for axis in dim]
+    return str(size) if dim is None else " * ".join(names) or "1"
 
 
-def encoded(axes: Mapping[str, StoredAxes]) -> str:
+def encode(axes: Mapping[str, StoredAxes]) -> str:
     """Write the axes of arrays as JSON: an object for each dimension, in which sizes of flipped axes are negative."""
-    listed = {key: [_encoded_dim(dim) for dim in dims] for key, dims in axes.items()}
+    listed = {key: [_encode_dim(dim) for dim in dims] for key, dims in axes.items()}
     return json.dumps(listed, separators=(",", ":"))
 
 
-def _encoded_dim(dim: tuple[StoredAxis, ...] | None) -> dict[str, int] | None:
+def _encode_dim(dim: tuple[StoredAxis, ...] | None) -> dict[str, int] | None:
     if dim is None:
         return None
     return {axis.name: -axis.size if axis.flipped else axis.size for axis in dim}
 
 
-def decoded(
+def decode(
     text: str, parse: Callable[[str], dict[str, list[dict[str, int] | None]]]
 ) -> dict[str, StoredAxes]:
     """Read the axes of arrays.
@@ -37,13 +39,13 @@ def decoded(
     Raises:
         AttributeError, TypeError, ValueError: if they cannot be read.
     """
-    return {key: tuple(map(_decoded_dim, dims)) for key, dims in parse(text).items()}
+    return {key: tuple(map(_decode_dim, dims)) for key, dims in parse(text).items()}
 
 
-def _decoded_dim(dim: dict[str, int] | None) -> tuple[StoredAxis, ...] | None:
+def _decode_dim(dim: dict[str, int] | None) -> tuple[StoredAxis, ...] | None:
     if dim is None:
         return None
     for size in dim.values():
-        if type(size) is not int:
+        if type(size) is not int:  # True is an int, too
             raise TypeError
     return tuple(StoredAxis(name, abs(size), size < 0) for name, size in dim.items())

@@ -1,4 +1,4 @@
-"""Files that replace earlier ones at once: whoever opens them finds all of the old ones or all of the new ones.
+"""Internal. Files that replace earlier ones at once: whoever opens them finds all of the old or all of the new ones.
 
 A file is written beside its place, and renamed once it is on the disk. Several files have names that none has had; then
 one step makes them valid: the renaming of their index, or the removal of a single file, which goes before an index.
@@ -49,15 +49,16 @@ class Replacement:
     def __init__(self, target: Path, count: int) -> None:
         """Choose names, and remove what a killed save has left."""
         self.target = target
-        self.listed = _listed(index_of(target))
+        self.listed = _list_files(index_of(target))
         self._remove(lambda name: name not in self.listed and self._is_ours(name))
         self.files, self.metadata = [target], dict[str, str]()
         if count > 1:
             save = secrets.token_hex(8)
             self.metadata = {SAVE: save}
-            self.files = self._numbered(target.stem, count)
+            # The plain names, as other libraries write them, unless files of an earlier save have them.
+            self.files = self._number_files(target.stem, count)
             if any(map(os.path.lexists, self.files)):
-                self.files = self._numbered(f"{target.stem}-{save}", count)
+                self.files = self._number_files(f"{target.stem}-{save}", count)
 
     def finish(self, files_of: Mapping[str, Path], total_size: int) -> None:
         """Make the written files the valid ones, and remove the earlier ones."""
@@ -76,12 +77,9 @@ class Replacement:
         self._remove(lambda name: name not in kept and (name in self.listed or self._is_ours(name)))
         _sync(index.parent)
 
-    def _numbered(self, stem: str, count: int) -> list[Path]:
-        numbered: list[Path] = []
-        for at in range(1, count + 1):
-            name = f"{stem}-{at:05}-of-{count:05}{self.target.suffix}"
-            numbered.append(self.target.with_name(name))
-        return numbered
+    def _number_files(self, stem: str, count: int) -> list[Path]:
+        names = (f"{stem}-{at:05}-of-{count:05}" for at in range(1, count + 1))
+        return [self.target.with_name(name + self.target.suffix) for name in names]
 
     def _remove(self, chosen: Callable[[str], bool]) -> None:
         """Remove the chosen ones of the files that a save writes beside its target."""
@@ -110,7 +108,7 @@ def open_set(index: Path) -> dict[str, tuple[Path, File]]:
         ArgumentError: if the index cannot be read, or the files are not those that it was written for.
     """
     text = index.read_bytes()
-    where, save = _parsed(index, text)
+    where, save = _parse_index(index, text)
     try:
         files = {file: open_file(file) for file in dict.fromkeys(where.values())}
     except OSError:
@@ -144,7 +142,7 @@ def _require_one_save(index: Path, save: str | None, files: Mapping[Path, File])
         raise ArgumentError(message("load_state_dict", problem, *lines, hint=hint))
 
 
-def _parsed(index: Path, text: bytes) -> tuple[dict[str, Path], str | None]:
+def _parse_index(index: Path, text: bytes) -> tuple[dict[str, Path], str | None]:
     """Read an index: the file of each array, and the number of the save."""
     try:
         content = parse(text)
@@ -161,10 +159,10 @@ def _parsed(index: Path, text: bytes) -> tuple[dict[str, Path], str | None]:
     return where, save
 
 
-def _listed(index: Path) -> set[str]:
+def _list_files(index: Path) -> set[str]:
     """Return the names of the files that an index lists; none if there is no index, or no readable one."""
     try:
-        return {file.name for file in _parsed(index, index.read_bytes())[0].values()}
+        return {file.name for file in _parse_index(index, index.read_bytes())[0].values()}
     except (FileNotFoundError, ArgumentError):
         return set()
 
