@@ -34,7 +34,7 @@ from .nn.roles import (
 from .nn.settings import integer
 from .nn.stack.stacked import Stacked
 from .report.show import ArrayLayout, arrays_of, show
-from .report.table import Cell, Printed, Table, byte_text, grouped, total
+from .report.table import Cell, Printed, Table, byte_text, group_rows, total
 
 __all__ = [
     "Parameter",
@@ -122,7 +122,7 @@ class Summary(Printed):
             return
         numbers = ("parameters", "bytes", "per device")
         header, rows, last = self._list_arrays() if self.depth is None else self._list_groups()
-        shown = grouped(rows)
+        shown = group_rows(rows)
         # A sum below a single row would only repeat it.
         sums = None if len(shown) == 1 else (*last, *_sums(self.arrays))
         yield Table((*header, *numbers), shown, sums, numbers)

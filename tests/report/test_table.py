@@ -2,7 +2,7 @@
 
 import pytest
 
-from axonym.report.table import Printed, Table, byte_text, grouped, listed, numbers
+from axonym.report.table import Printed, Table, byte_text, group_rows, list_items, numbers
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_runs_of_numbers_are_ranges(values, text):
     ],
 )
 def test_a_long_list_is_shortened_with_a_count(width, text):
-    assert listed(("batch=8", "embed=16", "mlp=32"), width) == text
+    assert list_items(("batch=8", "embed=16", "mlp=32"), width) == text
 
 
 def test_paths_that_differ_in_numbers_alone_share_a_row():
@@ -52,7 +52,7 @@ def test_paths_that_differ_in_numbers_alone_share_a_row():
         ("head", "a"),
         ("blocks.12.mlp.1", "b"),
     ]
-    assert grouped(rows) == (("blocks.*.mlp.0 (2x)", "a"), ("blocks.*.mlp.1 (2x)", "b"), ("head", "a"))
+    assert group_rows(rows) == (("blocks.*.mlp.0 (2x)", "a"), ("blocks.*.mlp.1 (2x)", "b"), ("head", "a"))
 
 
 def test_rows_beyond_a_number_are_counted():

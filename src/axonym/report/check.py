@@ -1,4 +1,8 @@
-"""Check a mapping for a mesh of any size, without devices: its layouts, and all problems."""
+"""Check a mapping for a mesh of any size, without devices: its layouts, and all problems.
+
+`axn.check` traces a function with abstract arrays while an `Audit` collects what each array inside would need; errors
+do not stop it.
+"""
 
 import dataclasses
 import itertools
@@ -32,8 +36,8 @@ from ..partitioning.trees import (
 from ..transform.leaves import refilled
 from .picture import Picture
 from .show import ArrayLayout, Layouts, array_table, arrays_of, planned
-from .table import Printed, Table, byte_text, listed
-from .target import Call, abstract_array, abstract_mesh, is_array, joined, place_of, unwrapped
+from .table import Printed, Table, byte_text, list_items
+from .target import Call, abstract_array, abstract_mesh, is_array, join_path, place_of, unwrapped
 
 __all__ = ["Problem", "Report", "check"]
 
@@ -63,6 +67,11 @@ class Problem:
         text: the description.
         where: paths of the arrays; for an array inside the function, its axes.
         hint: what would work.
+
+    Examples:
+        >>> report = axn.check(axn.zeros({"batch": 6}), {"batch": "data"}, {"data": 4}, quiet=True)
+        >>> [(problem.kind, problem.severity, problem.hint) for problem in report.problems]
+        [('uneven', 'error', 'nearest that divide: 4 or 8')]
     """
 
     kind: Kind
@@ -74,7 +83,7 @@ class Problem:
     def __str__(self) -> str:
         text = self.text
         if self.where:
-            text += f" (at {listed(self.where, WIDTH)})"
+            text += f" (at {list_items(self.where, WIDTH)})"
         if self.hint:
             text += f"; {self.hint}"
         return text
@@ -93,6 +102,11 @@ class Report(Printed):
             that are not Manual.
         problems: errors first, then warnings.
         totals: for the model, each argument and the result: bytes of all arrays, and bytes per device.
+
+    Examples:
+        >>> report = axn.check(axn.zeros({"batch": 8}), {"batch": "data"}, {"data": 4}, quiet=True)
+        >>> report.errors, report.model[0].layout, report.totals
+        ((), ('batch→data',), {'model': (32, 8)})
     """
 
     title: str
@@ -130,21 +144,19 @@ class Report(Printed):
         if self.inside:
             rows = tuple((array.cells[1], array.layout) for array in self.inside)
             yield Table(("laid out inside", "layout"), rows)
-        held: list[str] = []
-        for what, (size, own) in self.totals.items():
-            held.append(f"{what} {byte_text(own)} of {byte_text(size)}")
-        yield _paragraph(f"bytes per device: {', '.join(held) or 'none'}", "  ")
+        sums = [
+            f"{what} {byte_text(own)} of {byte_text(size)}"
+            for what, (size, own) in self.totals.items()
+        ]
+        yield _paragraph(f"bytes per device: {', '.join(sums) or 'none'}", "  ")
 
         lines = [f"{_count(self.errors, 'error')}, {_count(self.warnings, 'warning')}"]
-        for problem in self.problems:
-            lines.append(_paragraph(f"  {problem.severity}: {problem}", "    "))
+        lines += [_paragraph(f"  {each.severity}: {each}", "    ") for each in self.problems]
         yield "\n".join(lines)
 
 
 def _count(problems: tuple[Problem, ...], what: str) -> str:
-    if len(problems) == 1:
-        return f"1 {what}"
-    return f"{len(problems)} {what}s"
+    return f"{len(problems)} {what}{'s' if len(problems) != 1 else ''}"
 
 
 def _paragraph(text: str, indent: str) -> str:
@@ -167,10 +179,11 @@ class _Findings:
         return iter(self._found)
 
     def all(self) -> tuple[Problem, ...]:
-        found: list[Problem] = []
-        for problem, where in self._found.items():
-            found.append(dataclasses.replace(problem, where=tuple(where)))
-        return tuple(sorted(found, key=lambda problem: problem.severity))
+        found = (
+            dataclasses.replace(problem, where=tuple(where))
+            for problem, where in self._found.items()
+        )
+        return tuple(sorted(found, key=lambda problem: problem.severity))  # "error" < "warning"
 
 
 def check(
@@ -301,9 +314,11 @@ class _Run:
         """
         rows: list[ArrayLayout] = []
         for own, names, payload in arrays_of(tree, "check"):
-            path = joined(seen, own)
+            path = join_path(seen, own)
             mapping = choose_mapping(self._mappings, names, payload.shape, path, several)
-            rows.append(self._lay_out(joined(shown, own), names, abstract_array(payload), mapping))
+            rows.append(
+                self._lay_out(join_path(shown, own), names, abstract_array(payload), mapping)
+            )
         return tuple(rows)
 
     def _lay_out(
@@ -313,8 +328,8 @@ class _Run:
         for fault in faults:
             self._found.add(fault, path or "array")
         if faults:
-            whole = planned(path, (), array, mapping, self._mesh, "check")
-            return dataclasses.replace(whole, names=names, spec=None, note="impossible")
+            replicated = planned(path, (), array, mapping, self._mesh, "check")
+            return dataclasses.replace(replicated, names=names, spec=None, note="impossible")
 
         row = planned(path, names, array, mapping, self._mesh, "check")
         is_large = (row.nbytes or 0) > self._replicated_above
@@ -342,7 +357,7 @@ class _Run:
         result, stop = None, None
         try:
             with (
-                # clears the current mesh, whatever its size
+                # Clears the current mesh, whatever its size: JAX refuses to replace one by another of other sizes.
                 jax.sharding.use_abstract_mesh(AbstractMesh((), ())),
                 jax.sharding.use_abstract_mesh(self._mesh),
                 using({MAPPING: self._mappings.compute, AUDIT: self._audit, LEDGER: self._ledger}),
@@ -353,13 +368,13 @@ class _Run:
 
         if stop is not None:
             self._report_inside()
-            self._found.add(self._stopped(stop))
+            self._found.add(self._explain_stop(stop))
             return
         self.count(result)
         self.results = self.lay_out("result", "", result, find_several(result))
         self._report_inside()
 
-    def _stopped(self, error: Exception) -> Problem:
+    def _explain_stop(self, error: Exception) -> Problem:
         """Report where tracing ended because of a layout, or raise the error of the function."""
         place, text = f"tracing stopped in {place_of(error)}", str(error)
         is_ours = isinstance(error, ShardingError)
@@ -386,10 +401,11 @@ class _Run:
 
         def run(arrays: list[jax.Array]) -> Tree:
             traced = iter(arrays)
-            filled: list[Payload] = []
-            for (_, value), form in zip(leaves, forms, strict=True):
-                filled.append(value if form is None else refilled(value, next(traced)))
-            fn, args, kwargs = jax.tree.unflatten(tree, filled)
+            values = [
+                value if form is None else refilled(value, next(traced))
+                for (_, value), form in zip(leaves, forms, strict=True)
+            ]
+            fn, args, kwargs = jax.tree.unflatten(tree, values)
             return eqx.filter(fn(*args, **kwargs), is_array)
 
         return jax.eval_shape(run, [form for form in forms if form is not None])
@@ -427,7 +443,7 @@ class _Run:
         known = set(self._found)
         for refused in self._audit.refused:
             faults = [Problem("layout", "error", refused.error.problem, hint=refused.error.hint)]
-            # not if another mapping was made current inside, or some mesh axes are Manual there
+            # Not if another mapping was made current inside, or some mesh axes are Manual there.
             if refused.mapping == self._mappings.compute and refused.mesh == self._mesh:
                 faults = _faults(refused.names, refused.shape, refused.mapping, self._mesh)
             for fault in faults:
@@ -439,9 +455,7 @@ class _Run:
         given = self._given
         is_traced = any(row.names for row in self.arguments)
         is_complete = is_traced or given.parameters != given.compute
-        inside: set[str] = set()
-        for names, _, _ in self._audit.arrays:
-            inside.update(names)
+        inside = {name for names, _, _ in self._audit.arrays for name in names}
 
         self._check_keys_of(given.parameters, inside, "error" if is_complete else "warning")
         for _, extra in given.overrides:
@@ -451,7 +465,7 @@ class _Run:
                 self._check_keys_of(mapping, inside, "error")
         for pattern, _ in given.overrides:
             if not _matches_any(pattern, self._paths):
-                self._found.add(self._unmatched(pattern))
+                self._found.add(self._explain_pattern(pattern))
 
     def _check_keys_of(
         self, mapping: AxisMapping, inside: Set[str], severity: Literal["error", "warning"]
@@ -472,14 +486,12 @@ class _Run:
                 hint = "those are laid out by `compute` of the Mappings, so write it there"
             self._found.add(Problem("unknown axis", severity, text, hint=hint))
 
-    def _unmatched(self, pattern: str) -> Problem:
+    def _explain_pattern(self, pattern: str) -> Problem:
         paths = sorted(self._paths - {""})  # an array that is a whole tree has no path
-        shown = listed(paths, WIDTH) or "none"
+        shown = list_items(paths, WIDTH) or "none"
         text = f"no array has a path that matches {pattern!r}; paths: {shown}"
-        parts: set[str] = set()
-        for path in paths:
-            parts.update(path.split("."))
-        hint = suggestion(pattern, parts)
+        # A misspelt pattern is closer to a component than to a whole path.
+        hint = suggestion(pattern, {part for path in paths for part in path.split(".")})
         rows = (*self.model, *self.arguments, *self.results)
         if _matches_any(pattern, (row.path for row in rows)):
             hint = "write positions or keywords for arguments, and results without a prefix"
@@ -487,23 +499,23 @@ class _Run:
 
     def report(self, title: str) -> Report:
         """Make the report."""
-        groups: dict[str, list[ArrayLayout]] = {}
-        if self.model:
-            groups["model"] = [*self.model]
+        groups: dict[str, list[ArrayLayout]] = {"model": [*self.model]} if self.model else {}
         for row in (*self.arguments, *self.results):
             groups.setdefault(row.path.partition(".")[0], []).append(row)
-        totals: dict[str, tuple[int, int]] = {}
-        for what, rows in groups.items():
-            whole = sum(row.nbytes or 0 for row in rows)
-            totals[what] = whole, sum(row.nbytes_per_device or 0 for row in rows)
-
-        inside: list[ArrayLayout] = []
-        for names, shape, spec in dict.fromkeys(self._audit.arrays):
-            inside.append(ArrayLayout("", names, shape, None, spec, planned=True))
-        problems = self._found.all()
-        return Report(
-            title, self.model, self.arguments, self.results, tuple(inside), problems, totals
+        totals = {
+            what: (
+                sum(row.nbytes or 0 for row in rows),
+                sum(row.nbytes_per_device or 0 for row in rows),
+            )
+            for what, rows in groups.items()
+        }
+        # Equal arrays, such as those of all layers, are one row.
+        inside = tuple(
+            ArrayLayout("", names, shape, None, spec, planned=True)
+            for names, shape, spec in dict.fromkeys(self._audit.arrays)
         )
+        problems = self._found.all()
+        return Report(title, self.model, self.arguments, self.results, inside, problems, totals)
 
 
 def _matches_any(pattern: str, paths: Iterable[str]) -> bool:
@@ -536,11 +548,11 @@ def _faults(
     )
     for name, size in sizes.items():
         axes = entries.get(name, ())
-        ways = partition.count_shards(mesh, axes)
-        if size % ways:
+        shards = partition.count_shards(mesh, axes)
+        if size % shards:
             over = ", ".join(axes)
-            text = f"{name}={size} cannot be split evenly in {ways} over mesh axis {over}"
-            below = size // ways * ways
-            near = " or ".join(str(near) for near in (below, below + ways) if near)
+            text = f"{name}={size} cannot be split evenly in {shards} over mesh axis {over}"
+            below = size // shards * shards
+            near = " or ".join(str(near) for near in (below, below + shards) if near)
             faults.append(Problem("uneven", "error", text, hint=f"nearest that divide: {near}"))
     return faults

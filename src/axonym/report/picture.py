@@ -1,4 +1,7 @@
-"""Pictures of layouts: each array as a rectangle, cut into the blocks that devices hold, as SVG."""
+"""Pictures of layouts: each array as a rectangle, cut into the blocks that devices hold, as SVG.
+
+`show(...).picture()` and `check(...).picture()` make them; a notebook shows them, and `save` writes a file.
+"""
 
 import dataclasses
 import html
@@ -28,6 +31,11 @@ class Side:
         label: the axes along it, with what splits them.
         size: the number of elements.
         parts: the number of blocks.
+
+    Examples:
+        >>> from axonym.report.picture import Side
+        >>> Side("vocab=1024 → model", 1024, 8).length
+        174.0
     """
 
     label: str
@@ -51,6 +59,12 @@ class Drawing:
         across: the side from left to right.
         holders: the devices of each block, row by row.
         devices: the number of all devices.
+
+    Examples:
+        >>> layouts = axn.partitioning.show(axn.zeros({"batch": 8}), {"batch": "data"}, jax.make_mesh((4,), ("data",)))
+        >>> drawing = layouts.picture().drawings[0]
+        >>> drawing.across.label, drawing.holders
+        ('batch=8 → data', ((0,), (1,), (2,), (3,)))
     """
 
     title: str
@@ -72,7 +86,12 @@ class Drawing:
         return 54 + max(self.down.length, LETTER * len(self.down.label))
 
     def svg(self, left: float, top: float) -> str:
-        """Return the elements of the picture, from the left upper corner on."""
+        """Return the elements of the picture.
+
+        Args:
+            left: the left end of the array in the picture, in pixels.
+            top: its upper end.
+        """
         wide, high = self.across.length / self.across.parts, self.down.length / self.down.parts
         found = [
             f'<text x="{left:g}" y="{top + 12:g}" font-weight="bold">{html.escape(self.title)}</text>',
@@ -85,9 +104,10 @@ class Drawing:
             x, y = left + 18 + column * wide, top + 32 + row * high
             found.append(
                 f'<rect x="{x:g}" y="{y:g}" width="{wide:g}" height="{high:g}" fill="{self._colour(devices)}"'
-                f' stroke="currentColor" stroke-width="0.7"><title>{_held_by(devices)}</title></rect>'
+                f' stroke="currentColor" stroke-width="0.7"><title>{_name_devices(devices)}</title></rect>'
             )
             label = numbers(devices)
+            # A text that does not fit is shown by the mouse, as the title of the block.
             if LETTER * len(label) < wide and high > 12:
                 middle = f'x="{x + wide / 2:g}" y="{y + high / 2 + 4:g}"'
                 found.append(f'<text {middle} text-anchor="middle">{label}</text>')
@@ -100,7 +120,7 @@ class Drawing:
         return f"hsl({round(330 * devices[0] / self.devices)} 75% 55% / 0.55)"
 
 
-def _held_by(devices: Sequence[int]) -> str:
+def _name_devices(devices: Sequence[int]) -> str:
     return f"device {numbers(devices)}" if len(devices) == 1 else f"devices {numbers(devices)}"
 
 
@@ -112,11 +132,17 @@ def cut(
     Args:
         sides: for the side down and the side across, the mesh axes of each dimension along it.
         mesh: the axes of the mesh with their sizes; devices are numbered by their place, the last axis fastest.
+
+    Examples:
+        >>> from axonym.report.picture import cut
+        >>> cut(([["data"]], [[]]), [("data", 2), ("model", 2)])
+        ((0, 1), (2, 3))
     """
     sizes = dict(mesh)
     devices = math.prod(sizes.values())
     places = np.indices(tuple(sizes.values())).reshape(len(sizes), devices)
     place = dict(zip(sizes, places, strict=True))
+    # The number of the block of each device, in the order of JAX: the first mesh axis of an entry varies slowest.
     block = np.zeros(devices, int)
     count = 1
     for axis in (axis for side in sides for entry in side for axis in entry):
@@ -128,11 +154,16 @@ def cut(
 class Picture:
     """A picture of arrays, which notebooks show.
 
-    Equal colours are equal devices. What all devices hold is grey.
+    Equal colours are equal devices. Blocks that all devices hold are grey.
 
     Attributes:
-        title: what is laid out.
+        title: the mesh.
         drawings: the arrays.
+
+    Examples:
+        >>> mesh = jax.make_mesh((4,), ("data",))
+        >>> axn.partitioning.show({"x": axn.zeros({"batch": 8})}, {"batch": "data"}, mesh).picture()
+        <Picture of x on mesh data=4>
     """
 
     title: str

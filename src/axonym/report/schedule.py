@@ -22,6 +22,11 @@ class Schedule:
         microbatches: the number of microbatches.
         backward: whether stages work backward in the same ticks, as in `pipeline_value_and_grad`.
         rounds: how often a microbatch passes all stages.
+
+    Examples:
+        >>> plan = axn.partitioning.schedule(stages=2, microbatches=4)
+        >>> plan.ticks, plan.bubble, plan.microbatch(stage=1, tick=3)
+        (5, 0.2, 2)
     """
 
     stages: int
@@ -48,9 +53,7 @@ class Schedule:
     @property
     def ticks(self) -> int:
         """The number of ticks; in one, each stage works on one microbatch."""
-        waiting = self.stages - 1
-        if self.backward:
-            waiting *= 2
+        waiting = (self.stages - 1) * (2 if self.backward else 1)
         return self._steps + waiting
 
     @property
@@ -65,28 +68,24 @@ class Schedule:
 
     def microbatch(self, stage: int, tick: int) -> int | None:
         """Return the microbatch on which a stage works forward in a tick; None while it waits."""
-        known = self._known(tick - stage)
+        # Groups of as many microbatches as there are stages go through all rounds, one group after the other.
+        known = self._limit(tick - stage)
         if known is None:
             return None
         return known // (self.rounds * self.stages) * self.stages + known % self.stages
 
     def round(self, stage: int, tick: int) -> int | None:
         """Return the round in which a stage works in a tick; None while it waits."""
-        known = self._known(tick - stage)
-        if known is None:
-            return None
-        return known // self.stages % self.rounds
+        known = self._limit(tick - stage)
+        return None if known is None else known // self.stages % self.rounds
 
     def returning(self, stage: int, tick: int) -> int | None:
         """Return the microbatch on which a stage works backward in a tick; None if on none."""
-        if not self.backward:
-            return None
-        return self._known(tick - 2 * (self.stages - 1) + stage)
+        # A microbatch reaches the last stage after `stages - 1` ticks, and comes back in as many.
+        return self._limit(tick - 2 * (self.stages - 1) + stage) if self.backward else None
 
-    def _known(self, at: int) -> int | None:
-        if 0 <= at < self._steps:
-            return at
-        return None
+    def _limit(self, at: int) -> int | None:
+        return at if 0 <= at < self._steps else None
 
     def __repr__(self) -> str:
         width = len(str(self.ticks)) + 1
@@ -96,9 +95,7 @@ class Schedule:
             width = max(width, len(f"{self.microbatches - 1}:{self.rounds - 1}") + 1)
         lines = ["tick".ljust(10) + "".join(f"{tick:>{width}}" for tick in range(self.ticks))]
         for stage in range(self.stages):
-            cells = ""
-            for tick in range(self.ticks):
-                cells += self._text(stage, tick).rjust(width)
+            cells = "".join(self._text(stage, tick).rjust(width) for tick in range(self.ticks))
             lines.append(f"stage {stage}".ljust(10) + cells)
         lines.append(f"waiting: {self.bubble:.0%}")
         return "\n".join(lines)
@@ -111,9 +108,7 @@ class Schedule:
         return "".join(parts) or "."
 
     def _label(self, stage: int, tick: int, micro: int) -> str:
-        if self.rounds == 1:
-            return str(micro)
-        return f"{micro}:{self.round(stage, tick)}"
+        return str(micro) if self.rounds == 1 else f"{micro}:{self.round(stage, tick)}"
 
     def svg(self) -> str:
         """Return the schedule as SVG, in the colour of the text around it."""
@@ -133,8 +128,8 @@ class Schedule:
         for stage in range(self.stages):
             top = stage * HEIGHT
             found.append(f'<text x="0" y="{top + 16}">stage {stage}</text>')
-            for tick in range(self.ticks):
-                found.append(self._cell(stage, tick, left + tick * wide, wide))
+            ticks = range(self.ticks)
+            found += [self._cell(stage, tick, left + tick * wide, wide) for tick in ticks]
         bottom = self.stages * HEIGHT + 6
         title = f"{self.stages} stages, {self.microbatches} microbatches"
         if self.rounds > 1:

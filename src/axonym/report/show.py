@@ -1,4 +1,7 @@
-"""Show layouts: of each array of a tree, and of the blocks of one array."""
+"""Show layouts: of each array of a tree, and of the blocks of one array.
+
+`show` makes a table or a picture of a whole tree, `visualize` lists the devices that hold each block of one array.
+"""
 
 import dataclasses
 import itertools
@@ -31,7 +34,7 @@ from ..partitioning.trees import (
 )
 from ..protocols.printing import summary
 from .picture import Drawing, Picture, Side, cut
-from .table import Cell, Printed, Table, byte_text, grouped, numbers, total
+from .table import Cell, Printed, Table, byte_text, group_rows, numbers, total
 
 __all__ = [
     "ArrayLayout",
@@ -48,7 +51,7 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class ArrayLayout:
-    """How one array of a tree is laid out.
+    """The layout of one array of a tree.
 
     Attributes:
         path: its path in the tree, such as `layers.0.weight`.
@@ -61,6 +64,13 @@ class ArrayLayout:
         planned: whether this is the layout by a mapping, not the actual one.
         note: replaces the spec, such as `one device`.
         mesh: the axes of the mesh with their sizes; none if there is no spec.
+
+    Examples:
+        >>> tree, mesh = {"x": axn.zeros({"batch": 8})}, jax.make_mesh((4,), ("data",))
+        >>> layouts = axn.partitioning.show(tree, {"batch": "data"}, mesh)
+        >>> row = layouts.arrays[0]
+        >>> row.path, row.layout, row.nbytes, row.nbytes_per_device
+        ('x', ('batch→data',), 32, 8)
     """
 
     path: str
@@ -81,7 +91,7 @@ class ArrayLayout:
             return (self.note,)
         entries = Layout.from_spec(self.spec, len(self.shape))
         split: list[str] = []
-        for label, axes in zip(_labels(self.names, self.shape), entries, strict=True):
+        for label, axes in zip(_label_dimensions(self.names, self.shape), entries, strict=True):
             if len(axes) == 1:
                 split.append(f"{label}→{axes[0]}")
             elif axes:
@@ -92,14 +102,12 @@ class ArrayLayout:
     def cells(self) -> tuple[str, Cell, str, Cell, str, str]:
         """The row of a table: path, axes, dtype, layout, bytes, bytes per device."""
         anonymous = self.shape[: len(self.shape) - len(self.names)]
-        axes: list[str] = []
-        if anonymous:
-            axes.append(f"anonymous {anonymous}")
-        for name, size in zip(self.names, self.shape[len(anonymous) :], strict=True):
-            axes.append(f"{name}={size}")
+        pairs = zip(self.names, self.shape[len(anonymous) :], strict=True)
+        first = [f"anonymous {anonymous}"] if anonymous else []
+        axes = (*first, *(f"{name}={size}" for name, size in pairs))
         return (
             self.path or "array",
-            tuple(axes) or "no axes",
+            axes or "no axes",
             self.dtype or "",
             self.layout,
             byte_text(self.nbytes),
@@ -107,24 +115,26 @@ class ArrayLayout:
         )
 
     def drawing(self, title: str) -> Drawing:
-        """Draw the array; of more than two dimensions, those that are split."""
+        """Draw the array; of more than two dimensions, those that are split.
+
+        Args:
+            title: the text above the drawing.
+        """
         entries = Layout.from_spec(self.spec or PartitionSpec(), len(self.shape))
         sizes = dict(self.mesh)
-        ways = [math.prod(sizes[axis] for axis in entry) for entry in entries]
-        labels = _labels(self.names, self.shape)
+        counts = [math.prod(sizes[axis] for axis in entry) for entry in entries]
+        labels = _label_dimensions(self.names, self.shape)
 
         def side(part: slice) -> Side:
             texts: list[str] = []
             size = parts = 1
             for i in chosen[part]:
-                text = f"{labels[i]}={self.shape[i]}"
-                if entries[i]:
-                    text += f" → {', '.join(entries[i])}"
-                texts.append(text)
-                size, parts = size * self.shape[i], parts * ways[i]
+                split = f" → {', '.join(entries[i])}" if entries[i] else ""
+                texts.append(f"{labels[i]}={self.shape[i]}{split}")
+                size, parts = size * self.shape[i], parts * counts[i]
             return Side(", ".join(texts), size, parts)
 
-        chosen, middle = _drawn(ways)
+        chosen, middle = _choose_dimensions(counts)
         down, across = slice(middle), slice(middle, None)
         drawn = [entries[i] for i in chosen]
         blocks = cut((drawn[down], drawn[across]), self.mesh)
@@ -135,31 +145,48 @@ class ArrayLayout:
         return Drawing(title, caption, side(down), side(across), blocks, count)
 
 
-def _drawn(ways: Sequence[int]) -> tuple[list[int], int]:
-    """Choose the dimensions to draw, and how many of them go from top to bottom, before those from left to right."""
-    dims = list(range(len(ways)))
+def _choose_dimensions(counts: Sequence[int]) -> tuple[list[int], int]:
+    """Choose the dimensions to draw, and how many of them go from top to bottom, before those from left to right.
+
+    Args:
+        counts: the number of blocks along each dimension.
+    """
+    dims = list(range(len(counts)))
     if len(dims) > 2:
-        whole = [i for i in dims if ways[i] == 1]
-        dims = [i for i in dims if ways[i] > 1]
+        others = [i for i in dims if counts[i] == 1]
+        dims = [i for i in dims if counts[i] > 1]
+        # Two sides make a rectangle: fill up with the last dimensions, which are next to each other in memory.
         if len(dims) < 2:
-            dims = sorted(dims + whole[-2 + len(dims) :])
+            dims = sorted(dims + others[-2 + len(dims) :])
     return dims, int(len(dims) > 1)
 
 
-def _labels(names: Names, shape: Sequence[int]) -> tuple[str, ...]:
+def _label_dimensions(names: Names, shape: Sequence[int]) -> tuple[str, ...]:
     """Name each dimension; anonymous ones by position."""
     return (*(f"dim {i}" for i in range(len(shape) - len(names))), *names)
 
 
 def array_table(arrays: Sequence[ArrayLayout], titles: tuple[str, str]) -> Table:
-    """Make a table of layouts, with total bytes at its end."""
-    held = total(array.nbytes_per_device for array in arrays)  # the compiler may not have decided
-    whole = byte_text(sum(array.nbytes or 0 for array in arrays))
-    last = None
-    if len(arrays) > 1:
-        last = ("all", f"{len(arrays)} arrays", "", "", whole, byte_text(held))
+    """Make a table of layouts, with total bytes at its end.
+
+    Args:
+        arrays: the layouts, one row each; rows that differ only in numbers in their paths are one.
+        titles: the headers of the columns of paths and of layouts.
+
+    Examples:
+        >>> from axonym.report.show import array_table
+        >>> tree, mesh = {"x": axn.zeros({"batch": 8})}, jax.make_mesh((4,), ("data",))
+        >>> layouts = axn.partitioning.show(tree, {"batch": "data"}, mesh)
+        >>> print(array_table(layouts.arrays, ("argument", "layout")))
+        argument  axes     dtype    layout      bytes  per device
+        x         batch=8  float32  batch→data   32 B         8 B
+    """
+    own = total(array.nbytes_per_device for array in arrays)  # the compiler may not have decided
+    everything = byte_text(sum(array.nbytes or 0 for array in arrays))
+    sums = ("all", f"{len(arrays)} arrays", "", "", everything, byte_text(own))
+    last = sums if len(arrays) > 1 else None
     header = (titles[0], "axes", "dtype", titles[1], "bytes", "per device")
-    return Table(header, grouped(array.cells for array in arrays), last)
+    return Table(header, group_rows(array.cells for array in arrays), last)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -168,6 +195,11 @@ class Layouts(Printed):
 
     Attributes:
         arrays: the layout of each array.
+
+    Examples:
+        >>> axn.partitioning.show({"x": np.zeros(3), "y": 1})
+        array  axes            dtype    layout  bytes  per device
+        x      anonymous (3,)  float64  host     24 B
     """
 
     arrays: tuple[ArrayLayout, ...]
@@ -189,20 +221,29 @@ class Layouts(Printed):
         by_cells: dict[tuple[Cell, ...], ArrayLayout] = {
             array.cells[1:]: array for array in self.arrays
         }
-        rows = grouped(array.cells for array in self.arrays)
+        rows = group_rows(array.cells for array in self.arrays)
         drawings = tuple(by_cells[tuple(cells)].drawing(str(path)) for path, *cells in rows)
         meshes = dict.fromkeys(array.mesh for array in self.arrays if array.mesh)
-        if not meshes:
-            return Picture("no mesh", drawings)
-        return Picture(f"mesh {'; '.join(map(_mesh_text, meshes))}", drawings)
+        title = f"mesh {'; '.join(map(_write_mesh, meshes))}" if meshes else "no mesh"
+        return Picture(title, drawings)
 
 
-def _mesh_text(mesh: tuple[tuple[str, int], ...]) -> str:
+def _write_mesh(mesh: tuple[tuple[str, int], ...]) -> str:
     return ", ".join(f"{axis}={size}" for axis, size in mesh)
 
 
 def arrays_of(tree: Tree, function: str) -> Iterator[tuple[str, Names, Payload]]:
-    """Yield path, names and payload of each array of a tree, plain ones included; no names for fewer dimensions."""
+    """Yield path, names and payload of each array of a tree, plain ones included; no names for fewer dimensions.
+
+    Args:
+        tree: any tree.
+        function: what the user called, for errors.
+
+    Examples:
+        >>> from axonym.report.show import arrays_of
+        >>> [(path, names) for path, names, _ in arrays_of({"x": axn.zeros({"pos": 2}), "n": 3}, "show")]
+        [('x', ('pos',))]
+    """
     for keys, leaf in jax.tree.leaves_with_path(tree, is_leaf=is_named_array):
         if isinstance(leaf, NamedArray):
             if has_type(leaf.array):
@@ -260,14 +301,12 @@ def show(
     rows: list[ArrayLayout] = []
     several = find_several(tree)
     for path, names, array in arrays_of(tree, "show"):
-        row = None
-        if mapping is None:
-            row = _actual(path, names, array)
+        row = _find_actual(path, names, array) if mapping is None else None
         if row is None and resolved is not None and mesh is not None:
             own = choose_mapping(resolved, names, array.shape, path, several)
             row = planned(path, names, array, own, mesh, "show")
         if row is None:
-            row = _row(path, names, array, None, note="not known")
+            row = _make_row(path, names, array, None, note="not known")
         rows.append(row)
     return Layouts(tuple(rows))
 
@@ -275,16 +314,31 @@ def show(
 def planned(
     path: str, names: Names, array: Payload, mapping: AxisMapping, mesh: MeshLike, function: str
 ) -> ArrayLayout:
-    """Return how a mapping lays out one array.
+    """Return how a mapping shards one array.
+
+    Args:
+        path: its path in the tree.
+        names: its names.
+        array: the array, possibly abstract.
+        mapping: the mapping.
+        mesh: the mesh, possibly without devices.
+        function: what the user called, for errors.
 
     Raises:
         ShardingError: if it does not fit.
+
+    Examples:
+        >>> from axonym.report.show import planned
+        >>> with axn.axis_mapping({"pos": "data"}):
+        ...     mapping = axn.current_mapping()
+        >>> planned("x", ("pos",), jnp.zeros(8), mapping, jax.make_mesh((4,), ("data",)), "show").layout
+        ('pos→data',)
     """
     spec = partition.find_layout(names, tuple(array.shape), mapping, mesh, function).spec
-    return dataclasses.replace(_row(path, names, array, spec, mesh), planned=True)
+    return dataclasses.replace(_make_row(path, names, array, spec, mesh), planned=True)
 
 
-def _row(
+def _make_row(
     path: str,
     names: Names,
     array: Payload,
@@ -292,42 +346,35 @@ def _row(
     mesh: MeshLike | None = None,
     note: str = "",
 ) -> ArrayLayout:
-    """Derive the layout from an array and its spec; with a note instead, every device has the array whole."""
+    """Derive the layout from an array and its spec; with a note instead, the array is replicated."""
     shape, nbytes = tuple(array.shape), math.prod(array.shape) * array.dtype.itemsize
-    ways = 1
-    if mesh is not None:
-        for entry in Layout.from_spec(spec or PartitionSpec()):
-            ways *= partition.count_shards(mesh, entry)
-    held = None
-    if note not in {"not known", "host"}:
-        held = nbytes // ways
-    axes: tuple[tuple[str, int], ...] = ()
-    if spec is not None and mesh is not None:
-        axes = tuple(mesh.shape.items())
+    layout = Layout.from_spec(spec or PartitionSpec())
+    shards = 1 if mesh is None else math.prod(partition.count_shards(mesh, x) for x in layout)
+    own = None if note in {"not known", "host"} else nbytes // shards
+    axes = () if spec is None or mesh is None else tuple(mesh.shape.items())
     return ArrayLayout(
-        path, names, shape, str(array.dtype), spec, nbytes, held, note=note, mesh=axes
+        path, names, shape, str(array.dtype), spec, nbytes, own, note=note, mesh=axes
     )
 
 
-def _actual(path: str, names: Names, array: Payload) -> ArrayLayout | None:
+def _find_actual(path: str, names: Names, array: Payload) -> ArrayLayout | None:
     """Return how an array is laid out, or None if it does not know."""
     if isinstance(array, np.ndarray | np.generic):
-        return _row(path, names, array, None, note="host")
+        return _make_row(path, names, array, None, note="host")
     traced = isinstance(array, Tracer)
-    sharding = _typed(array).sharding
+    sharding = _get_type(array).sharding
     if isinstance(sharding, NamedSharding):
         if traced and modes.is_manual(sharding.mesh):
-            return _row(path, names, array, None, note="local block")
+            return _make_row(path, names, array, None, note="local block")
+        # The type of an array tells nothing of Auto axes.
         if traced and not modes.is_explicit(sharding.mesh):
             return None
-        return _row(path, names, array, sharding.spec, sharding.mesh)
+        return _make_row(path, names, array, sharding.spec, sharding.mesh)
     if sharding is None:
         return None
     count, block = len(sharding.device_set), math.prod(sharding.shard_shape(tuple(array.shape)))
-    note = f"{count} devices"
-    if count == 1:
-        note = "one device"
-    row = _row(path, names, array, None, note=note)
+    note = "one device" if count == 1 else f"{count} devices"
+    row = _make_row(path, names, array, None, note=note)
     return dataclasses.replace(row, nbytes_per_device=block * array.dtype.itemsize)
 
 
@@ -339,6 +386,11 @@ class Block:
         slices: the positions of the block along each axis; anonymous dimensions are `dim 0`, ...
         devices: numbers of the devices in the order of the mesh, the last axis fastest; without a mesh, their ids.
         coordinates: the positions of these devices along each axis of the mesh.
+
+    Examples:
+        >>> x = axn.shard(axn.zeros({"batch": 8}), {"batch": "data"}, jax.make_mesh((4, 2), ("data", "model")))
+        >>> axn.partitioning.visualize(x).blocks[1]
+        Block(slices={'batch': slice(2, 4, None)}, devices=(2, 3), coordinates={'data': (1,), 'model': (0, 1)})
     """
 
     slices: Mapping[str, slice]
@@ -351,8 +403,15 @@ class Blocks(Printed):
     """The devices that hold each block of an array, which print as tables, also in notebooks.
 
     Attributes:
-        title: what is laid out on what.
+        title: the array, and the mesh or the devices.
         blocks: the blocks, in the order of their first devices.
+
+    Examples:
+        >>> axn.partitioning.visualize(axn.zeros({"batch": 8}))
+        float32[batch=8] on device 0
+        <BLANKLINE>
+        held by   batch
+        device 0  0:8
     """
 
     title: str
@@ -368,7 +427,7 @@ class Blocks(Printed):
         for block in self.blocks:
             places = map(numbers, block.coordinates.values())
             ranges = [f"{part.start}:{part.stop}" for part in block.slices.values()]
-            rows.append((_several("device", block.devices), *places, *ranges))
+            rows.append((_write_numbers("device", block.devices), *places, *ranges))
         yield Table(("held by", *mesh_axes, *axes), tuple(rows))
         if len(axes) == 2 and len(self.blocks) > 1:
             yield self._grid(*axes)
@@ -377,31 +436,28 @@ class Blocks(Printed):
         """Draw the array with devices in place of its blocks."""
         at: dict[tuple[int, int], dict[tuple[int, int], str]] = {}
         for block in self.blocks:
-            cells = at.setdefault(_range(block, down), {})
-            cells[_range(block, across)] = numbers(block.devices)
+            cells = at.setdefault(_get_range(block, down), {})
+            cells[_get_range(block, across)] = numbers(block.devices)
         columns = sorted(set(itertools.chain(*at.values())))
         header = ("", *(f"{across} {first}:{last}" for first, last in columns))
-        rows: list[tuple[Cell, ...]] = []
-        for (first, last), cells in sorted(at.items()):
-            rows.append((f"{down} {first}:{last}", *(cells[column] for column in columns)))
-        return Table(header, tuple(rows))
+        rows = tuple(
+            (f"{down} {first}:{last}", *(cells[column] for column in columns))
+            for (first, last), cells in sorted(at.items())
+        )
+        return Table(header, rows)
 
 
-def _typed(array: Payload) -> Payload:
+def _get_type(array: Payload) -> Payload:
     """Return the type of a traced array, which knows the layout; others know it themselves."""
-    if isinstance(array, Tracer):
-        return jax.typeof(array)
-    return array
+    return jax.typeof(array) if isinstance(array, Tracer) else array
 
 
-def _range(block: Block, axis: str) -> tuple[int, int]:
+def _get_range(block: Block, axis: str) -> tuple[int, int]:
     return block.slices[axis].start, block.slices[axis].stop
 
 
-def _several(what: str, values: Sequence[int]) -> str:
-    if len(values) == 1:
-        return f"{what} {numbers(values)}"
-    return f"{what}s {numbers(values)}"
+def _write_numbers(what: str, values: Sequence[int]) -> str:
+    return f"{what}{'s' if len(values) != 1 else ''} {numbers(values)}"
 
 
 def visualize(x: NamedArray) -> Blocks:
@@ -441,20 +497,19 @@ def visualize(x: NamedArray) -> Blocks:
     names, array = x.names, x.array
     shape = shape_of("visualize", array, names)
     traced = isinstance(array, Tracer)
-    sharding = getattr(_typed(array), "sharding", None)
+    sharding = getattr(_get_type(array), "sharding", None)
     if sharding is None:
         problem = f"a NamedArray holds {type_text(array)}, which is not on a device"
         abstract = "axn.partitioning.show(x, mapping, mesh) shows how a mapping would lay it out"
-        hint = "lay it out with axn.shard"
-        if isinstance(array, jax.ShapeDtypeStruct):
-            hint = abstract
+        is_abstract = isinstance(array, jax.ShapeDtypeStruct)
+        hint = abstract if is_abstract else "lay it out with axn.shard"
         raise OperandError(message("visualize", problem, f"array has: {facts(x)}", hint=hint))
     if not traced:
-        return _laid_out(summary(x), names, shape, sharding)
+        return _list_blocks(summary(x), names, shape, sharding)
     if modes.has_manual(sharding.mesh):
         return Blocks(f"{summary(x)} is a block that each device has of its own", ())
     if modes.is_explicit(sharding.mesh):
-        return _laid_out(summary(x), names, shape, sharding)
+        return _list_blocks(summary(x), names, shape, sharding)
     _print_when_decided(array, names)
     return Blocks(
         f"{array.dtype}[{describe(names, shape)}] is laid out by the compiler; its blocks are printed then",
@@ -463,7 +518,7 @@ def visualize(x: NamedArray) -> Blocks:
 
 
 def _print_when_decided(array: Payload, names: Names) -> None:
-    """Print the blocks of a traced array once the compiler has laid it out."""
+    """Print the blocks of a traced array once the compiler has chosen its sharding."""
 
     # Under `vmap`, the compiler's layout has the mapped dimension too; this is how JAX reports it.
     @jax.custom_batching.custom_vmap
@@ -471,7 +526,7 @@ def _print_when_decided(array: Payload, names: Names) -> None:
         shape = tuple(array.shape)
         title = f"{array.dtype}[{describe(names, shape)}]"
         jax.debug.inspect_array_sharding(
-            array, callback=lambda decided: print(_laid_out(title, names, shape, decided))
+            array, callback=lambda decided: print(_list_blocks(title, names, shape, decided))
         )
         return ()
 
@@ -483,7 +538,8 @@ def _print_when_decided(array: Payload, names: Names) -> None:
     look(jax.lax.stop_gradient(array))
 
 
-def _laid_out(title: str, names: Names, shape: tuple[int, ...], sharding: Sharding) -> Blocks:
+def _list_blocks(title: str, names: Names, shape: tuple[int, ...], sharding: Sharding) -> Blocks:
+    """List the blocks of an array, each with its devices: those of one block have equal ranges."""
     held: dict[tuple[tuple[int, int], ...], list[tuple[int, tuple[int, ...]]]] = {}
     mesh_axes: tuple[str, ...] = ()
     if isinstance(sharding, NamedSharding):
@@ -493,19 +549,17 @@ def _laid_out(title: str, names: Names, shape: tuple[int, ...], sharding: Shardi
             held.setdefault(_ranges_at(at, shape, sharding), []).append((number, at))
     else:
         indices: Mapping[Any, Any] = sharding.devices_indices_map(shape)
-        place = _several("device", sorted(device.id for device in indices))
+        place = _write_numbers("device", sorted(device.id for device in indices))
         for device, index in indices.items():
             ranges = tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
             held.setdefault(ranges, []).append((device.id, ()))
     blocks: list[Block] = []
     for ranges, holders in held.items():
         numbers_of, places = zip(*holders, strict=True)
-        coordinates: dict[str, tuple[int, ...]] = {}
-        for axis, at in zip(mesh_axes, zip(*places, strict=True), strict=True):
-            coordinates[axis] = tuple(sorted(set(at)))
-        slices: dict[str, slice] = {}
-        for label, part in zip(_labels(names, shape), ranges, strict=True):
-            slices[label] = slice(*part)
+        along = zip(mesh_axes, zip(*places, strict=True), strict=True)
+        coordinates = {axis: tuple(sorted(set(at))) for axis, at in along}
+        parts = zip(_label_dimensions(names, shape), ranges, strict=True)
+        slices = {label: slice(*part) for label, part in parts}
         blocks.append(Block(slices, tuple(sorted(numbers_of)), coordinates))
     return Blocks(f"{title} on {place}", tuple(blocks))
 
@@ -518,8 +572,8 @@ def _ranges_at(
     coordinates = dict(zip(sharding.mesh.axis_names, at, strict=True))
     ranges = []
     for size, entry in zip(shape, Layout.from_spec(sharding.spec, len(shape)), strict=True):
-        part, ways = 0, 1
+        part, count = 0, 1
         for axis in entry:  # the first axis of an entry varies slowest
-            part, ways = part * sizes[axis] + coordinates[axis], ways * sizes[axis]
-        ranges.append((part * size // ways, (part + 1) * size // ways))
+            part, count = part * sizes[axis] + coordinates[axis], count * sizes[axis]
+        ranges.append((part * size // count, (part + 1) * size // count))
     return tuple(ranges)

@@ -1,13 +1,15 @@
-"""Tables of text that fit a terminal, and the same tables for notebooks."""
+"""Internal. Tables of text that fit a terminal, and the same tables for notebooks.
+
+All reports print by `Printed` and `Table`. They know nothing of arrays.
+"""
 
 import dataclasses
 import html
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
-Cell: TypeAlias = (
-    str | tuple[str, ...]
-)  # a tuple is a list of items, the last of which may be left out
+# A tuple is a list of items, the last of which may be left out.
+Cell: TypeAlias = str | tuple[str, ...]
 WIDTH = 120
 ROWS = 60
 
@@ -28,7 +30,7 @@ class Table:
     last: tuple[Cell, ...] | None = None
     right: tuple[str, ...] = ("bytes", "per device")
 
-    def _shown(self) -> list[tuple[Cell, ...]]:
+    def _list_rows(self) -> list[tuple[Cell, ...]]:
         rows = list(self.rows[:ROWS])
         more = len(self.rows) - ROWS
         if more > 0:
@@ -38,21 +40,22 @@ class Table:
         return rows
 
     def __str__(self) -> str:
-        rows: list[tuple[Cell, ...]] = [self.header, *self._shown()]
+        rows: list[tuple[Cell, ...]] = [self.header, *self._list_rows()]
         columns = zip(*rows, strict=True)
-        widths = [max(len(_joined(cell)) for cell in column) for column in columns]
+        widths = [max(len(_join(cell)) for cell in column) for column in columns]
+        # The widest column gives way, letter by letter, so that short ones stay readable.
         while sum(widths) + 2 * (len(widths) - 1) > WIDTH:
             widths[widths.index(max(widths))] -= 1
-        lines: list[str] = []
-        for row in rows:
-            cells: list[str] = []
-            for cell, width, title in zip(row, widths, self.header, strict=True):
-                side = "<"
-                if title in self.right:
-                    side = ">"
-                cells.append(f"{_fitted(cell, width):{side}{width}}")
-            lines.append("  ".join(cells).rstrip())
-        return "\n".join(lines)
+        sides = [">" if title in self.right else "<" for title in self.header]
+        columns_of = zip(widths, sides, strict=True)
+        formats = [f"{side}{width}" for width, side in columns_of]
+        return "\n".join(
+            "  ".join(
+                f"{_fit(cell, width):{form}}"
+                for cell, width, form in zip(row, widths, formats, strict=True)
+            ).rstrip()
+            for row in rows
+        )
 
     def as_html(self) -> str:
         """Return the table as HTML."""
@@ -60,19 +63,17 @@ class Table:
         def row(tag: str, cells: Sequence[Cell]) -> str:
             inner = ""
             for cell, title in zip(cells, self.header, strict=True):
-                place = "left"
-                if title in self.right:
-                    place = "right"
-                text = html.escape(_joined(cell))
+                place = "right" if title in self.right else "left"
+                text = html.escape(_join(cell))
                 inner += f'<{tag} style="text-align:{place}">{text}</{tag}>'
             return f"<tr>{inner}</tr>"
 
-        body = "".join(row("td", cells) for cells in self._shown())
+        body = "".join(row("td", cells) for cells in self._list_rows())
         return f"<table><thead>{row('th', self.header)}</thead><tbody>{body}</tbody></table>"
 
 
 class Printed:
-    """The base of objects that print as paragraphs of text and tables."""
+    """The base of objects that print as paragraphs of text and tables: in a terminal as text, in notebooks as HTML."""
 
     def parts(self) -> Iterator[str | Table]:
         """Yield the paragraphs and tables."""
@@ -85,53 +86,45 @@ class Printed:
         return str(self)
 
     def _repr_html_(self) -> str:
-        pieces: list[str] = []
-        for part in self.parts():
-            if isinstance(part, Table):
-                pieces.append(part.as_html())
-            else:
-                pieces.append(f"<pre>{html.escape(part)}</pre>")
-        return "".join(pieces)
+        return "".join(
+            part.as_html() if isinstance(part, Table) else f"<pre>{html.escape(part)}</pre>"
+            for part in self.parts()
+        )
 
 
-def _joined(cell: Cell) -> str:
-    if isinstance(cell, str):
-        return cell
-    return ", ".join(cell)
+def _join(cell: Cell) -> str:
+    return cell if isinstance(cell, str) else ", ".join(cell)
 
 
-def _fitted(cell: Cell, width: int) -> str:
+def _fit(cell: Cell, width: int) -> str:
     if isinstance(cell, tuple):
-        return listed(cell, width)
+        return list_items(cell, width)
     if len(cell) <= width:
         return cell
     half = width // 2  # the end of a path matters more than its middle
     return f"{cell[: width - half - 1]}…{cell[len(cell) - half :]}"
 
 
-def listed(items: Sequence[str], width: int) -> str:
+def list_items(items: Sequence[str], width: int) -> str:
     """Write a list; if it is too long, the first items and the number of the others."""
-    whole = ", ".join(items)
-    for kept in range(len(items) - 1, 0, -1):
-        if len(whole) <= width:
-            return whole
-        whole = f"{', '.join(items[:kept])}, +{len(items) - kept} more"
-    return _fitted(whole, width)
+    text = ", ".join(items)
+    for count in range(len(items) - 1, 0, -1):
+        if len(text) <= width:
+            return text
+        text = f"{', '.join(items[:count])}, +{len(items) - count} more"
+    return _fit(text, width)
 
 
-def grouped(rows: Iterable[tuple[str, *tuple[Cell, ...]]]) -> tuple[tuple[Cell, ...], ...]:
+def group_rows(rows: Iterable[tuple[str, *tuple[Cell, ...]]]) -> tuple[tuple[Cell, ...], ...]:
     """Merge rows that differ only in numbers in their paths, such as those of the layers of a list."""
     groups: dict[tuple[Cell, ...], list[str]] = {}
     for path, *cells in rows:
         parts = ["*" if part.isdecimal() else part for part in path.split(".")]
         groups.setdefault((".".join(parts), *cells), []).append(path)
-    found: list[tuple[Cell, ...]] = []
-    for (_, *cells), paths in groups.items():
-        found.append((_shared(paths), *cells))
-    return tuple(found)
+    return tuple((_merge_paths(paths), *cells) for (_, *cells), paths in groups.items())
 
 
-def _shared(paths: Sequence[str]) -> str:
+def _merge_paths(paths: Sequence[str]) -> str:
     """Write paths that differ only in numbers as one, with `*` in the place of these."""
     if len(paths) == 1:
         return paths[0]
@@ -157,12 +150,8 @@ def byte_text(count: int | None) -> str:
 
 def total(counts: Iterable[int | None]) -> int | None:
     """Add numbers of bytes; None if one of them is unknown."""
-    whole = 0
-    for count in counts:
-        if count is None:
-            return None
-        whole += count
-    return whole
+    known = list(counts)
+    return None if None in known else sum(filter(None, known))
 
 
 def numbers(values: Iterable[int]) -> str:
@@ -173,7 +162,4 @@ def numbers(values: Iterable[int]) -> str:
             runs[-1][1] = value
         else:
             runs.append([value, value])
-    texts: list[str] = []
-    for first, last in runs:
-        texts.append("-".join(dict.fromkeys((str(first), str(last)))))
-    return ", ".join(texts)
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

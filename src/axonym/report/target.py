@@ -1,4 +1,7 @@
-"""What a check looks at: a tree, or a call of a function, with abstract arrays on a mesh of any size."""
+"""Internal. The tree or the call that a report is about, with abstract arrays on a mesh of any size.
+
+`check` and `axonym.costs` read calls by it. It computes nothing, and knows no mapping.
+"""
 
 import functools
 import inspect
@@ -54,6 +57,7 @@ class Call(NamedTuple):
     def owner(self) -> tuple[str, Tree]:
         """Return the owner of a method, otherwise the function, with its path in the function."""
         fn = self.target
+        # Equinox wraps the methods of modules so that they are trees.
         if isinstance(fn, jax.tree_util.Partial) and len(fn.args) == 1 and not fn.keywords:
             owner = fn.args[0]
         else:
@@ -67,6 +71,7 @@ class Call(NamedTuple):
         """Return arguments and their paths by parameter name; a wrong call fails when it is traced."""
         given = {**{str(i): value for i, value in enumerate(self.args)}, **self.kwargs}
         places = [str(i) for i in range(len(self.args))]
+        # Paths are bound in place of values, so that those of `*args` and `**kwargs` say which argument they were.
         try:
             bound = inspect.signature(self.target).bind(
                 *places, **{key: key for key in self.kwargs}
@@ -76,7 +81,7 @@ class Call(NamedTuple):
         found: dict[str, tuple[str, Tree]] = {}
         for name, below in bound.arguments.items():
             for keys, path in jax.tree.leaves_with_path(below):
-                found[joined(name, assignment.path_text(keys))] = path, given[path]
+                found[join_path(name, assignment.path_text(keys))] = path, given[path]
         return found
 
 
@@ -122,12 +127,11 @@ def abstract_array(array: Payload) -> jax.ShapeDtypeStruct:
     """Return an array without values, as JAX sees it."""
     if isinstance(array, np.ndarray | np.generic):  # float64 may be float32 to JAX
         array = jax.typeof(array)
-    return jax.ShapeDtypeStruct(
-        array.shape, array.dtype, weak_type=getattr(array, "weak_type", False)
-    )
+    is_weak = getattr(array, "weak_type", False)
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, weak_type=is_weak)
 
 
-def joined(*paths: str) -> str:
+def join_path(*paths: str) -> str:
     """Join the parts of a path that are not empty."""
     return ".".join(filter(None, paths))
 

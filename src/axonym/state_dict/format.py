@@ -1,7 +1,7 @@
 """Internal. The format of safetensors files: a header of JSON, and the bytes of the arrays.
 
 `files` and `switch` call it; it knows neither names of axes nor sets of files. It checks what the safetensors package
-checks, https://github.com/huggingface/safetensors: each byte belongs to one array, and the header is JSON by the letter.
+checks, https://github.com/huggingface/safetensors: each byte belongs to one array, and the header is strict JSON.
 Besides, no name occurs twice, and booleans are zeros and ones.
 """
 
