@@ -23,6 +23,11 @@ class Bar:
         label: the name at its left.
         amount: the number that gives its length.
         text: the amount as text, at its right.
+
+    Examples:
+        >>> from axonym.costs.report import Bar
+        >>> Bar("parameters", 3e9, "2.8 GiB").text
+        '2.8 GiB'
     """
 
     label: str

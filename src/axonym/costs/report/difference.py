@@ -73,6 +73,13 @@ class Difference(Printed):
     Attributes:
         titles: the titles of the two reports.
         changes: the rows that differ.
+
+    Examples:
+        >>> x, sizes = axn.zeros({"batch": 64}), {"data": 8}
+        >>> before = axn.cost(lambda x: x.sum(), {"batch": None}, sizes, x, depth="traced")
+        >>> after = axn.cost(lambda x: x.sum(), {"batch": "data"}, sizes, x, depth="traced")
+        >>> [str(change) for change in before.diff(after).changes if change.what == "parameters"]
+        ['parameters: 256 B -> 32 B (-87.5%)']
     """
 
     titles: tuple[str, str]

@@ -27,6 +27,12 @@ class Candidate:
         refusal: the error of the compiler, if it refuses the program.
         choices: the chosen values of keyword arguments.
         microbatches: the number of microbatches for `axn.pipelined`; None if it is no pipeline.
+
+    Examples:
+        >>> x = axn.zeros({"batch": 64})
+        >>> best = axn.plan(axn.sin, {"data": 8}, x, verify=0).best
+        >>> best.mesh, best.fits, best.compiled
+        ((('data', 8),), True, None)
     """
 
     mesh: tuple[tuple[str, int], ...]
@@ -62,6 +68,12 @@ class Plan(Printed):
         illegal: the number of these that were not legal.
         is_complete: whether the search ended by itself, and not at its limit.
         verification: a text about what was compiled for the target, what that changed, and why no more was compiled.
+
+    Examples:
+        >>> x = axn.zeros({"batch": 64})
+        >>> found = axn.plan(axn.sin, {"data": 8}, x, verify=0)
+        >>> found.counted == 1 + len(found.others), found.is_complete, found.mappings == found.best.mappings
+        (True, True, True)
     """
 
     best: Candidate

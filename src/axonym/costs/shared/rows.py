@@ -86,6 +86,14 @@ class Kept:
         dtype: its dtype.
         count: the number of such arrays, such as one for each block.
         nbytes: bytes of all of them on one device.
+
+    Examples:
+        >>> layer = axn.nn.Linear.init(axn.Axis("embed", 8), axn.Axis("mlp", 16), key=jax.random.key(0))
+        >>> step = jax.grad(lambda layer, x: axn.sin(layer(x)).sum().scalar())
+        >>> x = axn.zeros({"batch": 64, "embed": 8})
+        >>> report = axn.cost(step, {"batch": "data"}, {"data": 8}, layer, x, depth="traced")
+        >>> [(kept.layer, kept.names, kept.shape, kept.nbytes) for kept in report.memory.kept]
+        [('Linear', ('batch', 'mlp'), (8, 16), 512)]
     """
 
     layer: str
@@ -193,6 +201,12 @@ class Time:
         bubble: the share of the time in which a stage of a pipeline waits.
         utilisation: the share of the peak that the model gets: operations of the forward and backward pass, without
             recomputed ones, divided by the operations that the device could do in `seconds`.
+
+    Examples:
+        >>> x = axn.zeros({"batch": 64})
+        >>> time = axn.cost(lambda x: x.sum(), {"batch": "data"}, {"data": 8}, x, depth="traced").time
+        >>> time.sending > time.moving > time.computing
+        True
     """
 
     seconds: float
