@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 import axonym as axn
-from axonym.__main__ import _parser, main
+from axonym.__main__ import _make_parser, main
 
 PAGE = Path(__file__).parents[1] / "docs/guides/costs.md"
 
@@ -221,7 +221,7 @@ def test_the_commands_of_the_guide_make_sense():
     commands = re.findall(r"^python -m axonym (.*)$", PAGE.read_text(), re.MULTILINE)
     assert [command.split()[0] for command in commands] == ["cost", "check", "plan", "cost", "cost"]
     for command in commands:
-        given = _parser().parse_args(shlex.split(command))
+        given = _make_parser().parse_args(shlex.split(command))
         assert given.mesh == {"data": 4, "model": 2}
         assert given.function == "train.py:fitted"
 

@@ -47,11 +47,11 @@ are compiled for the devices of this machine.
 
 
 class _Refused(Exception):  # noqa: N818  # argparse makes an error of it
-    """What the command line asks for is not there."""
+    """Something that the command line names is not there."""
 
 
 class _Call(NamedTuple):
-    """What FUNCTION returns."""
+    """The result of FUNCTION."""
 
     target: Tree
     mapping: ResourceMapping | Mappings | None
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: with status 2, if the command makes no sense.
     """
-    parser = _parser()
+    parser = _make_parser()
     given = parser.parse_args(arguments)
     try:
         return int(given.run(given))
@@ -78,16 +78,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(str(refused))
     except AxonymError as error:
         print(f"error: {error}", file=sys.stderr)
+        # A traceback through JAX would be longer than the report, and the user's line is what matters.
         place = place_of(error)
         if place != "JAX":
             print(f"  in {place}", file=sys.stderr)
         return 1
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     """Describe the commands."""
     parser = argparse.ArgumentParser(
-        "python -m axonym", description=_first_line(sys.modules[__name__])
+        "python -m axonym", description=_read_first_line(sys.modules[__name__])
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
@@ -95,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument("function", metavar="MODULE:FUNCTION", help="what to look at, see below")
     common.add_argument(
         "--mesh",
-        type=_sizes,
+        type=_parse_sizes,
         required=True,
         metavar="AXIS=SIZE,...",
         help="sizes of the mesh axes, such as data=64,model=4",
@@ -169,7 +170,7 @@ def _add_plan(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     plans.add_argument(
         "--choose",
-        type=_values,
+        type=_parse_values,
         action="append",
         default=[],
         metavar="ARGUMENT=VALUE,...",
@@ -188,7 +189,7 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
 
 def _check(given: argparse.Namespace) -> int:
     """Print the report of a check."""
-    call = _call(given.function)
+    call = _call_function(given.function)
     report = check(call.target, call.mapping, given.mesh, *call.args, quiet=True)
     print(report)
     return int(bool(report.errors))
@@ -198,7 +199,7 @@ def _cost(given: argparse.Namespace) -> int:
     """Print what a mapping costs, and save it, or compare it with what was saved."""
     if given.depth == "compiled":
         _simulate(math.prod(given.mesh.values()))
-    call, target = _call(given.function), _target(given.target)
+    call, target = _call_function(given.function), _find_target(given.target)
     report = cost(
         call.target, call.mapping, given.mesh, *call.args, target=target, depth=given.depth
     )
@@ -219,7 +220,7 @@ def _plan(given: argparse.Namespace) -> int:
     """Print the best mapping, and why others lose."""
     if given.verify:
         _simulate(math.prod(given.mesh.values()))
-    call, target = _call(given.function), _target(given.target)
+    call, target = _call_function(given.function), _find_target(given.target)
     options: dict[str, Any] = {
         "target": target,
         "fixed": call.mapping,
@@ -233,11 +234,9 @@ def _plan(given: argparse.Namespace) -> int:
     return int(bool(found.problems))
 
 
-def _target(text: str) -> Any:
+def _find_target(text: str) -> Any:
     """Return a target of the user's by its place, or the name of a known one."""
-    if ":" in text:
-        return _named(text)
-    return text
+    return _import_name(text) if ":" in text else text
 
 
 def _simulate(count: int) -> None:
@@ -249,7 +248,7 @@ def _simulate(count: int) -> None:
         jax.config.update("jax_num_cpu_devices", count)
 
 
-def _sizes(text: str) -> dict[str, int]:
+def _parse_sizes(text: str) -> dict[str, int]:
     """Read the sizes of mesh axes."""
     sizes: dict[str, int] = {}
     for part in text.split(","):
@@ -261,9 +260,10 @@ def _sizes(text: str) -> dict[str, int]:
     return sizes
 
 
-def _values(text: str) -> tuple[str, tuple[object, ...]]:
+def _parse_values(text: str) -> tuple[str, tuple[object, ...]]:
     """Read a keyword argument and values for it."""
     name, _, values = text.partition("=")
+    # The comma makes a tuple of a single value, too.
     try:
         return name, tuple(ast.literal_eval(f"{values},"))
     except (SyntaxError, ValueError):
@@ -271,17 +271,17 @@ def _values(text: str) -> tuple[str, tuple[object, ...]]:
         raise argparse.ArgumentTypeError(problem) from None
 
 
-def _call(text: str) -> _Call:
+def _call_function(text: str) -> _Call:
     """Call a function that returns what to look at.
 
     Raises:
         _Refused: if there is none, or it returns another thing.
     """
-    function = _named(text)
+    function = _import_name(text)
     if not callable(function):
         raise _Refused(f"{text} should be a function, not {type_text(function)}")
     wanted = "a tuple of a function or a tree, its mapping, and arguments"
-    needed = _needed(function)
+    needed = _list_required(function)
     if needed:
         problem = f"{text} should take no arguments and return {wanted}"
         raise _Refused(f"{problem}; it takes {', '.join(needed)}")
@@ -295,7 +295,7 @@ def _call(text: str) -> _Call:
     return _Call(target, mapping, tuple(args))
 
 
-def _needed(function: Callable[..., object]) -> list[str]:
+def _list_required(function: Callable[..., object]) -> list[str]:
     """Return the arguments that a function cannot do without."""
     parameters = inspect.signature(function).parameters.values()
     several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -304,38 +304,36 @@ def _needed(function: Callable[..., object]) -> list[str]:
     ]
 
 
-def _named(text: str) -> Any:
-    """Return what a module has by some name.
+def _import_name(text: str) -> Any:
+    """Return the object that a module has under a name.
 
     Raises:
         _Refused: if there is no such module, or it has nothing of that name.
     """
-    place, colon, name = text.rpartition(":")
+    place, colon, name = text.rpartition(":")  # the last one: a path of Windows has another
     if not (place and colon and name.isidentifier()):
         raise _Refused(f"{text!r} should be MODULE:NAME or FILE.py:NAME")
-    if place.endswith(".py"):
-        module = _module_of(Path(place))
-    else:
-        module = _module(place)
+    is_file = place.endswith(".py")
+    module = _import_file(Path(place)) if is_file else _import_module(place)
     if not hasattr(module, name):
         raise _Refused(f"{place} has nothing of the name {name!r}")
     return getattr(module, name)
 
 
-def _module(name: str) -> Any:
+def _import_module(name: str) -> Any:
     """Import a module, which may be in the folder of the shell."""
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        # What a module imports, and is not there, is another matter.
+        # The module is there, and something that it imports is missing.
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
         raise _Refused(f"there is no module {name!r}") from error
 
 
-def _module_of(path: Path) -> Any:
+def _import_file(path: Path) -> Any:
     """Import a file, which may import its neighbours, as if Python ran it.
 
     Raises:
@@ -353,7 +351,7 @@ def _module_of(path: Path) -> Any:
     return module
 
 
-def _first_line(documented: object) -> str:
+def _read_first_line(documented: object) -> str:
     return (documented.__doc__ or "").partition("\n")[0]
 
 

@@ -15,7 +15,19 @@ class Shape(Mapping[str, int]):
     """The sizes of named axes by name, like a dict in storage order, which cannot be iterated.
 
     A loop over it would give names, where code that was written for a positional array wants sizes, as in
-    `batch, time = x.shape`, and the two cannot be told apart. So one says which: `keys()`, `values()` or `items()`.
+    `batch, time = x.shape`, and the two cannot be told apart. So you say which: `keys()`, `values()` or `items()`.
+
+    Args:
+        axes: the axes, with their sizes.
+
+    Raises:
+        ShapeKeyError: for anything but the name of an axis, as an index.
+        AxisError: if it is iterated, unpacked or added to.
+
+    Examples:
+        >>> shape = axn.zeros({"batch": 2, "embed": 3}).shape
+        >>> shape["embed"], list(shape.values()), shape == {"embed": 3, "batch": 2}
+        (3, [2, 3], True)
     """
 
     __slots__ = ("_sizes",)
@@ -31,17 +43,15 @@ class Shape(Mapping[str, int]):
         if isinstance(name, str):
             problem, hint = f"no axis named {name!r}", suggestion(name, self._sizes)
         else:
-            problem, hint = (
-                f"{name!r} is not the name of an axis",
-                f"a position counts in x.axes and in x.array.shape; {_ELSEWHERE}",
-            )
+            problem = f"{name!r} is not the name of an axis"
+            hint = f"a position counts in x.axes and in x.array.shape; {_ELSEWHERE}"
         raise ShapeKeyError(message("shape", problem, self._facts(), hint=hint))
 
     def __iter__(self) -> NoReturn:
-        raise self._unordered("iterated or unpacked, which would give the names")
+        raise self._refuse_use("iterated or unpacked, which would give the names")
 
     def __add__(self, other: object) -> NoReturn:
-        raise self._unordered("added to others, which have no names")
+        raise self._refuse_use("added to others, which have no names")
 
     __radd__ = __add__
 
@@ -72,12 +82,11 @@ class Shape(Mapping[str, int]):
         """Return pairs of a name and a size, in storage order."""
         return self._sizes.items()
 
-    def _unordered(self, use: str) -> AxisError:
+    def _refuse_use(self, use: str) -> AxisError:
         problem = f"sizes by name cannot be {use}"
         hint = "write x.shape.values() for the sizes, x.names for the names, x.axes for both"
         return AxisError(message("shape", problem, self._facts(), hint=f"{hint}; {_ELSEWHERE}"))
 
     def _facts(self) -> str:
-        return (
-            f"array has: {', '.join(f'{name}={size}' for name, size in self.items()) or 'no axes'}"
-        )
+        sizes = ", ".join(f"{name}={size}" for name, size in self.items())
+        return f"array has: {sizes or 'no axes'}"

@@ -1,1 +1,1 @@
-"""Internal. What all other rooms stand on: kinds of leaves, dtypes, phrases of errors, names that load at first use."""
+"""Internal. The bottom of all rooms: kinds of leaves, dtypes, phrases of errors, names that load at first use."""

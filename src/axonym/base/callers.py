@@ -1,4 +1,4 @@
-"""What is at work where an error is raised: the layer of a model, the array of an operation.
+"""Internal. Find the layer of a model and the array of an operation that are at work where an error is raised.
 
 A layer does not know its place in a model, and passing it down would cost something in every call. But while an error
 is raised, all callers still run: the innermost module whose method runs is the layer, and each module that holds it,
@@ -30,10 +30,11 @@ def layer_at_work() -> str | None:
     while frame is not None:
         variables = frame.f_locals
         called = variables.get("self")
+        # The module whose method runs comes first: it has the layer under the name that users know.
         for holder in filter(_is_module, (called, *variables.values())):
             found = None
             if current is not None and holder is not current:
-                found = _path_within(holder, current, is_running=holder is called)
+                found = _find_path(holder, current, is_running=holder is called)
             if found is not None:
                 path, current = [*found, *path], holder
             elif holder is called and not path:
@@ -80,8 +81,9 @@ def _is_module(value: object) -> bool:
     )
 
 
-def _path_within(holder: object, part: object, *, is_running: bool) -> list[str] | None:
+def _find_path(holder: object, part: object, *, is_running: bool) -> list[str] | None:
     """Return the path of a part of a module: the part itself, or else the only one that it may be rebuilt from."""
+    # Two parts that could be meant are none: a wrong path would mislead more than no path.
     alike: list[list[str]] = []
     for path, value in _walk(holder):
         if value is part:
@@ -98,26 +100,27 @@ def _is_rebuilt(part: object, old: object) -> bool:
 
     new = tree.leaves(part)
     is_traced = any(isinstance(leaf, Tracer) for leaf in new)
-    return is_traced and _shapes(new) == _shapes(tree.leaves(old))
+    return is_traced and _list_shapes(new) == _list_shapes(tree.leaves(old))
 
 
-def _shapes(leaves: Iterable[object]) -> list[object]:
+def _list_shapes(leaves: Iterable[object]) -> list[object]:
     return [getattr(leaf, "shape", None) for leaf in leaves]
 
 
 def _walk(root: object) -> Iterator[tuple[list[str], object]]:
     """Yield the parts of a module with their paths, the nearest first."""
+    # Not by `jax.tree`, which lists leaves, but no parts.
     waiting: deque[tuple[list[str], object]] = deque([([], root)])
     for _ in range(_MOST):
         if not waiting:
             return
         path, value = waiting.popleft()
-        for name, below in _parts(value):
+        for name, below in _list_parts(value):
             yield [*path, name], below
             waiting.append(([*path, name], below))
 
 
-def _parts(value: object) -> Iterable[tuple[str, object]]:
+def _list_parts(value: object) -> Iterable[tuple[str, object]]:
     if _is_module(value):
         fields: dict[str, object] = vars(value)
         return fields.items()

@@ -1,4 +1,7 @@
-"""Wider types: for positions along an axis, and for computing with narrow numbers."""
+"""Internal. Wider types: for positions along an axis, and for computing with narrow numbers.
+
+All functions work with strict dtype promotion (`jax_numpy_dtype_promotion`), and say where `jax.numpy` differs.
+"""
 
 from typing import Any, TypeVar
 
@@ -15,9 +18,9 @@ A = TypeVar("A")
 def widened(positions: Payload) -> Payload:
     """Convert integers of less than 32 bits to a type that can hold all positions along an axis."""
     dtype = getattr(positions, "dtype", None)
-    if dtype is not None and dtype.itemsize < 4 and jnp.issubdtype(dtype, jnp.integer):
-        return positions.astype(np.int32)
-    return positions
+    # Numbers of Python have no dtype, and are wide enough.
+    is_narrow = dtype is not None and dtype.itemsize < 4 and jnp.issubdtype(dtype, jnp.integer)
+    return positions.astype(np.int32) if is_narrow else positions
 
 
 def at_least_float32(dtype: DTypeLike) -> Any:
@@ -25,9 +28,8 @@ def at_least_float32(dtype: DTypeLike) -> Any:
 
     This is `jax.numpy.promote_types` with float32, even with strict dtype promotion.
     """
-    if jnp.issubdtype(dtype, jnp.inexact) and jnp.dtype(dtype).itemsize >= 4:
-        return dtype
-    return jnp.dtype(jnp.float32)
+    is_wide = jnp.issubdtype(dtype, jnp.inexact) and jnp.dtype(dtype).itemsize >= 4
+    return dtype if is_wide else jnp.dtype(jnp.float32)
 
 
 def inexact_dtype(dtype: DTypeLike) -> Any:
@@ -38,16 +40,12 @@ def inexact_dtype(dtype: DTypeLike) -> Any:
     """
     if jnp.issubdtype(dtype, jnp.inexact):
         return dtype
-    if jnp.dtype(dtype).itemsize == 8:
-        return jnp.dtype(jnp.float64)
-    return jnp.dtype(jnp.float32)
+    return jnp.dtype(jnp.float64 if jnp.dtype(dtype).itemsize == 8 else jnp.float32)
 
 
 def as_inexact(x: Payload) -> Payload:
     """Convert integers and masks to the floats that `jax.numpy` would compute with."""
-    if jnp.issubdtype(x.dtype, jnp.inexact):
-        return x
-    return x.astype(inexact_dtype(x.dtype))
+    return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(inexact_dtype(x.dtype))
 
 
 def of_one_rank(x: Payload, y: Payload) -> tuple[Payload, Payload]:
@@ -67,9 +65,7 @@ def widen(x: A) -> A:
 
 def widened_to(dtype: Any, x: Payload) -> Payload:
     """Convert an array to a wider dtype, as implicit promotion would."""
-    if x.dtype.itemsize < dtype.itemsize:
-        return x.astype(dtype)
-    return x
+    return x.astype(dtype) if x.dtype.itemsize < dtype.itemsize else x
 
 
 def limits(dtype: Any) -> tuple[Any, Any]:

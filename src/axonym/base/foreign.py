@@ -1,4 +1,4 @@
-"""What users of other libraries write, and how it is said here.
+"""Internal. Names of other libraries, and what to write here in place of each.
 
 These names are not defined, which `hasattr` shows; reading one raises an AttributeError that tells what to write.
 """
@@ -226,13 +226,15 @@ def missing(package: str, name: str) -> AttributeError:
         return AttributeError(f"module {package!r} has no attribute {name!r}")
     table, other = _ELSEWHERE.get(package, ({}, "axonym"))
     hint = table.get(name)
-    if hint is None and name in _names(other):
+    if hint is None and name in _list_names(other):
         hint = f"it is in another module: {other.replace('axonym', 'axn')}.{name}"
     problem = f"there is no {name!r}"
-    return AttributeError(message(package, problem, hint=hint or suggestion(name, _names(package))))
+    return AttributeError(
+        message(package, problem, hint=hint or suggestion(name, _list_names(package)))
+    )
 
 
-def _names(package: str) -> list[str]:
+def _list_names(package: str) -> list[str]:
     """Return the public names of a package, or of a module that is loaded."""
     if package not in NAMES:
         return list(sys.modules[package].__all__)

@@ -1,7 +1,7 @@
-"""What kind of thing a leaf or the payload of a named array is.
+"""Internal. Kinds of leaves and payloads: arrays, arrays with values, anything with a shape and a dtype.
 
-Whether it is a named array, `is_named_array` tells. To filters of what JAX can trace, each of these is the same as in
-every other file: arrays of NumPy and its scalars are arrays, and so are tracers.
+All files ask here, so that they agree: arrays of NumPy and its scalars are arrays, and so are tracers. Only
+`is_named_array` knows whether something is a named array.
 """
 
 from typing import Any, Protocol, TypeAlias, TypeGuard, TypeVar
@@ -54,9 +54,7 @@ def has_type(leaf: object) -> TypeGuard[Typed]:
 
 def in_tuple(value: T | tuple[T, ...]) -> tuple[T, ...]:
     """Return a tuple as it is, and any other value as the only entry of one."""
-    if isinstance(value, tuple):
-        return value
-    return (value,)
+    return value if isinstance(value, tuple) else (value,)
 
 
 def type_text(value: object) -> str:
@@ -65,6 +63,5 @@ def type_text(value: object) -> str:
         return f"the class {value.__name__}"
     if not isinstance(value, jax.Array | np.ndarray):
         return type(value).__name__
-    return (
-        "a PRNG key" if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key) else "a plain array"
-    )
+    is_key = jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key)
+    return "a PRNG key" if is_key else "a plain array"

@@ -1,4 +1,7 @@
-"""What is imported at its first use: names of a package, and libraries that only some calls need."""
+"""Internal. Import at first use: names of a package, and libraries that only some calls need.
+
+`import axonym` loads no layer and no report. The `__init__` of each package takes its functions from `names_of`.
+"""
 
 import sys
 from collections.abc import Callable
@@ -13,9 +16,7 @@ def names_of(package: str) -> tuple[list[str], Callable[[str], object], Callable
 
     What was loaded is kept in the package: Python asks once for each name.
     """
-    places: dict[str, str] = {}
-    for module, names in NAMES[package].items():
-        places.update(dict.fromkeys(names.split(), module))
+    places = {name: module for module, names in NAMES[package].items() for name in names.split()}
     below = BELOW[package].split()
 
     def load(name: str) -> object:

@@ -1,4 +1,4 @@
-"""Texts that several errors share, each written once."""
+"""Internal. Texts that several errors share, each written once."""
 
 from collections.abc import Iterable
 
@@ -38,9 +38,7 @@ def missing_axis(
 
 def verb(what: str, of_one: str = "has", of_several: str = "have") -> str:
     """Return the verb that goes with an operand, such as `input` or `keys`."""
-    if what in _SEVERAL:
-        return of_several
-    return of_one
+    return of_several if what in _SEVERAL else of_one
 
 
 def given_with_size(name: str, size: object, but: str) -> str:

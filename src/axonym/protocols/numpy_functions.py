@@ -1,4 +1,7 @@
-"""How functions of NumPy answer to named arrays: those that only read work, all others would lose the names."""
+"""Internal. Answers of NumPy's functions to named arrays: those that only read work, all others would lose the names.
+
+NumPy asks `__array_function__` of `NamedArray` and calls the result, see NEP 18.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,13 +15,13 @@ from ..engine.checks import facts_by_number
 from ..engine.core import Core, facts
 from ..errors import OperandError, message
 
-# What these tell needs no values: an array may be traced.
+# These need no values: an array may be traced.
 _OF_SHAPES: dict[str, Callable[..., Any]] = {
     "ndim": lambda a: a.ndim,
     "shape": lambda a: a.shape,
     "size": lambda a, axis=None: a.size if axis is None else a.shape[axis],
 }
-# What these tell, print or store is the same for any names.
+# These print or store the same for any names.
 _OF_VALUES = (
     "array2string array_repr array_str can_cast common_type iscomplexobj isrealobj may_share_memory "
     "min_scalar_type result_type save savetxt savez savez_compressed shares_memory"
@@ -54,31 +57,31 @@ def _answer(
         return _OF_SHAPES[name](*args, **options)
     are_alike = len({x.names for x in named}) == 1
     if name in _OF_VALUES.split() or (name in _COMPARISONS and are_alike):
-        args, options = jax.tree.map(_plain, (list(args), dict(options)), is_leaf=_is_named)
+        args, options = jax.tree.map(_to_numpy, (list(args), dict(options)), is_leaf=_is_named)
         return function(*args, **options)
-    raise _by_position(function, named or [x])  # np.zeros(3, like=x) leaves x out
+    raise _refuse_position(function, named or [x])  # np.zeros(3, like=x) leaves x out
 
 
 def _is_named(leaf: object) -> bool:
     return isinstance(leaf, Core)
 
 
-def _plain(leaf: Any) -> Any:
+def _to_numpy(leaf: Any) -> Any:
     return np.asarray(leaf) if isinstance(leaf, Core) else leaf
 
 
-def _by_position(function: Any, named: Sequence[Core]) -> OperandError:
+def _refuse_position(function: Any, named: Sequence[Core]) -> OperandError:
     module, name = function.__module__.replace("numpy", "np", 1), function.__name__
     lines = facts_by_number(named) if len(named) > 1 else [f"array has: {facts(named[0])}"]
-    form = _named_form(module, name)
+    form = _suggest_form(module, name)
     plain = "np.asarray(x) is the array without its names, in storage order"
     problem = "functions of NumPy work by position, and return arrays without names"
     hint = f"{form}; {plain}" if form else plain
     return OperandError(message(f"{module}.{name}", problem, *lines, hint=hint))
 
 
-def _named_form(module: str, name: str) -> str | None:
-    """Say what to write in place of a function of NumPy."""
+def _suggest_form(module: str, name: str) -> str | None:
+    """Say what to write in place of a function of NumPy; None if nobody knows."""
     from ..ops import linalg  # slow to import
 
     if module == "np.linalg" and name in linalg.__all__:

@@ -1,4 +1,7 @@
-"""How a named array prints: its axes with their sizes, its layout on a mesh, and the elements of a small array."""
+"""Internal. Print a named array: its axes with their sizes, its layout on a mesh, and the elements of a small array.
+
+Nothing but a wrong format raises: debuggers print arrays that are broken, traced, deleted or on other hosts.
+"""
 
 from typing import Any
 
@@ -14,17 +17,15 @@ from ..errors import OperandError, describe, message
 SMALL = 16  # the largest number of elements to print
 
 
-def _partitions(array: Payload) -> tuple[object, ...]:
+def _find_partitions(array: Payload) -> tuple[object, ...]:
     """Return the mesh axes of each dimension, from the type of a traced array or the sharding of a concrete one."""
     if isinstance(array, Tracer):
         array = jax.typeof(array)
     sharding = getattr(array, "sharding", None)
-    if not isinstance(sharding, jax.sharding.NamedSharding):
-        return ()
-    return tuple(sharding.spec)
+    return tuple(sharding.spec) if isinstance(sharding, jax.sharding.NamedSharding) else ()
 
 
-def _place(entry: object) -> str:
+def _write_entry(entry: object) -> str:
     """Format the mesh axes of one dimension as JAX does in types."""
     if isinstance(entry, str):
         return f"@{entry}"
@@ -38,7 +39,7 @@ def summary(x: Core) -> str:
     (array,), names = x.node
     if not has_type(array):
         return repr(names)
-    places = [_place(entry) for entry in _partitions(array)]
+    places = [_write_entry(entry) for entry in _find_partitions(array)]
     anonymous = len(array.shape) - len(names)
     if not any(places) or anonymous < 0:
         return f"{array.dtype}[{describe(names, array.shape).replace('no axes', '')}]"
@@ -46,10 +47,8 @@ def summary(x: Core) -> str:
     sizes = [f"{size}{place}" for size, place in zip(array.shape, places, strict=True)]
     parts = [f"{name}={size}" for name, size in zip(names, sizes[anonymous:], strict=True)]
     if anonymous:
-        lead = ", ".join(sizes[:anonymous])
-        if anonymous == 1:
-            lead += ","  # a tuple, as of Python
-        parts.insert(0, f"anonymous ({lead})")
+        comma = "," if anonymous == 1 else ""  # as in a tuple of Python
+        parts.insert(0, f"anonymous ({', '.join(sizes[:anonymous])}{comma})")
     return f"{array.dtype}[{', '.join(parts)}]"
 
 
@@ -62,7 +61,7 @@ def head(x: Core) -> str:
     return f"NamedArray({inner}, {summary(x)})"
 
 
-def _elements(array: Payload) -> str | None:
+def _write_elements(array: Payload) -> str | None:
     """Format the elements; None if there are too many, or they are not available."""
     if not has_values(array) or array.size > SMALL:
         return None
@@ -78,10 +77,8 @@ def _elements(array: Payload) -> str | None:
 def text(x: Core) -> str:
     """Format an array: its head, and below it the elements if they are few and available."""
     (array,), _ = x.node
-    elements = _elements(array)
-    if elements is None:
-        return head(x)
-    return f"{head(x)}\n{elements}"
+    elements = _write_elements(array)
+    return head(x) if elements is None else f"{head(x)}\n{elements}"
 
 
 def formatted(x: Core, spec: str) -> str:

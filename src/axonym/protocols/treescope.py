@@ -1,4 +1,4 @@
-"""How treescope shows a named array. Treescope is an extra: this module is imported when treescope calls it."""
+"""Internal. Show a named array in treescope, which is an extra: this module is imported when treescope calls it."""
 
 from typing import Any
 
@@ -52,12 +52,14 @@ class NamedAdapter(ndarray_adapters.NDArrayAdapter[Core]):  # type: ignore[misc]
         """Return the names with their sizes; anonymous dimensions are identified by position."""
         sizes = array.array.shape
         anonymous = len(sizes) - len(array.names)
-        found: list[ndarray_adapters.AxisInfo] = []
-        for at, size in enumerate(sizes[:anonymous]):
-            found.append(ndarray_adapters.PositionalAxisInfo(at, size))
-        for axis in axes_of("treescope", array):
-            found.append(ndarray_adapters.NamedPositionlessAxisInfo(axis.name, axis.size))
-        return tuple(found)
+        positional, by_name = (
+            ndarray_adapters.PositionalAxisInfo,
+            ndarray_adapters.NamedPositionlessAxisInfo,
+        )
+        return (
+            *(positional(at, size) for at, size in enumerate(sizes[:anonymous])),
+            *(by_name(axis.name, axis.size) for axis in axes_of("treescope", array)),
+        )
 
     def get_array_data_with_truncation(
         self, array: Core, mask: Any, edge_items_per_axis: tuple[int | None, ...]
