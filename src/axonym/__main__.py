@@ -92,6 +92,7 @@ def _make_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
+    # A parent of all commands, with their arguments in common; the help is that of each command.
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("function", metavar="MODULE:FUNCTION", help="what to look at, see below")
     common.add_argument(
@@ -208,6 +209,7 @@ def _cost(given: argparse.Namespace) -> int:
     if given.save is not None:
         report.save(given.save)
     if given.lock is not None:
+        # The report is printed already: the error adds only what differs.
         try:
             assert_layout(report, given.lock, tolerance=given.tolerance)
         except ShardingError as error:
@@ -280,6 +282,7 @@ def _call_function(text: str) -> _Call:
     function = _import_name(text)
     if not callable(function):
         raise _Refused(f"{text} should be a function, not {type_text(function)}")
+    # All is checked before the readers see it, whose errors would be about trees and tracers.
     wanted = "a tuple of a function or a tree, its mapping, and arguments"
     needed = _list_required(function)
     if needed:

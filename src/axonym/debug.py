@@ -199,6 +199,7 @@ def diagnose(
         if paths:
             findings.append(Finding("no gradient", paths, text, hint))
     diagnosis = Diagnosis(tuple(sorted(findings, key=lambda finding: not finding.is_problem)))
+    # Lines of all problems are facts of one error, so that a test that fails shows them.
     if strict and diagnosis:
         facts = "\n".join(map(str, diagnosis.problems)).splitlines()
         count = len(diagnosis.problems)
@@ -267,6 +268,7 @@ def _spell(number: int) -> str:
 
 
 def _find_static(model: Tree) -> Iterator[Finding]:
+    # Equinox warns only where such a module is made, which may be in another program.
     paths = tuple(
         _join(path, field.name)
         for path, module in _walk_modules(model)

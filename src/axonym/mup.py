@@ -216,6 +216,7 @@ class Mup:
         found = list(parameters.walk(model))
         rows = tuple((parameter, self.factors(parameter)) for parameter in found)
 
+        # A misspelt width axis would leave all factors 1.
         names = _collect_axes(found)
         known = with_bases(names)
         for name in self.base:

@@ -505,6 +505,7 @@ def select(tree: Tree, predicate: Predicate) -> Tree:
                 )
             )
         return _replace(tree, lambda path, x: bool(predicate(path, x)), False)
+    # A function may select nothing on purpose; a pattern that does is misspelt.
     paths = [parameter.path for parameter in walk(tree)]
     if not any(matches(predicate, path) for path in paths):
         shown = ", ".join(paths[:5]) or "none"

@@ -135,6 +135,7 @@ def scan_aware_map(fn: Callable[..., Any], tree: Tree, *rest: Tree, is_leaf: IsL
         if not isinstance(node, Stacked):
             return fn(node, *others)
 
+        # A `Stacked` may be inside of another one.
         def layer(*layers: Tree) -> Tree:
             return scan_aware_map(fn, *layers, is_leaf=is_leaf)
 

@@ -113,5 +113,6 @@ def _with_coords(xr: Any, name: str, x: Payload, coords: Mapping[Any, Any]) -> A
         raise OperandError(
             message("to_xarray", f"{who} has anonymous dimensions", lines, hint=hint)
         )
+    # xarray refuses coordinates along dimensions that an array lacks.
     own = {key: coord for key, coord in coords.items() if set(coord.dims) <= set(x.names)}
     return xr.DataArray(np.asarray(x), own, x.names)

@@ -56,6 +56,7 @@ def may_lose_nan(array: jax.Array, axis: Iterable[int]) -> bool:
     entries = explicit.read_layout(array)
     if any(entries[at] for at in axis):
         return True
+    # The type of an array may have no mesh, such as that of a constant.
     if mesh.empty:
         mesh = context.context_mesh()
     if mesh is None:

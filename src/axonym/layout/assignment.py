@@ -324,6 +324,7 @@ def checked_mapping(mapping: ResourceMapping) -> dict[str, MeshAxes]:
         )
     if isinstance(mapping, AxisMapping):
         return {name: mapping.written(name) for name in mapping}
+    # `Axis("batch", 8)` and "batch" are different keys of a dict, but one axis.
     by_name: dict[str, MeshAxes] = {}
     for key, mesh_axes in mapping.items():
         name = axis_name(key)

@@ -32,10 +32,11 @@ def choose_manual_axes(mesh: MeshLike, entries: Sequence[Entry], typed: bool) ->
 def find_entries(array: jax.Array, names: Names, *, is_even: bool = True) -> list[Entry]:
     """Return the mesh axes of each dimension: Explicit ones by the type, Auto ones by the mapping.
 
-    A dimension that they do not divide is whole, such as a padded one between two layers. If `is_even` is false, it has
-    its mesh axes: the compiler may split it unevenly.
+    A dimension that they do not divide is replicated, such as a padded one between two layers. If `is_even` is false,
+    it has its mesh axes: the compiler may split it unevenly.
     """
     mapping, mesh = context.current_mapping(), context.context_mesh()
+    # Without a mesh, the type of an array has an empty spec.
     entries = list(explicit.read_layout(array)) or [()] * array.ndim
     if mapping is None or mesh is None or records.AUDIT.get() is not None:
         return entries

@@ -328,6 +328,7 @@ def by_name(
             if name != term.name:
                 problem += f", which {term.name!r} stands for"
             raise flaw(AxisNotFoundError, problem, text, term.span, suggestion(name, names))
+        # Two terms with different names may stand for one axis by their keywords.
         if name in seen:
             raise flaw(AxisClashError, f"axis {name!r} appears twice", text, term.span)
         seen.add(name)

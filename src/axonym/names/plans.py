@@ -195,6 +195,7 @@ def complete(names: Names, order: tuple[str | EllipsisType, ...]) -> Names:
         AxisNotFoundError: if the order mentions a missing axis, or omits one without `...`.
         AxisClashError: if it mentions an axis, or `...`, twice.
     """
+    # An order without `...` must be complete: a new axis would otherwise land at an end by chance.
     mentioned = tuple(entry for entry in order if isinstance(entry, str))
     require(names, mentioned)
     distinct(mentioned)

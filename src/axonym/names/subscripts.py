@@ -122,6 +122,7 @@ def _bind(
         )
         hint = f'use another letter, or rename the axis: x.rename({{"{name}": "{bound[letter]}"}})'
         raise flaw(AxisClashError, problem, text, at, hint)
+    # Otherwise one of the letters could be summed and the other one kept.
     for other, axis in bound.items():
         if axis == name and other != letter:
             problem = f"{other!r} and {letter!r} both stand for axis {name!r}"

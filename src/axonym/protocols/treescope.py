@@ -15,6 +15,7 @@ type_registries.IMMUTABLE_TYPES_REGISTRY[Core] = True
 def render(x: Core, path: str | None, subtree_renderer: Any) -> Any:
     """Render the names, sizes and layout, and the array in treescope's way."""
     array = subtree_renderer(x.array, path=None if path is None else f"{path}.array")
+    # In roundtrip mode, treescope puts angle brackets around a text that Python cannot evaluate.
     return rendering_parts.build_foldable_tree_node_from_children(
         prefix=rendering_parts.siblings(
             rendering_parts.roundtrip_condition(roundtrip=rendering_parts.text("<")),

@@ -121,11 +121,13 @@ def cotangent(
     if not of_left:
         summed, of_other = of_other, summed
         batch, batch_of_other = batch_of_other, batch
+    # Sum over the dimensions that `other` shares with the gradient alone.
     alone = tuple(at for at in range(other.ndim) if at not in (*of_other, *batch_of_other))
     start = gradient.ndim - len(alone) if of_left else len(batch)
     contract = (tuple(range(start, start + len(alone))), alone)
     result = multiply(gradient, other, (contract, (tuple(range(len(batch))), batch_of_other)))
     own = tuple(at for at in range(result.ndim) if at not in (*summed, *batch))
+    # `dot_general` puts batch dimensions first; the result has the order of the operand.
     order = (*batch, *own, *(summed[of_other.index(at)] for at in sorted(of_other)))
     return lax.transpose(result, [order.index(at) for at in range(result.ndim)])
 

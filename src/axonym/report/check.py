@@ -240,6 +240,7 @@ def check(
             raise no_mapping("check")
         given, mappings = resolved, Mappings(resolved)
 
+    # A `named_jit` would enter its own mappings.
     call = unwrapped(fn_or_model, args, kwargs)
     run = _Run(mappings, abstract, replicated_above)
     if call.is_traced:
@@ -325,7 +326,7 @@ class _Run:
         self, path: str, names: Names, array: jax.ShapeDtypeStruct, mapping: AxisMapping
     ) -> ArrayLayout:
         faults = _faults(names, tuple(array.shape), mapping, self._mesh)
-        for fault in faults:
+        for fault in faults:  # the path is apart, so that equal problems of many arrays are one
             self._found.add(fault, path or "array")
         if faults:
             replicated = planned(path, (), array, mapping, self._mesh, "check")
@@ -422,6 +423,7 @@ class _Run:
         if not modes.has_explicit(self._mesh):
             return array
 
+        # On Explicit axes the type of an argument says how it is sharded, and operations inside depend on it.
         if isinstance(value, NamedArray):
             names = find_layout_names("check", keys, value)
         shape = tuple(array.shape)
@@ -457,6 +459,7 @@ class _Run:
         is_complete = is_traced or given.parameters != given.compute
         inside = {name for names, _, _ in self._audit.arrays for name in names}
 
+        # Without arguments, most activations are not seen, and a key of theirs is no mistake.
         self._check_keys_of(given.parameters, inside, "error" if is_complete else "warning")
         for _, extra in given.overrides:
             self._check_keys_of(extra, inside, "error")
@@ -473,7 +476,7 @@ class _Run:
         current = (self._given.compute, *self._ledger.entered)
         is_current = any(mapping.entries == own.entries for own in current)
         known = assignment.with_bases(self._names)
-        if is_current:
+        if is_current:  # arrays inside are sharded by the current mapping only
             known |= assignment.with_bases(inside)
         for key in mapping:
             if key in known:

@@ -187,6 +187,7 @@ class Picture:
 
     def _svg(self, style: str) -> str:
         left, top, line, found = 0.0, 22.0, 0.0, list[str]()
+        # Side by side, as words of a text; one that is wider than the page has a line of its own.
         for drawing in self.drawings[:ARRAYS]:
             if left and left + drawing.width > WIDTH:
                 left, top, line = 0.0, top + line + 14, 0.0

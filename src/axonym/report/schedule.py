@@ -42,6 +42,7 @@ class Schedule:
                 raise ArgumentError(message("schedule", problem))
         if self.rounds == 1:
             return
+        # The limits of `axn.pipelined` and `axn.pipeline_value_and_grad`, whose schedules these are.
         if self.backward:
             problem = f"there are {self.rounds} rounds, and stages work backward in the same ticks"
             raise ArgumentError(message("schedule", problem, hint="leave one of the two out"))
@@ -88,6 +89,7 @@ class Schedule:
         return at if 0 <= at < self._steps else None
 
     def __repr__(self) -> str:
+        # A cell has the number of a microbatch, with `backward` two of them, with rounds also that of the round.
         width = len(str(self.ticks)) + 1
         if self.backward:
             width *= 2
@@ -123,7 +125,7 @@ class Schedule:
 
     def _svg(self, style: str) -> str:
         left = LETTER * len(f"stage {self.stages}") + 8
-        wide = min(40.0, (WIDTH - left) / self.ticks)
+        wide = min(40.0, (WIDTH - left) / self.ticks)  # a few ticks do not fill the page
         found: list[str] = []
         for stage in range(self.stages):
             top = stage * HEIGHT

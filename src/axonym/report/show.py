@@ -134,6 +134,7 @@ class ArrayLayout:
                 size, parts = size * self.shape[i], parts * counts[i]
             return Side(", ".join(texts), size, parts)
 
+        # One dimension goes from left to right, as a row of a table.
         chosen, middle = _choose_dimensions(counts)
         down, across = slice(middle), slice(middle, None)
         drawn = [entries[i] for i in chosen]
@@ -298,6 +299,7 @@ def show(
             raise no_mesh("show", resolved.compute)
         if strict:
             check_keys("show", resolved, collect_names(tree), mesh, collect_paths(tree))
+    # Without a mapping in the call, arrays on devices have their layout, and only others follow the current mapping.
     rows: list[ArrayLayout] = []
     several = find_several(tree)
     for path, names, array in arrays_of(tree, "show"):
@@ -434,6 +436,7 @@ class Blocks(Printed):
 
     def _grid(self, down: str, across: str) -> Table:
         """Draw the array with devices in place of its blocks."""
+        # Blocks are in the order of devices, rows and columns in that of the axes.
         at: dict[tuple[int, int], dict[tuple[int, int], str]] = {}
         for block in self.blocks:
             cells = at.setdefault(_get_range(block, down), {})
@@ -506,6 +509,7 @@ def visualize(x: NamedArray) -> Blocks:
         raise OperandError(message("visualize", problem, f"array has: {facts(x)}", hint=hint))
     if not traced:
         return _list_blocks(summary(x), names, shape, sharding)
+    # Traced arrays: blocks of a shard_map, then types on Explicit axes, then the compiler's choice on Auto ones.
     if modes.has_manual(sharding.mesh):
         return Blocks(f"{summary(x)} is a block that each device has of its own", ())
     if modes.is_explicit(sharding.mesh):
@@ -542,6 +546,7 @@ def _list_blocks(title: str, names: Names, shape: tuple[int, ...], sharding: Sha
     """List the blocks of an array, each with its devices: those of one block have equal ranges."""
     held: dict[tuple[tuple[int, int], ...], list[tuple[int, tuple[int, ...]]]] = {}
     mesh_axes: tuple[str, ...] = ()
+    # Devices by their place in the mesh, which a program depends on; ids only where there is no mesh.
     if isinstance(sharding, NamedSharding):
         mesh = sharding.mesh
         mesh_axes, place = mesh.axis_names, f"the mesh {partition.describe_mesh(mesh)}"

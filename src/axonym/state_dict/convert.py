@@ -387,6 +387,7 @@ def _make_entries(
                 raise ArgumentError(
                     message(function, "a bare array has no key", hint="pass a prefix")
                 )
+            # `rename` may map two keys to one, and one of the arrays would be lost.
             if key in entries:
                 first, second = entries[key][0].path, place.path
                 raise ArgumentError(

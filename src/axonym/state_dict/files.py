@@ -165,6 +165,7 @@ def _list_bytes(
 @contextmanager
 def _write_together(file: Path) -> Generator[None]:
     """Let the first process write; if it fails, the others raise an error too instead of waiting for it."""
+    # A process that raised alone would leave the others in the next collective for ever.
     failure: OSError | None = None
     try:
         yield
@@ -226,6 +227,7 @@ def _list_arrays(file: Path, opened: File) -> Iterator[tuple[str, StoredArray]]:
     except Unreadable:
         problem = f"{file.name} has no readable names of axes in its metadata"
         raise ArgumentError(message("load_state_dict", problem)) from None
+    # `format: pt` is in all files that torch reads, also in ours, which have axes.
     is_foreign = AXES not in opened.metadata and opened.metadata.get("format") == "pt"
     for key, array in opened.arrays.items():
         own = axes.get(key)

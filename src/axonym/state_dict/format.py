@@ -152,6 +152,7 @@ def open_file(file: Path) -> File:
         OSError: if it cannot be read.
     """
     entries, metadata, start = _read_header(file)
+    # As a plain array: slices of a memmap would be memmaps, too.
     data = np.asarray(np.memmap(file, np.uint8, "r"))[start:]
     _check_coverage(file, entries, len(data))
     arrays: dict[str, NDArray[np.generic]] = {
@@ -181,6 +182,7 @@ def _read_header(file: Path) -> tuple[list[Entry], dict[str, str], int]:
     """Read the header of a file: its arrays, its metadata, and where the bytes of the arrays start."""
     size = file.stat().st_size
     with file.open("rb") as opened:
+        # A file of another kind may claim a header of exabytes, which nothing must allocate.
         length = int.from_bytes(opened.read(8), "little")
         if size < 8 or length > min(HEADER_LIMIT, size - 8):
             raise ArgumentError(
@@ -240,6 +242,7 @@ def _check_entry(file: Path, entry: Entry) -> None:
 
 def _check_coverage(file: Path, entries: list[Entry], total: int) -> None:
     """Raise ArgumentError unless each byte belongs to exactly one array."""
+    # In the order of the bytes, by which arrays without elements come before those that begin where they do.
     reached = 0
     for each in sorted(entries, key=lambda each: (each.start, each.end)):
         if each.end > total:

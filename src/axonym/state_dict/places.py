@@ -146,12 +146,14 @@ def form(path: str, names: Names, shape: Index, stored: Stored | None) -> Form:
     _require_known(where, stored.split, names, has)
     _require_known(where, (*listed, *stored.flipped), parts, has)
 
+    # A split axis keeps its name for the inner part, which varies faster.
     sizes = sizes_of(names, shape)
     for whole, (part, count) in stored.split.items():
         if count < 1 or sizes[whole] % count:
             problem = f"{whole}={sizes[whole]} cannot be split evenly in {part}={count}"
             raise AxisSizeError(message(where, problem, has))
         sizes |= {part: count, whole: sizes[whole] // count}
+    # Axes that a layout does not list, such as those of stacked layers, are dimensions of their own in front.
     first = [(name,) for name in parts if name not in listed]
     split = tuple(sizes[name] for name in parts)
     return Form(shape, tuple(parts), split, (*first, *groups), frozenset(stored.flipped))
@@ -301,6 +303,7 @@ def require_state(function: str, state: object, hint: str) -> None:
 
 def require_values(function: str, key: str, array: Payload) -> None:
     """Raise ArgumentError for an array without values that can be stored."""
+    # A tracer first: it may be that of a key or of anything else.
     if isinstance(array, Tracer):
         problem = f"{key!r} is traced: it has no values before the function runs"
         raise ArgumentError(
@@ -324,6 +327,7 @@ def spec_of(function: str, state: Mapping[str, Payload], key: str) -> Typed:
         ArgumentError: if it is abstract.
         OperandError: if it has names, or numpy cannot read it.
     """
+    # `StateDict` knows shapes without fetching arrays.
     spec: Callable[[str], Typed] | None = getattr(state, "spec", None)
     if spec is not None:
         return spec(key)
@@ -435,6 +439,7 @@ def _walk_layers(node: Tree) -> Iterator[tuple[Names, str | Numbers, Names, Tree
         for i, layer in enumerate(node.blocks):
             yield ("blocks", str(i)), str(i), (), layer
     else:
+        # Kinds of layers alternate: layer `i` of a block is number `i`, then `i + len(kinds)`, and so on.
         kinds, Block = node.repeated.stacked, node.repeated.Block
         for i, layer in enumerate(kinds):
             where = ("repeated", "stacked", str(i))

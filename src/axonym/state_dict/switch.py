@@ -147,6 +147,7 @@ def _parse_index(index: Path, text: bytes) -> tuple[dict[str, Path], str | None]
     try:
         content = parse(text)
         where = {key: index.with_name(name) for key, name in content["weight_map"].items()}
+        # Other libraries write null, or leave the metadata out.
         metadata = content.get("metadata") or {}
         save = metadata.get(SAVE)
         if not (save is None or isinstance(save, str)) or any(
