@@ -204,9 +204,8 @@ def _refuse_entry(entry: object, function: str, need_sizes: bool) -> OperandErro
         x = array_at_work()
         names = () if x is None else x.names
         is_there = -len(names) <= entry < len(names)
-        hint = f'write "{names[entry] if is_there else "batch"}"'
-        if not is_there:
-            hint = 'write the name of an axis, such as "batch"'
+        example = 'write the name of an axis, such as "batch"'
+        hint = f'write "{names[entry]}"' if is_there else example
         facts = (
             [] if x is None else [f"array has: {describe(names, getattr(x.array, 'shape', None))}"]
         )

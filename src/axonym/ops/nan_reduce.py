@@ -3,6 +3,7 @@
 They are the functions of `axonym.ops.reduce` after NaN is left out, as in `numpy`.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -96,12 +97,18 @@ def nanmax(
 
 
 def _nanmax(x: jax.Array, axis: At, where: Mask = None, initial: float | None = None) -> jax.Array:
+    return _find_extremum(jnp.nanmax, 0, x, axis, where, initial)
+
+
+def _find_extremum(
+    fn: Callable[..., jax.Array], end: int, x: jax.Array, axis: At, where: Mask, initial: Any
+) -> jax.Array:
     # JAX wants an initial value with a mask. NaN says that no number was left, for which it has no initial value.
     if where is None or initial is not None:
-        return jnp.nanmax(x, axis, where=where, initial=initial)
+        return fn(x, axis, where=where, initial=initial)
     if not jnp.issubdtype(x.dtype, jnp.inexact):
-        raise refuse_empty("nanmax", f"array has dtype: {x.dtype}")
-    found = jnp.nanmax(x, axis, where=where, initial=limits(x.dtype)[0])
+        raise refuse_empty(fn.__name__, f"array has dtype: {x.dtype}")
+    found = fn(x, axis, where=where, initial=limits(x.dtype)[end])
     return jnp.where(jnp.all(jnp.isnan(x), axis, where=where), jnp.nan, found)
 
 
@@ -160,13 +167,7 @@ def nanmin(
 
 
 def _nanmin(x: jax.Array, axis: At, where: Mask = None, initial: float | None = None) -> jax.Array:
-    # As in _nanmax.
-    if where is None or initial is not None:
-        return jnp.nanmin(x, axis, where=where, initial=initial)
-    if not jnp.issubdtype(x.dtype, jnp.inexact):
-        raise refuse_empty("nanmin", f"array has dtype: {x.dtype}")
-    found = jnp.nanmin(x, axis, where=where, initial=limits(x.dtype)[1])
-    return jnp.where(jnp.all(jnp.isnan(x), axis, where=where), jnp.nan, found)
+    return _find_extremum(jnp.nanmin, 1, x, axis, where, initial)
 
 
 def nanprod(
