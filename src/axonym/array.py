@@ -325,6 +325,7 @@ class NamedArray(Core):
             6
         """
         array = self.array
+        # JAX's own error would talk of concretisation, and not say how to go on.
         if isinstance(array, Tracer):
             problem = (
                 "a traced array cannot become a Python number: gradients would not go through it"
@@ -354,6 +355,7 @@ class NamedArray(Core):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         array = self.array
         if not has_values(array):
+            # A lost axis is reported first: it is the mistake that explains the other one.
             shape_of("asarray", array, self.names)
             hint = "inside of jit there are none: compute with functions of axonym, or look with jax.debug.print"
             problem = "the array has no values yet"
@@ -434,6 +436,7 @@ class NamedArray(Core):
                 message("[]", "arrays of JAX do not change", f"array has: {facts(self)}", hint=hint)
             )
 
+    # Names of other libraries, which only raise, are no completions.
     def __dir__(self) -> list[str]:
         return [name for name in super().__dir__() if name not in ATTRIBUTES]
 

@@ -187,6 +187,7 @@ def selection(axes: AxisSelection, function: str = "axes", *, need_sizes: bool =
             raise _refuse_entry(entry, function, need_sizes)
     given = tuple(pairs)
     names = names_in(given)
+    # Here, and not in each operation: a name that is given twice is a mistake for all of them.
     if len(set(names)) != len(names):
         twice = min(name for name in names if names.count(name) > 1)
         problem = f"axis {twice!r} is given twice"
@@ -270,6 +271,7 @@ def spec(axes: AxisSpec, function: str = "axes") -> tuple[Axis, ...]:
         OperandError: if an entry has no size.
         AxisClashError: if a name is given twice.
     """
+    # A loop, since the error names the axis that has no size.
     result: list[Axis] = []
     for name, size in selection(axes, function, need_sizes=True):
         if size is None:
@@ -428,6 +430,7 @@ def union_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection:
         >>> axn.union_axes((Batch, Embed), Embed) == (Batch, Embed)
         True
     """
+    # A dict keeps the order of the first argument when sizes of the second are added.
     merged = dict(selection(first, "union_axes"))
     for name, size in selection(second, "union_axes"):
         merged[name] = _merge_sizes("union_axes", name, merged.get(name), size)

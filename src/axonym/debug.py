@@ -252,6 +252,7 @@ def _remove_optimisers(tree: Tree) -> Tree:
 
 
 def _find_reused(model: Tree) -> Iterator[Finding]:
+    # By identity: equal arrays, such as two biases of zeros, are no mistake.
     places: dict[int, list[str]] = {}
     for path, _, array in _list_arrays(model):
         if _is_array(array):
@@ -360,6 +361,7 @@ def _find_devices(array: jax.Array | np.ndarray) -> object:
 
 
 def _find_mixed(model: Tree) -> Iterator[Finding]:
+    # All arrays in 64 bits are a choice. Only some of them widen what they meet, one operation after the other.
     wide = _paths(model, lambda array: array.dtype in (np.float64, np.complex128))
     if 0 < len(wide) < len(_paths(model, _is_floating)):
         text = "arrays of 64 bits in a model that has narrower ones"
@@ -495,6 +497,7 @@ def _follow_operation(eqn: Any, known: list[bool]) -> list[bool]:
         return _follow_inner(inner, known)
     if name in _PRODUCTS:
         return [any(known)] * count
+    # Indices and masks of zeros decide where elements go, and not whether there are any.
     floats = [zero for atom, zero in zip(eqn.invars, known, strict=True) if _is_inexact(atom)]
     return [_LINEAR.fullmatch(name) is not None and bool(floats) and all(floats)] * count
 

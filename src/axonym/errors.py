@@ -289,6 +289,7 @@ def describe(names: Sequence[str], shape: Sequence[int] | None) -> str:
     if shape is None:
         return ", ".join(names) or "no axes"
     anonymous = len(shape) - len(names)
+    # An array that lost a dimension: nobody knows which name has which size.
     if anonymous < 0:
         return f"names {', '.join(names)} on an array of shape {tuple(shape)}"
     parts = [f"anonymous {tuple(shape[:anonymous])}"] if anonymous else []

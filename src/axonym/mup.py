@@ -142,6 +142,7 @@ class Mup:
     )
 
     def __post_init__(self) -> None:
+        # An `Axis` or a tuple of them would be a spec elsewhere; here it would hide which width is meant.
         if not isinstance(self.base, Mapping):
             problem = (
                 f"base must be a dict from axis names to sizes, not {type(self.base).__name__}"
@@ -195,6 +196,7 @@ class Mup:
             hint = f'write Mup(..., inputs={{"{parameter.path}": "{counted[0]}"}})'
             raise ArgumentError(message("Mup", problem, facts, hint=hint))
 
+        # In an array without inputs, such as a bias, all width axes are outputs.
         added = plans.without(counted, tuple(inputs or ()))
         summed = plans.without(counted, added)
         role = _ROLES[bool(summed), bool(added)]

@@ -99,6 +99,7 @@ class Summary(Printed):
     @property
     def groups(self) -> Mapping[str, tuple[ArrayLayout, ...]]:
         """The arrays by the first `depth` components of their paths."""
+        # A dict keeps the order in which parts occur in the model.
         found: dict[str, list[ArrayLayout]] = {}
         for array in self.arrays:
             parts = array.path.split(".")

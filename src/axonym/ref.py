@@ -154,6 +154,7 @@ class NamedRef:
         """Read the view."""
         return get(self)
 
+    # Reads see what was written before, since `_load` reads the reference anew.
     def __getitem__(self, item: Item) -> NamedArray:
         return _apply_stages("ref", _load(self), _add_stage("ref", self, item))
 
@@ -367,6 +368,7 @@ def _compose(size: int, outer: tuple[Step, Any], inner: tuple[Step, Any]) -> tup
     It is static if both are. Otherwise it is an array of positions, where everything outside the part is mapped beyond
     the end of the axis, so that it is not written.
     """
+    # Windows and gathers may start anywhere at run time; other parts are known ranges.
     (part, start), (within, at) = outer, inner
     name = part.name
     if isinstance(part, Window):

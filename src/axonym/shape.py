@@ -36,6 +36,7 @@ class Shape(Mapping[str, int]):
         self._sizes = {axis.name: axis.size for axis in axes}
 
     def __getitem__(self, name: str) -> int:
+        # A list is not hashable. The error is raised below, so that it has no other one as its context.
         try:
             return self._sizes[name]
         except (KeyError, TypeError):

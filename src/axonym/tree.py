@@ -184,6 +184,7 @@ def resize_axis(tree: T, axis: AxisSelector, new_size: int, key: jax.Array | Non
         raise AxisNotFoundError(
             message("resize_axis", f"no array has axis {name!r}", facts, hint=hint)
         )
+    # All arrays are checked before the first one changes.
     for own in affected:
         if size is not None and own.size != size:
             problem = given_with_size(own.name, size, f"has size {own.size}")
@@ -196,6 +197,7 @@ def resize_axis(tree: T, axis: AxisSelector, new_size: int, key: jax.Array | Non
     def resize(leaf: Payload) -> Payload:
         own_key = next(keys)
         for own in _find_axes(leaf):
+            # A matrix may have the axis twice, as `embed` and `embed.out`. An abstract array stays abstract.
             if own in affected and isinstance(leaf.array, jax.ShapeDtypeStruct):
                 leaf = eqx.filter_eval_shape(_resize, leaf, own, new, own_key)
             elif own in affected:

@@ -126,6 +126,7 @@ class _Pattern(NamedTuple):
             if self.after is None and (len(have) != len(self.before) or anonymous):
                 return False
             return all(name in have and size in (None, have[name]) for name, size in self.before)
+        # In order: the axes before the dots are the first ones, those after them the last ones.
         have_pairs = tuple(zip(names, sizes, strict=True))
         if self.after is None:
             return not anonymous and _agree(self.before, have_pairs)
@@ -176,6 +177,7 @@ def _parse(axes: AxesPattern) -> _Pattern:
     # An entry of another library may compare with a string element by element.
     dots = [at for at, x in enumerate(entries) if x is ... or (isinstance(x, str) and x == "...")]
     named = selection([x for at, x in enumerate(entries) if at not in dots], "annotation")
+    # With two, nothing would say where the axes between them begin.
     if len(dots) > 1:
         problem = "... stands for all other axes, so it may appear only once"
         raise ArgumentError(message("annotation", problem))

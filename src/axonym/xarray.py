@@ -89,7 +89,7 @@ def _convert(name: object, data: Any) -> NamedArray:
             raise OperandError(message("from_xarray", problem, hint='data.rename({...: "name"})'))
     try:
         return named(data.values, data.dims)
-    except TypeError:
+    except TypeError:  # of JAX: strings, dates and objects
         problem = f"{who} has elements of {data.dtype}, which JAX has no arrays of"
         hint = "convert them, as data.astype(float) does, or leave them out"
         raise OperandError(message("from_xarray", problem, hint=hint)) from None
@@ -98,6 +98,7 @@ def _convert(name: object, data: Any) -> NamedArray:
 def _with_coords(xr: Any, name: str, x: Payload, coords: Mapping[Any, Any]) -> Any:
     """Make a DataArray with those coordinates that lie along its axes."""
     who = repr(name) if name else "the array"
+    # A number without dimensions needs no names.
     if not is_named_array(x):
         if not (is_array(x) or isinstance(x, int | float | complex)):
             problem = f"{who} is no array, but of type {type_text(x)}"

@@ -224,6 +224,7 @@ def missing(package: str, name: str) -> AttributeError:
     """Build the error for a name that a package or module lacks: its name here, another place, or a near one."""
     if name.startswith("_"):  # asked for by tools
         return AttributeError(f"module {package!r} has no attribute {name!r}")
+    # A name of another library goes before a near one of ours.
     table, other = _ELSEWHERE.get(package, ({}, "axonym"))
     hint = table.get(name)
     if hint is None and name in _list_names(other):

@@ -80,6 +80,7 @@ def constrain(
             Explicit axes is that of its gradient.
     """
     spec = _find_spec(names, array.shape, mapping, mesh, function)
+    # Explicit axes are part of the type, Auto ones are a wish to the compiler: one mesh may have both.
     explicit = NamedSharding(mesh, _keep_mesh_axes(spec, modes.find_explicit_axes(mesh)))
     auto = NamedSharding(mesh, _keep_mesh_axes(spec, modes.find_auto_axes(mesh)))
     if is_elsewhere(array, mesh):
@@ -146,6 +147,7 @@ def is_elsewhere(array: object, mesh: MeshLike) -> bool:
     shard_map, the types of mesh axes change; there, JAX compares the meshes itself.
     """
     own = jax.typeof(array).sharding.mesh
+    # Most often it is the same object. Devices are not compared: an abstract mesh has none.
     if own is mesh or own.empty or modes.has_manual(own) or modes.has_manual(mesh):
         return False
     return (own.shape_tuple, own.axis_types) != (mesh.shape_tuple, mesh.axis_types)
@@ -273,6 +275,7 @@ def constrain_dimensions(array: jax.Array, wanted: Mapping[int, Entry]) -> jax.A
     mesh = context_mesh()
     if mesh is None or not wanted:
         return array
+    # `None` would gather a dimension that nobody asked about.
     entries: list[Any] = [PartitionSpec.UNCONSTRAINED] * array.ndim
     for at, entry in wanted.items():
         entries[at] = entry or None

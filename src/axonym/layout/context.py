@@ -103,6 +103,7 @@ def taking(mesh_axes: Entry) -> AbstractContextManager[Any]:
 
 def unmapped(names: Iterable[str]) -> AbstractContextManager[Any]:
     """Shard arrays inside as if the current mapping mapped these axes to nothing."""
+    # An entry of None, and not a missing one: derived names would otherwise follow their base.
     mapping = current_mapping()
     if mapping is None or not any(looked_up(dict(mapping), name) for name in names):
         return nullcontext()

@@ -39,6 +39,7 @@ def on_one_mesh(arrays: Sequence[Any]) -> Sequence[Any]:
     """Without a current mesh, move arrays that have no mesh to that of the others."""
     if not jax.sharding.get_abstract_mesh().empty:
         return arrays
+    # JAX refuses operands of which one has a mesh and another one has none, but takes scalars.
     there = next(array for array in arrays if not mesh_of_type(array).empty)
     moved: list[Any] = []
     for array in arrays:
@@ -64,7 +65,7 @@ def sharding_from(array: jax.Array, entries: Sequence[Entry]) -> NamedSharding:
     Mesh axes that a surrounding `vmap` maps over are left out: arrays that it does not map may be sharded over them.
     """
     mesh = mesh_of_type(array)
-    if mesh.empty:
+    if mesh.empty:  # an array that was made without a mesh
         mesh = jax.sharding.get_abstract_mesh()
     return NamedSharding(mesh, Layout(_remove_taken(entries)).spec)
 

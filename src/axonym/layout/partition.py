@@ -41,6 +41,7 @@ def no_mesh_axis(function: str, name: str, axis: str, mesh: MeshLike, *facts: st
     """Build the error of a mesh axis that the mesh does not have."""
     problem = f"axis {name!r} is mapped to {axis!r}, which is not an axis of the mesh"
     hint = suggestion(axis, mesh.axis_names)
+    # A mapping the wrong way round, from mesh axes to names.
     if name in mesh.axis_names:
         hint = f"the axis of the array comes first: {{{axis!r}: {name!r}}}"
     return ShardingError(
@@ -182,6 +183,7 @@ def assign_mesh_axes(
                 raise no_mesh_axis(
                     function, name, axis, mesh, *_list_facts(names, shape, mapping, None)
                 )
+        # Manual axes split the array already: it is the block of one device.
         entry = without(mapping.choose(base, sizes[name], mesh, left_out), left_out)
         found[name] = without(entry, used)
         for axis in entry:

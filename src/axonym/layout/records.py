@@ -74,6 +74,7 @@ class Ledger:
         self.outer = outer
         self.sizes: dict[str, set[int]] | None = None
         self.waiting = 0.0
+        # Alone, if a key of a mapping may be that of an array inside, which only a trace can tell.
         self.is_alone: bool = (outer is not None and outer.is_alone) or any(
             map(self._is_partly_unknown, mappings)
         )
@@ -109,6 +110,7 @@ LEDGER: Feature[Ledger | None] = Feature(None)
 
 def note(mapping: AxisMapping, names: Sequence[str], shape: Sequence[int] = ()) -> None:
     """Note that an array with these names is sharded by a mapping, for the functions that are being traced."""
+    # A function that is traced inside of another one is a part of it.
     ledger = LEDGER.get()
     while ledger is not None:
         ledger.seen.setdefault(mapping, set()).update(names)

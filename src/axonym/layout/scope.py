@@ -74,5 +74,6 @@ def hiding(names: Iterable[str], *, loop: str | None = None) -> AbstractContextM
     changed = ["hidden" if loop is None else "looped"]
     if loop in (None, "map"):  # in other loops, a carry may add up what belongs to all rows
         changed.append("rows")
+    # Scopes are compared by JAX's caches, so that a new one is made rather than this one changed.
     more = {field: getattr(scope, field) | set(names) for field in changed}
     return SCOPE.using(dataclasses.replace(scope, **more))

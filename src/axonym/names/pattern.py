@@ -152,7 +152,7 @@ class _Reader:
             raise self.without_arrow(token, (span[0], span[1]))
         result = self.side()
         token, *span = self.take()
-        if token:
+        if token:  # anything but the end
             raise self.wrong(f"unexpected {token!r}", (span[0], span[1]), ENDS.get(token))
         if not result.ordered:
             hint = "the result has its axes in the order in which they are written"
@@ -172,6 +172,7 @@ class _Reader:
         return self.wrong("the expression has no ->", span, hint)
 
     def side(self) -> Side:
+        # A brace ends only with its partner, and a comma in it separates names. Without a brace it ends the operand.
         start, braced = self.tokens[self.next][1], self.peek() == "{"
         if braced:
             self.take()
@@ -296,6 +297,7 @@ def all_used(expression: Expression, bindings: Bindings) -> None:
 def by_position(text: str, side: Side, names: Names, operand: str) -> Iterator[tuple[Term, Names]]:
     """Assign to each term of an ordered operand its axes: one, or those of the dots."""
     terms, count = side.terms, len(names)
+    # Dots take what the other terms leave, which may be nothing.
     dots = side.dots
     needed = len(terms) - (dots is not None)
     if count < needed or (count > needed and dots is None):
@@ -337,6 +339,7 @@ def by_name(
 
 def check_keyword(text: str, term: Term, name: str, table: Mapping[str, Bound]) -> None:
     """Raise AxisClashError if the keyword and the position of a term give different axes."""
+    # A keyword that only gives a size says nothing of the axis.
     said, _ = table.get(term.label, UNBOUND)
     if said is not None and said != name:
         problem = f"{term.name!r} was given as axis {said!r}, but stands for {name!r} here"

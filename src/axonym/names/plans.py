@@ -160,6 +160,7 @@ def broadcast(operands: tuple[Names, ...]) -> Names:
     for names in operands:
         if len(names) == len(everything):
             return names
+    # The hint is about the operand with most names, which needs the fewest new ones.
     largest = max(operands, key=len)
     missing = without(union_of(operands), largest)
     # A name that all operands have cannot be meant by another one.
@@ -180,6 +181,7 @@ def rename(names: Names, renames: tuple[tuple[str, str], ...]) -> Names:
         AxisNotFoundError: if an old name is missing.
         AxisClashError: if a name would occur twice.
     """
+    # Not one after the other: {"a": "b", "b": "a"} swaps two names.
     table = dict(renames)
     require(names, tuple(table))
     renamed = tuple(table.get(name, name) for name in names)

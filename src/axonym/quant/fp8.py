@@ -131,6 +131,7 @@ def _multiply(
     numbers: Sequence[Sequence[Sequence[int]]],
     dtype: DTypeLike | None,
 ) -> jax.Array:
+    # Gradients have the dtypes of the operands after they were made alike: the cast before has its own transpose.
     lhs, rhs = make_alike(lhs, rhs)
     dtypes = check_dtypes(lhs, rhs, dtype)
     product: jax.Array = _multiply_at_once(histories, lhs, rhs, make_hashable(numbers), dtypes)
@@ -189,6 +190,7 @@ _product.defvjp(_forward, _backward)
 
 
 def _dequantizing_dot(left: Scaled, right: Scaled, numbers: DimensionNumbers) -> jax.Array:
+    # One scale for each operand, so that it can leave the sum: hardware multiplies the 8-bit numbers as they are.
     product = lax.dot_general(
         left.values, right.values, numbers, preferred_element_type=jnp.float32
     )

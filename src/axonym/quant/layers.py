@@ -66,6 +66,7 @@ def quantize_linear_layers(tree: T, config: QuantizationConfig) -> T:
         hint = "write QuantizationConfig(Int8DotGeneral)"
         raise OperandError(message("quantize_linear_layers", problem, hint=hint))
     make = config.dot_general
+    # A module is callable, too: `QuantizationConfig(Fp8DotGeneral.init())` would share one state.
     if not callable(make) or not jax.tree_util.all_leaves([make]):
         problem = f"dot_general must be a function that makes a product, not {type_text(make)}"
         hint = "write Fp8DotGeneral.init, or a lambda: each layer needs a state of its own"

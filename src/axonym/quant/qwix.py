@@ -149,6 +149,7 @@ def _quantise(x: jax.Array, contracted: Sequence[int], rule: Any, qtype: Any, me
 def _store(layer: Linear, product: _QwixDotGeneral) -> Linear:
     """Quantise the weight of a layer once and for all."""
     weight, rule = layer.weight, product.rule
+    # By name: a layer of a `Stacked` has leading axes, each position of which gets scales of its own.
     contracted = [weight.names.index(axis.name) for axis in layer.In]
     method = rule.weight_calibration_method
     stored = _quantise(weight.array, contracted, rule, rule.weight_qtype, method)

@@ -333,6 +333,7 @@ class _Run:
             return dataclasses.replace(replicated, names=names, spec=None, note="impossible")
 
         row = planned(path, names, array, mapping, self._mesh, "check")
+        # Biases and norms are replicated in most models; a warning for each would hide that of an embedding.
         is_large = (row.nbytes or 0) > self._replicated_above
         if is_large and row.nbytes == row.nbytes_per_device and self._mesh.size > 1:
             limit = byte_text(self._replicated_above)
@@ -490,7 +491,7 @@ class _Run:
             self._found.add(Problem("unknown axis", severity, text, hint=hint))
 
     def _explain_pattern(self, pattern: str) -> Problem:
-        paths = sorted(self._paths - {""})  # an array that is a whole tree has no path
+        paths = sorted(self._paths - {""})  # an array that is the whole tree has no path
         shown = list_items(paths, WIDTH) or "none"
         text = f"no array has a path that matches {pattern!r}; paths: {shown}"
         # A misspelt pattern is closer to a component than to a whole path.
@@ -535,6 +536,7 @@ def _faults(
     for name in table.keys() & sizes.keys():
         table[name] = mapping.choose(name, sizes[name], mesh)
     used: dict[str, str] = {}
+    # `find_layout` would raise at the first problem, and there may be several.
     for name in names:
         for axis in table.get(name, ()):
             if axis in used:

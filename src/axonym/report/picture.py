@@ -115,6 +115,7 @@ class Drawing:
 
     def _colour(self, devices: Sequence[int]) -> str:
         """Return the colour of the first device, which is the same in all arrays; grey for what all devices hold."""
+        # Hues around the circle, but not all of it: the last device must not look like the first.
         if len(devices) == self.devices or not devices:
             return "rgb(128 128 128 / 0.25)"
         return f"hsl({round(330 * devices[0] / self.devices)} 75% 55% / 0.55)"
@@ -197,6 +198,7 @@ class Picture:
         if more > 0:
             found.append(f'<text x="0" y="{bottom + 12:g}">… {more} more arrays</text>')
             bottom += 18
+        # A drawing may be wider than a page; the browser then scales the picture.
         width = max([WIDTH, *(drawing.width for drawing in self.drawings[:ARRAYS])])
         title = html.escape(self.title)
         return "\n".join(

@@ -157,6 +157,7 @@ class Schedule:
         text = "" if forward is None else self._label(stage, tick, forward)
         if not self.backward:
             return frame + self._work(forward, text, x, y, wide)
+        # Forward work at the left, backward work at the right, as stages do them in a tick.
         half = wide / 2
         work = self._work(forward, text, x, y, half)
         return frame + work + self._work(back, str(back), x + half, y, half)

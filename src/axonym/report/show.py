@@ -245,6 +245,7 @@ def arrays_of(tree: Tree, function: str) -> Iterator[tuple[str, Names, Payload]]
         >>> [(path, names) for path, names, _ in arrays_of({"x": axn.zeros({"pos": 2}), "n": 3}, "show")]
         [('x', ('pos',))]
     """
+    # A filter leaves named arrays without an array, which have no layout.
     for keys, leaf in jax.tree.leaves_with_path(tree, is_leaf=is_named_array):
         if isinstance(leaf, NamedArray):
             if has_type(leaf.array):
@@ -374,6 +375,7 @@ def _find_actual(path: str, names: Names, array: Payload) -> ArrayLayout | None:
         return _make_row(path, names, array, sharding.spec, sharding.mesh)
     if sharding is None:
         return None
+    # Shardings of other kinds have no names, but sizes of blocks.
     count, block = len(sharding.device_set), math.prod(sharding.shard_shape(tuple(array.shape)))
     note = "one device" if count == 1 else f"{count} devices"
     row = _make_row(path, names, array, None, note=note)

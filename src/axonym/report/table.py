@@ -31,6 +31,7 @@ class Table:
     right: tuple[str, ...] = ("bytes", "per device")
 
     def _list_rows(self) -> list[tuple[Cell, ...]]:
+        # A model may have thousands of arrays; `rows` has them all.
         rows = list(self.rows[:ROWS])
         more = len(self.rows) - ROWS
         if more > 0:
@@ -119,6 +120,7 @@ def group_rows(rows: Iterable[tuple[str, *tuple[Cell, ...]]]) -> tuple[tuple[Cel
     """Merge rows that differ only in numbers in their paths, such as those of the layers of a list."""
     groups: dict[tuple[Cell, ...], list[str]] = {}
     for path, *cells in rows:
+        # Rows are merged if all their other cells are equal, wherever they are in the table.
         parts = ["*" if part.isdecimal() else part for part in path.split(".")]
         groups.setdefault((".".join(parts), *cells), []).append(path)
     return tuple((_merge_paths(paths), *cells) for (_, *cells), paths in groups.items())

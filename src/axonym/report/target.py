@@ -88,6 +88,7 @@ class Call(NamedTuple):
 def unwrapped(fn: object, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> Call:
     """Unwrap a named_jit, whose mappings are not those to check; the owner of its method is the first argument."""
     is_method = False
+    # A method that `named_jit` decorates is a partial with its owner.
     if isinstance(fn, functools.partial) and isinstance(fn.func, NamedJit):
         bound = fn
         is_method = len(bound.args) == 1 and not bound.keywords
@@ -139,6 +140,7 @@ def join_path(*paths: str) -> str:
 def place_of(error: BaseException) -> str:
     """Return the innermost line of the user's code in the traceback of an error."""
     ours = {"axonym", "jax", "jaxlib", "equinox", "contextlib", "functools"}
+    # From the inside out: the last line that is neither ours nor JAX's is the one to change.
     for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
         if frame.f_globals.get("__name__", "").partition(".")[0] not in ours:
             code = frame.f_code

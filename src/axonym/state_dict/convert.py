@@ -284,6 +284,7 @@ def _load_tree(
     torch: Rival | None,
 ) -> Tree:
     require_state(function, state_dict, f"write {function}(model, state_dict)")
+    # A mapping that was given needs a mesh; a current one without a mesh has no effect, as everywhere.
     own = mapping if isinstance(mapping, Mappings) else context.resolve_mapping(mapping)
     around = context.context_mesh(mesh)
     if mapping is not None and own is not None:
@@ -299,6 +300,7 @@ def _load_tree(
     for key in forms:
         place, index = entries[key]
         keys.setdefault(place.path, {})[index] = key
+    # Arrays that the state dict lacks stay as they are, which `fit` has allowed.
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_named_array)
     for at, spot in enumerate(found):
         if spot is not None and spot.path in keys:

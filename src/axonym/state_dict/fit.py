@@ -172,6 +172,7 @@ def _find_form(reading: Reading, flaws: Flaws, key: str, spec: Typed) -> Form | 
     place, _ = reading.entries[key]
     axes, shape = axes_of(reading.state, key, spec), tuple(spec.shape)
     given = str(shape) if axes is None else f"saved as {axes_text(axes, shape)}"
+    # Axes in another order are no flaw: the form transposes them.
     form = place.form_of(axes, reading.name_there)
     if form is None:
         flaws.add("wrong axes", key, f"{given}, but the model has {place.form.text}")
@@ -307,6 +308,7 @@ def _axes_hint(reading: Reading, keys: Iterable[str], specs: Specs) -> str:
         for mine, other in zip(left, others.values(), strict=False):
             is_same = table.setdefault(mine.name, other.name) == other.name
             certain = certain and is_same and mine.size == other.size
+    # Sizes alone would pair axes that have nothing in common, so that one doubt ends it.
     certain = certain and len(set(table.values())) == len(table) > 0
     comparison = "numpy.asarray(array) of a value has no names to compare"
     if not certain:
@@ -317,6 +319,7 @@ def _axes_hint(reading: Reading, keys: Iterable[str], specs: Specs) -> str:
 
 def _layout_hint(reading: Reading, specs: Specs) -> str | None:
     """Return the other reading that fits most arrays, if it fits more than this one."""
+    # This reading may fit most arrays already, and a few may be wrong for another reason.
     most, call = _count_fits(reading, reading.entries, specs), None
     for rival in reading.rivals:
         count = _count_fits(reading, rival.entries(), specs)

@@ -218,6 +218,7 @@ def _parse_entry(key: str, entry: Any) -> Entry:
         KeyError, TypeError, ValueError: if it cannot be read.
     """
     code, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+    # A string has entries, too, and True is an int: JSON of a damaged file may have either.
     if not isinstance(code, str) or not isinstance(shape, list):
         raise TypeError
     if not all(type(number) is int for number in (*shape, start, end)):

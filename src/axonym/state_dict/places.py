@@ -248,6 +248,7 @@ class Place:
         for name, at in zip(self.layers, index, strict=True):
             dim = names.index(name)
             names.remove(name)
+            # Only the layer is fetched from devices; `auto.whole` gathers the axis of layers where it is split.
             if isinstance(array, jax.Array):
                 array = lax.dynamic_index_in_dim(auto.whole(array, (dim,)), at, dim, keepdims=False)
             else:
@@ -262,7 +263,8 @@ class Place:
         rest: Tree = tuple(
             part for part, name in zip(at, self.names, strict=True) if name not in self.layers
         )
-        rest += (...,)  # the result is an array, also without dimensions
+        # With dots, the result of an index is an array, also without dimensions.
+        rest += (...,)
         result = make_buffer(tuple(map(len, bounds)), self.array.dtype)
         dims = list(map(self.names.index, self.layers))
         for index in itertools.product(*(bounds[dim] for dim in dims)):
@@ -485,6 +487,7 @@ def _place_leaf(
     # Plain arrays have layers first.
     first: Names = () if isinstance(leaf, NamedArray) else blocks[:unnamed]
     names = (*first, *_number_dimensions(range(len(first), unnamed)), *names)
+    # A layer of a `Stacked` that ignores its axis would be stored once for all layers.
     for name in blocks:
         if name not in names:
             problem = f"{spelled} is in a Stacked over {name!r}, but has no such axis"

@@ -21,6 +21,7 @@ def _dim_text(dim: tuple[StoredAxis, ...] | None, size: int) -> str:
 
 def encode(axes: Mapping[str, StoredAxes]) -> str:
     """Write the axes of arrays as JSON: an object for each dimension, in which sizes of flipped axes are negative."""
+    # Without spaces, as the header of the file.
     listed = {key: [_encode_dim(dim) for dim in dims] for key, dims in axes.items()}
     return json.dumps(listed, separators=(",", ":"))
 

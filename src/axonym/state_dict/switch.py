@@ -83,6 +83,7 @@ class Replacement:
 
     def _remove(self, chosen: Callable[[str], bool]) -> None:
         """Remove the chosen ones of the files that a save writes beside its target."""
+        # Only names that a save writes: users keep other files beside.
         stem, suffix = re.escape(self.target.stem), re.escape(self.target.suffix)
         whole, index = re.escape(self.target.name), re.escape(index_of(self.target).name)
         numbered = rf"{stem}(?:-[0-9a-f]{{16}})?-\d{{5,}}-of-\d{{5,}}{suffix}"
@@ -119,6 +120,7 @@ def open_set(index: Path) -> dict[str, tuple[Path, File]]:
                 problem = f"{index.name} lists {file.name}, which is no file here"
                 raise ArgumentError(message("load_state_dict", problem)) from None
         raise
+    # First the saves, then the arrays: files of another save lack arrays for that reason.
     _require_one_save(index, save, files)
     absent = [key for key, file in where.items() if key not in files[file].arrays]
     if absent:
@@ -172,6 +174,7 @@ def _sync(folder: Path) -> None:
     """Wait until the names in a folder are on the disk."""
     if os.name == "nt":  # which opens no folders
         return
+    # A rename is on the disk only when its folder is.
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
