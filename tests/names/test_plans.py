@@ -149,10 +149,10 @@ def test_plans_are_remembered() -> None:
 def test_plans_need_no_jax() -> None:
     here = Path(plans.__file__)
     top = here.parent.parent
-    below = {name: top / f"{name}.py" for name in ("callers", "errors", "phrases")}
+    below = {name: top / f"{name.replace('.', '/')}.py" for name in ("base.callers", "errors", "base.phrases")}
     files = below | {"names.plans": here}
     code = "import sys, types; import importlib.util as u; sys.modules['jax'] = None; "
-    code += "sys.modules.update({name: types.ModuleType(name) for name in ('p', 'p.names')}); "
+    code += "sys.modules.update({name: types.ModuleType(name) for name in ('p', 'p.base', 'p.names')}); "
     code += "; ".join(
         f"s = u.spec_from_file_location('p.{name}', r'{file}'); m = u.module_from_spec(s); "
         f"sys.modules['p.{name}'] = m; s.loader.exec_module(m)"
