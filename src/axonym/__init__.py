@@ -5,13 +5,13 @@ import typing as _typing
 __version__ = "0.1.0"
 
 if not _typing.TYPE_CHECKING:
-    # A name is loaded at its first use. Where it is, `places.py` says, which `tools/places.py` writes from the imports
-    # below.
+    # A name is loaded at its first use. `base/places.py` says where it is; `tools/places.py` writes that file from the
+    # imports below.
     from .base import lazy as _lazy
 
     __all__, __getattr__, __dir__ = _lazy.names_of("axonym")
 else:
-    # What a module lists in its `__all__`, users find here; single names are imported one by one.
+    # Users find all names of a module's `__all__` here; single names are imported one by one.
     from . import (
         debug as debug,
         errors as errors,

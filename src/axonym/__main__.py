@@ -277,7 +277,7 @@ def _call_function(text: str) -> _Call:
     """Call a function that returns what to look at.
 
     Raises:
-        _Refused: if there is none, or it returns another thing.
+        _Refused: if there is no such function, or it returns another thing.
     """
     function = _import_name(text)
     if not callable(function):

@@ -156,7 +156,7 @@ def selection(axes: AxisSelection, function: str = "axes", *, need_sizes: bool =
     Args:
         axes: the selection.
         function: what the user called.
-        need_sizes: whether the axes are to be made, for errors.
+        need_sizes: whether the caller makes axes, so that errors ask for sizes.
 
     Raises:
         OperandError: if an entry is neither an `Axis` nor a name.
@@ -633,7 +633,7 @@ def unsize_axes(
         chosen: those that lose their sizes; by default all.
 
     Returns:
-        A tuple with names in place of the chosen axes, for functions that must not check sizes.
+        A tuple with the names of the chosen axes, and all others as they were.
 
     Raises:
         AxisNotFoundError: if one of `chosen` is missing.

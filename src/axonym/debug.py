@@ -252,7 +252,7 @@ def _remove_optimisers(tree: Tree) -> Tree:
 
 
 def _find_reused(model: Tree) -> Iterator[Finding]:
-    # By identity: equal arrays, such as two biases of zeros, are no mistake.
+    # Identity counts: equal arrays, such as two biases of zeros, are no mistake.
     places: dict[int, list[str]] = {}
     for path, _, array in _list_arrays(model):
         if _is_array(array):

@@ -40,7 +40,7 @@ Optimizer: TypeAlias = Literal["adam", "sgd"]
 Role: TypeAlias = Literal["input", "hidden", "output", "fixed"]
 Spread: TypeAlias = Literal["fan_in", "constant"]
 
-# By whether a parameter sums over axes that grow, and whether it adds some: table 3 of the paper.
+# The keys: whether a parameter sums over axes that grow, and whether it adds some. Table 3 of the paper.
 _ROLES: dict[tuple[bool, bool], Role] = {
     (False, False): "fixed",
     (False, True): "input",

@@ -56,7 +56,7 @@ class NamedRef:
         axes: one axis per trailing dimension: an `Axis`, whose size must match, or a name.
 
     Attributes:
-        whole: a NamedArray that holds the reference in place of an array.
+        whole: a NamedArray that holds the reference as its array.
         stages: the indices that make the view, each applied to the result of those before it.
 
     Raises:
@@ -320,7 +320,7 @@ def _add_stage(function: str, ref: NamedRef, item: Any) -> tuple[Stage, ...]:
 
 
 def _load(ref: NamedRef) -> NamedArray:
-    """Read all of a reference. Where only a part is needed, the compiler reads no more than that."""
+    """Read all of a reference. The compiler reads only the part that is needed."""
     return NamedArray(ref.whole.array[...], ref.whole.names)
 
 

@@ -81,7 +81,7 @@ def _library(function: str) -> Any:
 
 
 def _convert(name: object, data: Any) -> NamedArray:
-    """Name the dimensions of a DataArray or a variable as it does."""
+    """Make a NamedArray of a DataArray or a variable, with its names."""
     who = "the array" if name is None else repr(name)
     for dim in data.dims:
         if not isinstance(dim, str):

@@ -59,7 +59,7 @@ def is_called_by_optax() -> bool:
 def array_at_work() -> Any:
     """Return the named array that the package's function works on, the innermost one that has any; None if none has.
 
-    What checks an argument often has no array at hand, but whoever called it has.
+    A function that checks an argument often has no array at hand, but its caller has.
     """
     frame = inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__", "").startswith("axonym."):

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Typed(Protocol):
-    """What has a shape and a dtype: an array, concrete, traced or abstract."""
+    """Anything with a shape and a dtype: an array, concrete, traced or abstract."""
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -32,8 +32,8 @@ class Lookup(NamedTuple):
         mesh: the mesh.
         mapping: the mapping of the computation.
         stored: the mapping by which the table is stored.
-        layouts: those of the rows that are looked up, from where they are stored to where they are needed. From each to
-            the next, it is one collective. None if the table is to be gathered: it is smaller, or there is no such way.
+        layouts: those of the rows that are looked up, from where they are stored to where they are needed, one
+            collective apart. None if the program gathers the table: it is smaller, or there is no such way.
         gradient: the mapping of the gradient of a gathered table, before it is split as the table is stored.
     """
 
@@ -71,7 +71,7 @@ def find_lookup(
     try:
         split, gathered = layout(names, shape, stored), layout(names, shape, mapping)
         by_ids = layout(axes, ids_shape, mapping)
-    except ShardingError:  # an error only where the result is laid out
+    except ShardingError:  # the constraint on the result raises it, if any
         return None
     taken = tuple(chain.from_iterable(by_ids.values()))
     gradient = {
@@ -148,7 +148,7 @@ def _plan_way(split: ByName, gathered: ByName, by_ids: ByName) -> list[AxisMappi
         while leaving := now[column][len(kept) :]:
             to, count = home.get(leaving[-1]), 1
             needed = () if to is None else by_ids[to]
-            # Those that the ids need in the same order go at once.
+            # Mesh axes that the ids need in the same order go at once.
             while count < len(leaving) and _has_in_order(needed, leaving[-count - 1 :]):
                 count += 1
             now[column] = now[column][:-count]

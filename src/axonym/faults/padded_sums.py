@@ -19,8 +19,8 @@ def accumulate(
 ) -> jax.Array:
     """Call a function that sums cumulatively along `axis`, and add the last element of an odd number of them apart.
 
-    Of an even number, none has as many elements before it as after it. A barrier is not enough here: on jax 0.10, XLA
-    removes it before it merges the sum with the padding of an axis of one element.
+    In an even number, no element has as many elements before it as after it. A barrier is not enough here: on jax 0.10,
+    XLA removes it before it merges the sum with the padding of an axis of one element.
     """
     array = separate_padding(array)
     size = array.shape[axis]

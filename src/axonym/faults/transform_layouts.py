@@ -10,7 +10,7 @@ from collections.abc import Sequence
 def must_gather_before(sizes: Sequence[int | None]) -> bool:
     """Return whether the program gathers the axis before the transform.
 
-    Where an axis is cropped, or several are transformed, the compiler sends less and the fault does not occur.
+    If an axis is cropped, or several are transformed, the compiler sends less and the fault does not occur.
 
     Args:
         sizes: the lengths to which the axes are cropped or padded; None for the axis as it is.

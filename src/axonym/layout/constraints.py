@@ -210,7 +210,7 @@ def _constrain_both(array: jax.Array, explicit: NamedSharding, auto: NamedShardi
 
 
 def check_result(names: Names, sizes: Mapping[str, int]) -> None:
-    """Raise ShardingError, before computing it, for a result that the current mapping cannot lay out."""
+    """Raise ShardingError, before computing it, for a result that the current mapping cannot shard."""
     mapping, mesh = current_mapping(), context_mesh()
     if mapping is not None and mesh is not None:
         _find_spec(names, values_at(sizes, names), mapping, mesh)
@@ -288,7 +288,7 @@ def explicit_sharding(
 ) -> PartitionSpec | None:
     """Return the sharding for a new array if the mesh has Explicit axes; None leaves it to JAX.
 
-    Unless it is strict, an axis that the mesh does not divide is whole, as it may be on Auto axes.
+    Unless it is strict, an axis that the mesh does not divide is replicated, as it may be on Auto axes.
     """
     mapping, mesh = current_mapping(), context_mesh()
     if mapping is None or mesh is None or not modes.has_explicit(mesh):

@@ -49,7 +49,7 @@ class Audit:
 class Ledger:
     """The arrays that are sharded while one function is traced, and the mappings that become current in it.
 
-    A ledger is part of the keys of JAX's trace caches. Where a key of a mapping is no axis of the arguments, no other
+    A ledger is part of the keys of JAX's trace caches. If a key of a mapping is no axis of the arguments, no other
     ledger equals this one, so that all functions inside are traced again and note which arrays they shard.
 
     Attributes:

@@ -20,7 +20,7 @@ from .layout import Layout
 
 
 class Limit(NamedTuple):
-    """From which size on a reshard that nobody asked for is reported, and how.
+    """The size from which on a reshard that nobody asked for is reported, and how.
 
     Attributes:
         limit_bytes: the bytes of the largest array that is not reported.

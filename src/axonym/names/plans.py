@@ -25,7 +25,7 @@ CACHE = 8192
 
 
 class Table(Protocol[Key, Value]):
-    """What has a value for a key: a mapping, or a sequence with its positions as keys."""
+    """Anything that has a value for a key: a mapping, or a sequence with its positions as keys."""
 
     def __getitem__(self, key: Key, /) -> Value:
         """Look a key up."""

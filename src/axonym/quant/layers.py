@@ -27,7 +27,7 @@ class QuantizationConfig:
         dot_general: a function that makes the product of a layer, called once for each, such as `Fp8DotGeneral.init` or
             `Int8DotGeneral`; one that returns None removes a quantised product.
         targets: the layers. A string is a regular expression that must match the path of a layer, or what follows one
-            of its dots: "qkv" matches `blocks.stacked.attention.qkv`, for example. Of several strings, one must match.
+            of its dots: "qkv" matches `blocks.stacked.attention.qkv`, for example. One of several strings must match.
             A function of path and layer returns a bool. None stands for all layers.
 
     Examples:

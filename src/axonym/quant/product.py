@@ -146,7 +146,7 @@ def with_product(layer: Linear, dot_general: Any) -> Linear:
     """Give a layer its product; the axes of stacked layers come before the layer's own."""
     own = len(layer.In) + len(layer.Out)
     stacked = layer.weight.array.shape[: layer.weight.array.ndim - own]
-    # Transformations reject a bare function as a leaf; a Partial has none.
+    # Transformations reject a bare function as a leaf; a Partial is a tree without leaves.
     is_bare_function = jax.tree_util.all_leaves([dot_general])
     if is_bare_function:
         dot_general = jax.tree_util.Partial(dot_general)

@@ -130,7 +130,7 @@ def _make_flax_product(rule: Any) -> Any:
     def product(self: Any, lhs: jax.Array, rhs: jax.Array, numbers: Any) -> jax.Array:
         # Qwix takes parameters of the module for weights, and everything else for activations.
         kernel = self.param("kernel", lambda _: rhs)
-        # By the whole name, since Qwix replaces the function during the call.
+        # Qwix replaces the function during the call, so that it is looked up here.
         return jax.lax.dot_general(lhs, kernel, numbers)
 
     module = type("Product", (linen.Module,), {"__call__": linen.compact(product)})
@@ -149,7 +149,7 @@ def _quantise(x: jax.Array, contracted: Sequence[int], rule: Any, qtype: Any, me
 def _store(layer: Linear, product: _QwixDotGeneral) -> Linear:
     """Quantise the weight of a layer once and for all."""
     weight, rule = layer.weight, product.rule
-    # By name: a layer of a `Stacked` has leading axes, each position of which gets scales of its own.
+    # A layer of a `Stacked` has leading axes, each position of which gets scales of its own.
     contracted = [weight.names.index(axis.name) for axis in layer.In]
     method = rule.weight_calibration_method
     stored = _quantise(weight.array, contracted, rule, rule.weight_qtype, method)

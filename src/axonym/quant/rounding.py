@@ -84,5 +84,5 @@ def _round(x: jax.Array, drawn: jax.Array, dtype: Any) -> jax.Array:
 def _(
     dtype: Any, primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
 ) -> tuple[jax.Array, jax.Array]:
-    # By itself, each step would have derivative zero.
+    # JAX would give each step the derivative zero.
     return _round(*primals, dtype), tangents[0].astype(dtype)

@@ -198,9 +198,9 @@ def check(
 ) -> Report:
     """Check a mapping for a tree or a function on a mesh of any size, without devices or computation.
 
-    The arrays of a tree, such as a module without arguments, are laid out. A function, or a module with arguments, is
-    traced with abstract arrays: arguments, the module and results are laid out by the mapping, which is also the
-    current one inside. What cannot be laid out counts as replicated, so that all problems are found at once.
+    The mapping shards the arrays of a tree, such as a module without arguments. A function, or a module with arguments,
+    is traced with abstract arrays: the mapping shards arguments, the module and results, and is the current one inside.
+    An impossible layout counts as replicated, so that all problems are found at once.
 
     Args:
         fn_or_model: a tree, or a function. The mappings of a `named_jit` function are replaced by the ones given here.
@@ -311,7 +311,7 @@ class _Run:
             shown: the path of the tree in the report.
             seen: its path as patterns see it.
             tree: the tree.
-            several: the `several_of` of all trees that are laid out together.
+            several: the `find_several` of all trees that are sharded together.
         """
         rows: list[ArrayLayout] = []
         for own, names, payload in arrays_of(tree, "check"):
@@ -342,7 +342,7 @@ class _Run:
         return row
 
     def function(self, call: Call) -> None:
-        """Trace a function, and lay out its arguments, its results and the arrays inside."""
+        """Trace a function, and find the layouts of its arguments, its results and the arrays inside."""
         parts = call.target, call.args, call.kwargs
         several = find_several(parts)
         self.count(*parts)

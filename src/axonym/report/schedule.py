@@ -15,7 +15,7 @@ HEIGHT = 24  # of a row
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Schedule:
-    """What the stages of a pipeline do; it prints as a table, and notebooks show a picture.
+    """The work of the stages of a pipeline; it prints as a table, and notebooks show a picture.
 
     Attributes:
         stages: the number of stages.

@@ -262,7 +262,7 @@ def show(
     *,
     strict: bool = True,
 ) -> Layouts:
-    """Show how each array of a tree is laid out: names, sizes, dtype, layout, bytes and bytes per device.
+    """Show the layout of each array of a tree: names, sizes, dtype, layout, bytes and bytes per device.
 
     Without a mapping, layouts are the actual ones: where elements are, or, for a traced array on a mesh with Explicit
     axes, its type. On Auto axes, the compiler decides after tracing. For such arrays, and for abstract ones without a
@@ -361,7 +361,7 @@ def _make_row(
 
 
 def _find_actual(path: str, names: Names, array: Payload) -> ArrayLayout | None:
-    """Return how an array is laid out, or None if it does not know."""
+    """Return the present layout of an array, or None if the array does not know it."""
     if isinstance(array, np.ndarray | np.generic):
         return _make_row(path, names, array, None, note="host")
     traced = isinstance(array, Tracer)
@@ -437,7 +437,7 @@ class Blocks(Printed):
             yield self._grid(*axes)
 
     def _grid(self, down: str, across: str) -> Table:
-        """Draw the array with devices in place of its blocks."""
+        """Draw the array, with the devices of each block in its place."""
         # Blocks are in the order of devices, rows and columns in that of the axes.
         at: dict[tuple[int, int], dict[tuple[int, int], str]] = {}
         for block in self.blocks:

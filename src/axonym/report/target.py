@@ -71,7 +71,7 @@ class Call(NamedTuple):
         """Return arguments and their paths by parameter name; a wrong call fails when it is traced."""
         given = {**{str(i): value for i, value in enumerate(self.args)}, **self.kwargs}
         places = [str(i) for i in range(len(self.args))]
-        # Paths are bound in place of values, so that those of `*args` and `**kwargs` say which argument they were.
+        # Paths are bound, and not values, so that those of `*args` and `**kwargs` say which argument they were.
         try:
             bound = inspect.signature(self.target).bind(
                 *places, **{key: key for key in self.kwargs}

@@ -306,7 +306,7 @@ def _load_tree(
         if spot is not None and spot.path in keys:
             layers = _bring_layers(spot, keys[spot.path], forms, state_dict)
             leaves[at] = _load_array(function, spot, layers, None if around is None else own, mesh)
-            # What was made for this array goes before the next one is made.
+            # Free the copies of this array before those of the next one are made.
             del layers
     return jax.tree.unflatten(structure, leaves)
 

@@ -113,7 +113,7 @@ def fit(reading: Reading) -> dict[str, Form]:
     extra = reading.extra()
     for key, (place, _) in reading.entries.items():
         if key not in reading.state:
-            # Without values, it cannot stay as it is.
+            # An array without values cannot stay as it is.
             if reading.strict or isinstance(place.array, jax.ShapeDtypeStruct):
                 flaws.add("missing", key, _missing_text(flaws, key, place, extra))
             continue

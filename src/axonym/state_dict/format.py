@@ -94,7 +94,7 @@ def parse(text: bytes | str) -> Any:
         ValueError: if it is none, a name occurs twice in an object, or a text is not valid Unicode.
         RecursionError, ValueError: if it is nested too deeply.
     """
-    # Of bytes, the json module would guess an encoding.
+    # The json module would guess the encoding of bytes.
     string = text if isinstance(text, str) else text.decode("utf-8")
     value = json.loads(
         string,

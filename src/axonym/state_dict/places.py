@@ -263,7 +263,7 @@ class Place:
         rest: Tree = tuple(
             part for part, name in zip(at, self.names, strict=True) if name not in self.layers
         )
-        # With dots, the result of an index is an array, also without dimensions.
+        # The dots make the result of an index an array, also without dimensions.
         rest += (...,)
         result = make_buffer(tuple(map(len, bounds)), self.array.dtype)
         dims = list(map(self.names.index, self.layers))

@@ -3,7 +3,7 @@
 A file is written beside its place, and renamed once it is on the disk. Several files have names that none has had; then
 one step makes them valid: the renaming of their index, or the removal of a single file, which goes before an index.
 Each has the number of its save in its metadata, as the index has, so that files of two saves are never taken for one.
-What a killed save leaves is removed by the next one.
+The next save removes what a killed one leaves.
 """
 
 import json
