@@ -356,8 +356,9 @@ def _find_devices(array: jax.Array | np.ndarray) -> object:
     if isinstance(array, np.ndarray):
         return None
     sharding = array.sharding
-    is_on_mesh = isinstance(sharding, NamedSharding)
-    return sharding.mesh if is_on_mesh else frozenset(sharding.device_set)
+    if isinstance(sharding, NamedSharding):
+        return sharding.mesh
+    return frozenset(sharding.device_set)
 
 
 def _find_mixed(model: Tree) -> Iterator[Finding]:

@@ -302,9 +302,9 @@ def _describe(ref: NamedRef) -> NamedArray:
     """Describe a view: its names, shape and dtype without its elements."""
     array = ref.whole.array
     spec = NamedArray(jax.ShapeDtypeStruct(array.shape, array.dtype), ref.whole.names)
-    if not ref.stages:  # the usual case, which need not be traced
-        return spec
-    return jax.eval_shape(lambda x: _apply_stages("ref", x, ref.stages), spec)
+    if ref.stages:  # a view, which is rare: others need not be traced
+        spec = jax.eval_shape(lambda x: _apply_stages("ref", x, ref.stages), spec)
+    return spec
 
 
 def _add_stage(function: str, ref: NamedRef, item: Any) -> tuple[Stage, ...]:
@@ -403,8 +403,9 @@ def _positions(size: int, part: Step, start: int) -> range:
 
 
 def _to_slice(step: Slice | Strided, start: int) -> builtins.slice:
-    is_strided = isinstance(step, Strided)
-    return step.slice if is_strided else builtins.slice(start, start + step.length)
+    if isinstance(step, Strided):
+        return step.slice
+    return builtins.slice(start, start + step.length)
 
 
 def _select_positions(within: Step, at: Any, length: int) -> Any:
