@@ -100,12 +100,7 @@ class NamedArray(Core):
 
     @property
     def shape(self) -> Shape:
-        """The sizes of the named axes by name; it cannot be iterated or unpacked, which would give the names.
-
-        Examples:
-            >>> axn.zeros({"batch": 2, "embed": 3}).shape["embed"]
-            3
-        """
+        """The sizes of the named axes by name; it cannot be iterated or unpacked, which would give the names."""
         return Shape(self.axes)
 
     @property
@@ -174,12 +169,7 @@ class NamedArray(Core):
 
     @property
     def at(self) -> update.At:
-        """Select a part to update: `x.at["batch", 0].set(1.0)` returns a new array.
-
-        Examples:
-            >>> axn.zeros({"batch": 3}).at["batch", 0].set(1.0).tolist()
-            [1.0, 0.0, 0.0]
-        """
+        """Select a part to update: `x.at["batch", 0].set(1.0)` returns a new array."""
         return update.At(self)
 
     @property
@@ -193,12 +183,7 @@ class NamedArray(Core):
         return elementwise.imag(self)
 
     def has_axis(self, axis: AxisSelection) -> bool:
-        """Return whether the array has all of these axes; the size of an `Axis` must match.
-
-        Examples:
-            >>> axn.zeros({"batch": 2, "embed": 3}).has_axis(("embed", "batch"))
-            True
-        """
+        """Return whether the array has all of these axes; the size of an `Axis` must match."""
         have = self.shape
         return all(
             name in have and size in (None, have[name])
@@ -221,17 +206,7 @@ class NamedArray(Core):
         self, axis: Sequence[AxisSelector] | Mapping[str, int | None]
     ) -> tuple[int, ...]: ...
     def axis_size(self, axis: AxisSelection) -> int | tuple[int, ...]:
-        """Return the size of an axis, or the sizes of several.
-
-        Args:
-            axis: a name or an `Axis`, or several.
-
-        Returns:
-            An int for one selector, a tuple of ints for other forms.
-
-        Raises:
-            AxisNotFoundError: if one is missing.
-            AxisSizeError: if an `Axis` has another size.
+        """Return the size of an axis, or the sizes of several as a tuple; errors are those of `resolve_axis`.
 
         Examples:
             >>> axn.zeros({"batch": 2, "embed": 3}).axis_size("embed")
@@ -247,19 +222,9 @@ class NamedArray(Core):
         self, axis: Sequence[AxisSelector] | Mapping[str, int | None]
     ) -> tuple[int, ...]: ...
     def axis_indices(self, axis: AxisSelection) -> int | tuple[int, ...]:
-        """Return the position of an axis among the dimensions of the array, or the positions of several.
+        """Return the position of an axis among the dimensions of the array, or the positions of several as a tuple.
 
-        Use it to call functions of JAX on `x.array`; functions of Axonym take names.
-
-        Args:
-            axis: a name or an `Axis`, or several.
-
-        Returns:
-            An int for one selector, a tuple of ints for other forms. Anonymous dimensions count.
-
-        Raises:
-            AxisNotFoundError: if one is missing.
-            AxisSizeError: if an `Axis` has another size.
+        Anonymous dimensions count. Use it to call functions of JAX on `x.array`; functions of Axonym take names.
 
         Examples:
             >>> axn.zeros({"batch": 2, "embed": 3}).axis_indices(("embed", "batch"))
@@ -279,9 +244,6 @@ class NamedArray(Core):
     ) -> tuple[Axis, ...]: ...
     def resolve_axis(self, axis: AxisSelection) -> Axis | tuple[Axis, ...]:
         """Return an axis with its size, or several as a tuple.
-
-        Args:
-            axis: a name or an `Axis`, or several.
 
         Raises:
             AxisNotFoundError: if one is missing.
@@ -339,12 +301,7 @@ class NamedArray(Core):
         return array.item()
 
     def tolist(self) -> Any:
-        """Return the elements as nested Python lists, in storage order.
-
-        Examples:
-            >>> axn.zeros({"batch": 2, "embed": 3}).tolist()
-            [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
-        """
+        """Return the elements as nested Python lists, in storage order."""
         return self.array.tolist()
 
     def tobytes(self, order: Literal["C", "F", "A"] = "C") -> bytes:

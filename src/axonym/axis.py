@@ -13,20 +13,16 @@ import dataclasses
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from types import NoneType
 from typing import TypeAlias, TypeVar, overload
 
 from jax.export import is_symbolic_dim
 
-from .base.callers import array_at_work
-from .base.kinds import type_text
-from .base.phrases import missing_axis
+from .base.phrases import missing_axis, refuse_entry
 from .errors import (
     AxisClashError,
     AxisNotFoundError,
     AxisSizeError,
     OperandError,
-    describe,
     message,
 )
 
@@ -184,7 +180,7 @@ def selection(axes: AxisSelection, function: str = "axes", *, need_sizes: bool =
         elif isinstance(entry, str):
             pairs.append((entry, None))
         else:
-            raise _refuse_entry(entry, function, need_sizes)
+            raise refuse_entry(entry, function, need_sizes)
     given = tuple(pairs)
     names = names_in(given)
     # Here, and not in each operation: a name that is given twice is a mistake for all of them.
@@ -193,36 +189,6 @@ def selection(axes: AxisSelection, function: str = "axes", *, need_sizes: bool =
         problem = f"axis {twice!r} is given twice"
         raise AxisClashError(message(function, problem, f"axes: {', '.join(names)}"))
     return given
-
-
-def _refuse_entry(entry: object, function: str, need_sizes: bool) -> OperandError:
-    """Build the error for something that is no axis: a size, a position, or an argument in a wrong place."""
-    if isinstance(entry, int) and not isinstance(entry, bool):
-        if need_sizes:
-            hint = f'name it: Axis("name", {entry}), or {{"name": {entry}}}'
-            return OperandError(message(function, f"{entry} is a size without a name", hint=hint))
-        # A selection does not know its array. The frame of the caller does, and an error may take its time.
-        x = array_at_work()
-        names = () if x is None else x.names
-        is_there = -len(names) <= entry < len(names)
-        example = 'write the name of an axis, such as "batch"'
-        hint = f'write "{names[entry]}"' if is_there else example
-        facts = (
-            [] if x is None else [f"array has: {describe(names, getattr(x.array, 'shape', None))}"]
-        )
-        problem = f"{entry} is a position, but axes have names"
-        return OperandError(message(function, problem, *facts, hint=hint))
-    what = type_text(entry)
-    text = what if " " in what else f"an object of type {what}"
-    if what == "NamedArray":
-        text = "a NamedArray"
-    if isinstance(entry, float | NoneType):
-        text = repr(entry)
-    hint = 'an axis is written as Axis("batch", 32)' + ("" if need_sizes else ', or as "batch"')
-    if what == "a PRNG key":
-        hint = "the key is the first argument, or goes by its name: key=..."
-    problem = f"{text} is neither an Axis nor the name of one"
-    return OperandError(message(function, problem, hint=hint))
 
 
 def selector(axis: AxisSelector, function: str = "axis") -> tuple[str, int | None]:
@@ -392,9 +358,6 @@ def concat_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection: .
 def concat_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection:
     """Append the axes of `second` to those of `first`.
 
-    Returns:
-        All axes, as a dict if `first` is one, otherwise as a tuple.
-
     Raises:
         AxisClashError: if a name is in both.
 
@@ -417,10 +380,6 @@ def union_axes(first: AxisSpec, second: AxisSpec) -> AxisSpec: ...
 def union_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection: ...
 def union_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection:
     """Append the axes of `second` that `first` lacks to those of `first`.
-
-    Returns:
-        Each name once, with the size that either has; as a dict if one of the arguments is a dict, otherwise as a
-        tuple.
 
     Raises:
         AxisSizeError: if a name has two sizes.
@@ -449,9 +408,6 @@ def intersect_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection
     Args:
         first: the axes to choose from.
         second: the axes to keep, also such as `first` lacks.
-
-    Returns:
-        Those in both, as a dict if `first` is one, otherwise as a tuple.
 
     Raises:
         AxisSizeError: if a name has two sizes.
@@ -483,9 +439,6 @@ def without_axes(axes: AxisSelection, remove: AxisSelection) -> AxisSelection:
         axes: the axes.
         remove: those to remove.
 
-    Returns:
-        The other axes in their order, as a dict if `axes` is one, otherwise as a tuple.
-
     Raises:
         AxisSizeError: if a name has two sizes.
 
@@ -513,9 +466,6 @@ def eliminate_axes(axes: AxisSelection, remove: AxisSelection) -> AxisSelection:
     Args:
         axes: the axes.
         remove: those to remove.
-
-    Returns:
-        The other axes in their order, as a dict if `axes` is one, otherwise as a tuple.
 
     Raises:
         AxisNotFoundError: if one of `remove` is missing.
@@ -547,9 +497,6 @@ def replace_axis(axes: AxisSelection, old: AxisSelector, new: AxisSelection) -> 
         axes: the axes.
         old: the axis to replace.
         new: those that take its place.
-
-    Returns:
-        The axes in their order, as a dict if `axes` is one, otherwise as a tuple.
 
     Raises:
         AxisNotFoundError: if `old` is missing.

@@ -282,11 +282,9 @@ def logspace(
 
     Args:
         axis: the axis of the numbers, as in `linspace`.
-        start: the logarithm of the first number.
-        stop: the logarithm of the last number.
-        endpoint: whether to include `stop`.
+        start, stop: the logarithms of the first and of the last number.
+        endpoint, dtype: as in `linspace`.
         base: the base, a scalar or an array as `start`.
-        dtype: the dtype of the result; a float by default.
 
     Examples:
         >>> axn.logspace(axn.Axis("x", 3), start=0, stop=2)
@@ -315,11 +313,7 @@ def geomspace(
     """Make numbers with a constant ratio from `start` to `stop`, which must not be zero.
 
     Args:
-        axis: the axis of the numbers, as in `linspace`.
-        start: the first number: a scalar or an array, possibly traced.
-        stop: the last number.
-        endpoint: whether to include `stop`.
-        dtype: the dtype of the result; a float by default.
+        axis, start, stop, endpoint, dtype: as in `linspace`.
 
     Examples:
         >>> axn.geomspace(axn.Axis("x", 3), start=1, stop=4).round(3)

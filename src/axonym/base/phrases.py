@@ -1,8 +1,10 @@
 """Internal. Texts that several errors share, each written once."""
 
 from collections.abc import Iterable
+from types import NoneType
 
-from ..errors import AxisNotFoundError, message, suggestion
+from ..errors import AxisNotFoundError, OperandError, describe, message, suggestion
+from .callers import array_at_work
 
 _SEVERAL = {"keys", "logits", "values"}
 
@@ -44,3 +46,35 @@ def verb(what: str, of_one: str = "has", of_several: str = "have") -> str:
 def given_with_size(name: str, size: object, but: str) -> str:
     """Write that an `Axis` has another size than what it stands for."""
     return f"axis {name!r} was given with size {size}, but {but}"
+
+
+def refuse_entry(entry: object, function: str, need_sizes: bool) -> OperandError:
+    """Build the error for something that is no axis: a size, a position, or an argument in a wrong place."""
+    from .kinds import type_text  # imports JAX, which plans of names do without
+
+    if isinstance(entry, int) and not isinstance(entry, bool):
+        if need_sizes:
+            hint = f'name it: Axis("name", {entry}), or {{"name": {entry}}}'
+            return OperandError(message(function, f"{entry} is a size without a name", hint=hint))
+        # A selection does not know its array. The frame of the caller does, and an error may take its time.
+        x = array_at_work()
+        names = () if x is None else x.names
+        is_there = -len(names) <= entry < len(names)
+        example = 'write the name of an axis, such as "batch"'
+        hint = f'write "{names[entry]}"' if is_there else example
+        facts = (
+            [] if x is None else [f"array has: {describe(names, getattr(x.array, 'shape', None))}"]
+        )
+        problem = f"{entry} is a position, but axes have names"
+        return OperandError(message(function, problem, *facts, hint=hint))
+    what = type_text(entry)
+    text = what if " " in what else f"an object of type {what}"
+    if what == "NamedArray":
+        text = "a NamedArray"
+    if isinstance(entry, float | NoneType):
+        text = repr(entry)
+    hint = 'an axis is written as Axis("batch", 32)' + ("" if need_sizes else ', or as "batch"')
+    if what == "a PRNG key":
+        hint = "the key is the first argument, or goes by its name: key=..."
+    problem = f"{text} is neither an Axis nor the name of one"
+    return OperandError(message(function, problem, hint=hint))
