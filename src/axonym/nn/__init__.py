@@ -40,6 +40,7 @@ else:
     from .recurrent import *
     from .sampling import *
     from .sequential import *
+    from .stack.block_seq import *
     from .stack.interleaved import *
     from .stack.stacked import *
     from .state_space import *

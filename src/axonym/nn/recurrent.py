@@ -179,6 +179,7 @@ class LSTMCell(_Gated):
                 message("LSTMCell", f"the state must be a pair of h and c, not {given}", hint=hint)
             )
         h, c = state
+        # One product for all gates; a product for each would read the state four times.
         gates = projected + self.hidden(h)
         i, f, g, o = (gates["gate", at] for at in range(4))
         c = sigmoid(f) * c + sigmoid(i) * tanh(g)
@@ -239,6 +240,7 @@ class GRUCell(_Gated):
             projected: axes {..., gate, Hidden}.
             state: the previous h, axes {..., Hidden}.
         """
+        # The input's part of n is not multiplied by r, so both parts stay apart until then.
         products = self.hidden(state)
         r, z = (sigmoid(projected["gate", at] + products["gate", at]) for at in range(2))
         new = add_bias(products["gate", 2], self.bias)

@@ -138,7 +138,7 @@ def _is_plain(layer: Linear) -> bool:
 def _fit(x: NamedArray, first: Sequence[Linear], last: Linear) -> bool:
     """Return whether the axes of an input and of layers fit, and one of them is hidden.
 
-    Nothing raises here. Where axes do not fit, the layers raise with their own messages.
+    Nothing raises here: layers have their own messages for axes that do not fit.
     """
     if len(last.In) != 1 or any(layer.Out != last.In or layer.In != first[0].In for layer in first):
         return False

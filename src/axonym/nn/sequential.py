@@ -57,6 +57,7 @@ class Sequential(Layer):
         Returns:
             The result of the last layer; `x` itself if there are no layers.
         """
+        # Functions get no key, so one more function between two layers changes no random numbers.
         modules = [isinstance(layer, eqx.Module) for layer in self.layers]
         keys = iter(() if key is None else jax.random.split(key, sum(modules)))
         for layer, is_module in zip(self.layers, modules, strict=True):

@@ -27,6 +27,7 @@ def integer(function: str, what: str, value: Any, least: int | None = None) -> i
         ArgumentError: if it is not an integer, or smaller than `least`.
     """
     kind = "an int" if least is None else f"an int of at least {least}"
+    # It accepts integers of NumPy, and no floats, which `int` would round.
     try:
         number = operator.index(value)
     except TypeError:
@@ -128,6 +129,7 @@ def drawn(
     try:
         parameter = initializer(key, axes)
     except TypeError as error:
+        # Initializers of JAX have the same number of arguments, so only the call fails. Errors of others stay.
         home = getattr(initializer, "__module__", None) or ""
         if home.partition(".")[0] != "jax":
             raise
@@ -148,8 +150,8 @@ def _no_initializer(layer: str, problem: str) -> OperandError:
     )
 
 
-# A user context is part of the key of every trace cache of JAX. With a plain global, a function that was traced under
-# another value would keep it.
+# A user context is part of the key of every trace cache of JAX. With a plain global, a traced function would
+# keep the old value.
 keeping: Any = jax.make_user_context(default_value=False)
 
 

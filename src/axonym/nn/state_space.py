@@ -118,6 +118,7 @@ class DiagonalSSM(Layer):
         phase = random.uniform(keys[1], State, minval=1e-6, maxval=1.0) * max_phase
         into = normal(1 / math.sqrt(2 * max(In.size, 1)))
         out = normal(1 / math.sqrt(max(State.size, 1)))
+        # The rate is -log|a|. A logarithm of |a|^2 near 1 would lose digits, which `log1p` keeps.
         return cls(
             log_rate=log(-0.5 * where(squared < 0.5, log(squared), log1p(-decrease))),
             log_phase=log(phase),
@@ -241,6 +242,7 @@ def _run(drive: jax.Array, decay: jax.Array, *start: jax.Array, at: int, parts: 
         shape = [1] * (drive.ndim - decay.ndim) + list(decay.shape)
         shape[at] = drive.shape[at]
         elements = (jnp.broadcast_to(decay, shape), drive)
+        # Where devices share the dimension, each scans its own part, and only the last elements are exchanged.
         if parts == 1:
             powers, reached = _scan(elements, at)
         else:

@@ -1,6 +1,7 @@
 """The block of a transformer: attention and a perceptron, with norms and residual connections."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Self
 
 import equinox as eqx
@@ -110,24 +111,18 @@ class TransformerBlock(Layer):
             dropout=dropout,
             initializer=initializer,
         )
-        mlp: MLP | GatedMLP
-        if gated:
-            chosen = activation or silu
-            mlp = GatedMLP.init(
-                Embed, Embed, Mlp, chosen, key=k_mlp, use_bias=use_bias, initializer=initializer
-            )
-        else:
-            mlp = MLP.init(
-                Embed,
-                Embed,
-                Mlp,
-                1,
-                activation or gelu,
-                key=k_mlp,
-                use_bias=use_bias,
-                use_final_bias=use_bias,
-                initializer=initializer,
-            )
+        make_mlp: Callable[..., MLP | GatedMLP] = (
+            GatedMLP.init if gated else partial(MLP.init, depth=1, use_final_bias=use_bias)
+        )
+        mlp = make_mlp(
+            Embed,
+            Embed,
+            Mlp,
+            activation=activation or (silu if gated else gelu),
+            key=k_mlp,
+            use_bias=use_bias,
+            initializer=initializer,
+        )
         return cls(norm(Embed), attention, norm(Embed), mlp, Dropout(dropout), post_norm)
 
     def __call__(
@@ -195,6 +190,7 @@ class TransformerBlock(Layer):
             out, cache = self.attention.extend(x, cache, rotate=rotate, count=count, layer=layer)
             return out
 
+        # A decoder drops nothing, so no branch gets a key.
         x = self._add_branch(x, self.attention_norm, attend, None)
         return self._add_branch(x, self.mlp_norm, self.mlp, None), cache
 

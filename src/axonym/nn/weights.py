@@ -53,8 +53,8 @@ def find_mesh_to_share(is_asked: bool) -> tuple[AxisMapping, MeshLike] | None:
     mapping, mesh = current_mapping(), context_mesh()
     if mapping is None or mesh is None or mapping.uneven or taken_axes():
         return None
-    # Operations that run at once need no plan. Where a shard_map surrounds the product, or mesh axes are in two modes,
-    # some axes are Manual or typed already, which another shard_map cannot take again.
+    # Operations that run at once need no plan. A shard_map around the product, or mesh axes in two modes, would have to
+    # agree with the shard_map by hand about each axis.
     return (mapping, mesh) if tracing.tracing() and is_one_mode(mesh) else None
 
 
@@ -66,8 +66,8 @@ def gathered(
 ) -> R:
     """Call a function of inputs and weights, after gathering weights that are stored in another layout.
 
-    Without this, the compiler may move the larger activations, or the weights several times. The backward pass gathers
-    the weights again. If it kept them, every device would have those of all layers of a loop at once.
+    The compiler alone may move the larger activations, or the weights several times. The backward pass gathers the
+    weights again. If it kept them, every device would have those of all layers of a loop at once.
 
     Args:
         fn: the function.
@@ -106,7 +106,7 @@ def multiply(
         axis: the axes to sum over.
         dot_general: multiplies, instead of `jax.lax.dot_general`.
     """
-    # By their names alone: in a shard_map, a block of the weight has other sizes.
+    # Names without sizes, since a block of the weight in a shard_map has other ones.
     names = axis_name(axis)
     dot_general = lax.dot_general if dot_general is None else dot_general
 
@@ -128,6 +128,7 @@ def _find_division(x: NamedArray, weight: NamedArray, summed: Names) -> Division
 
 def _is_plain(dot_general: Callable[..., jax.Array]) -> bool:
     """Return whether a function is JAX's product."""
+    # `Linear` stores a function as a `jax.tree_util.Partial`.
     if isinstance(dot_general, partial) and not dot_general.args and not dot_general.keywords:
         dot_general = dot_general.func
     return dot_general is lax.dot_general
@@ -161,7 +162,7 @@ def _find_storage_of_parts(weight: NamedArray, rows: Axis, ids: NamedArray) -> A
     stored_layout = Layout.from_spec(pspec_for(weight, stored, strict=False))
     gathered_layout = Layout.from_spec(pspec_for(weight, mapping, strict=False))
     at = weight.names.index(rows.name)
-    # Where the rows themselves have to move, a device has only some of them, and cannot look up the others.
+    # A device that has only some of the rows cannot look up the others.
     if stored_layout == gathered_layout or stored_layout[at] != gathered_layout[at]:
         return None
     by_ids = Layout.from_spec(pspec_for(ids, mapping, strict=False))

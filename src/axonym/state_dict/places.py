@@ -39,8 +39,9 @@ from ..errors import (
 from ..layout.assignment import path_text
 from ..names import plans
 from ..names.plans import Names
+from ..nn.stack.block_seq import BlockSeq
 from ..nn.stack.interleaved import Interleaved
-from ..nn.stack.stacked import BlockSeq, Stacked
+from ..nn.stack.stacked import Stacked
 from ..partitioning.buffers import fill, make_buffer
 from ..partitioning.trees import is_optimiser_state
 from .axes import StoredArray, StoredAxes, StoredAxis

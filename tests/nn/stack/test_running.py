@@ -11,7 +11,7 @@ from jax import lax
 import axonym as axn
 from axonym import ScanCheckpointPolicy as Policy, nn
 from axonym.errors import AxisSizeError, ShardingError
-from axonym.nn.stack.running import constructor, difference, joined
+from axonym.nn.stack.running import find_constructor, find_difference, stack_outputs
 from tests.laws import bytes_on_host, count_equations, count_kept
 from tests.nn.layouts import draw, fails, same, same_trees
 
@@ -96,9 +96,9 @@ def test_no_more_equations_than_a_scan_by_hand(checkpointing):
 
 
 def test_constructors():
-    assert constructor("f", L, Block) is Block.init
+    assert find_constructor("f", L, Block) is Block.init
     make = lambda *, key: Block.init(key=key)  # noqa: E731
-    assert constructor("f", L, make) is make
+    assert find_constructor("f", L, make) is make
     stack = nn.Stacked.init(L, make)(key=KEY)
     assert jax.tree.structure(stack) == jax.tree.structure(MAKE["Stacked"](False))
     with pytest.raises(axn.errors.OperandError) as error:
@@ -135,13 +135,13 @@ DIFFERENCES = [
 
 @pytest.mark.parametrize(("one", "other", "text"), DIFFERENCES)
 def test_differences_are_spelled(one, other, text):
-    assert difference(one, one) is None
-    assert difference(one, other) == text
+    assert find_difference(one, one) is None
+    assert find_difference(one, other) == text
 
 
 def test_layers_that_return_different_things():
-    assert difference(1.5, 2.5, numbers=True) is None
-    assert joined("f", [1.5, 2.5], L, numbers=True).tolist() == [1.5, 2.5]
+    assert find_difference(1.5, 2.5, numbers=True) is None
+    assert stack_outputs("f", [1.5, 2.5], L, numbers=True).tolist() == [1.5, 2.5]
     blocks = MAKE["BlockSeq"](False)
     layers = [dataclasses.replace(layer) for layer in blocks.unstacked()]
     step = lambda layer, x: (x, x if layer is layers[1] else None)  # noqa: E731

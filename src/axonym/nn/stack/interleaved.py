@@ -1,4 +1,8 @@
-"""Alternating layers of several kinds, such as local and global attention, in one compiled loop."""
+"""Alternating layers of several kinds, such as local and global attention, in one compiled loop.
+
+The loop runs over repetitions of the pattern. Each repetition is a tuple of one layer of each kind, so all repetitions
+have the same structure and their parameters can be stacked.
+"""
 
 import dataclasses
 import itertools
@@ -28,13 +32,13 @@ __all__ = ["Interleaved"]
 M = TypeVar("M", bound=eqx.Module)
 P = ParamSpec("P")
 R = TypeVar("R")
-N = TypeVar(
-    "N", bound=eqx.Module
-)  # what `init` makes; no type can say "of this class, with layers N"
+# The types of the layers that `init` makes; no type can say "of this class, with layers N".
+N = TypeVar("N", bound=eqx.Module)
 N2 = TypeVar("N2", bound=eqx.Module)
 Steps = Callable[..., Any]
 
 
+# A dataclass, not a closure: the cache of eager loops compares it by its fields.
 @dataclasses.dataclass(frozen=True)
 class _Repetition:
     """How a loop applies one layer of each kind.
@@ -43,7 +47,7 @@ class _Repetition:
         pairs: how it applies one layer, see `running.Step`.
         Pattern: the axis of the layers within one repetition.
         policy: what each layer keeps for the backward pass.
-        grouped: whether repetitions are part of a group, see `running.in_turn`.
+        grouped: whether repetitions are part of a group, see `running.apply_in_sequence`.
         unrolled: whether there is no compiled loop around them.
         named: collects the checkpoint names inside the layers, if the policy has any. A set is not hashable, so each
             call traces such a loop again and finds them.
@@ -61,7 +65,7 @@ class _Repetition:
     ) -> tuple[Any, Any]:
         """Apply the layers, and return the carry and the stacked outputs."""
         step = running.Step(function, self.pairs, fn)
-        carry, outputs = running.in_turn(
+        carry, outputs = running.apply_in_sequence(
             step,
             self.policy,
             layers,
@@ -72,7 +76,7 @@ class _Repetition:
             unrolled=self.unrolled,
             scope="repeated",
         )
-        return carry, running.joined(function, outputs, self.Pattern, numbers=True)
+        return carry, running.stack_outputs(function, outputs, self.Pattern, numbers=True)
 
 
 class Interleaved(BlockFoldable[M]):
@@ -85,7 +89,14 @@ class Interleaved(BlockFoldable[M]):
         repeated: the repetitions, each a tuple of one layer of each kind. The size of its `Block` is their number.
         rest: the last layers, if the number of layers is not a multiple of the length of the pattern.
         Block: the axis of all layers.
-        gradient_checkpointing: what each layer keeps for the backward pass. With `nested`, groups are of repetitions.
+        gradient_checkpointing: the values that each layer keeps for the backward pass. A `nested` policy makes groups
+            of repetitions.
+
+    Examples:
+        >>> Layers, Embed = axn.make_axes(layers=4, embed=4)
+        >>> norms = axn.nn.Interleaved.init(Layers, (axn.nn.LayerNorm, axn.nn.RmsNorm))(Embed)
+        >>> norms.fold(axn.ones(Embed)).shape
+        {'embed': 4}
     """
 
     repeated: Stacked[Any]
@@ -146,27 +157,29 @@ class Interleaved(BlockFoldable[M]):
             raise OperandError(
                 message("Interleaved.init", problem, hint="write (Local, Local, Global)")
             )
-        makes = [running.constructor("Interleaved.init", Block, kind) for kind in pattern]
-        period, repetitions = len(makes), Block.size // len(makes)
-        end = repetitions * period
-        Repeated = Block.resize(repetitions)
-        by_rounds.check("Interleaved.init", Repeated, rounds)
-        axes = by_rounds.storage(Repeated, rounds)
+        makes = [running.find_constructor("Interleaved.init", Block, kind) for kind in pattern]
+        period = len(makes)
+        Repeated = Block.resize(Block.size // period)
+        end = Repeated.size * period
+        by_rounds.check_rounds("Interleaved.init", Repeated, rounds)
+        axes = by_rounds.list_storage_axes(Repeated, rounds)
 
         def initialize(*args: object, **kwargs: object) -> Interleaved[N]:
-            given = (args, running.split_arguments("Interleaved.init", Block, args, kwargs))
+            given = (args, running.prepare_arguments("Interleaved.init", Block, args, kwargs))
+            # Layer i of the pattern has layers i, i + period, ... of all, with the keys of these.
             kinds = []
             for i, make in enumerate(makes):
-                repeated = running.part(given, Block, slice(i, end, period))
-                own, named = by_rounds.split(repeated, Repeated, rounds)
+                repeated = running.take_part(given, Block, slice(i, end, period))
+                own, named = by_rounds.split_rounds(repeated, Repeated, rounds)
                 kinds.append(by_rounds.mapped(make, axes)(*own, **named))
             rest = []
             for i in range(end, Block.size):
-                own, named = running.part(given, Block, i)
+                own, named = running.take_part(given, Block, i)
                 rest.append(makes[i - end](*own, **named))
             layers: Any = tuple(kinds)
-            whole = Stacked(layers, Repeated, ScanCheckpointPolicy(disable=True), rounds)
-            return cls(whole, tuple(rest), Block, policy)
+            # Each layer is checkpointed by itself, so the loop over repetitions must not do it again.
+            repetitions = Stacked(layers, Repeated, ScanCheckpointPolicy(disable=True), rounds)
+            return cls(repetitions, tuple(rest), Block, policy)
 
         return initialize
 
@@ -179,6 +192,7 @@ class Interleaved(BlockFoldable[M]):
         args: object,
         kwargs: object,
     ) -> Any:
+        # Names of checkpoints are collected in the loop and in the remaining layers, and compared with the policy once.
         policy, named = self.gradient_checkpointing, set[str]()
         groups = policy.groups(self.repeated.Block.size)
         unrolled = unroll is True or unroll >= self.repeated.Block.size // groups
@@ -195,51 +209,56 @@ class Interleaved(BlockFoldable[M]):
             checkpointed=True,
             pairs=repetition,
         )
-        layers = running.vectors_laid_out(self.repeated.stacked)
-        carry, outputs = looped(init, layers, self._given((args, kwargs)))
-        carry, others = running.in_turn(
-            step, policy, self.rest, carry, self._given_rest((args, kwargs)), named
+        layers = running.shard_vectors(self.repeated.stacked)
+        carry, outputs = looped(init, layers, self._select_repeated((args, kwargs)))
+        carry, others = running.apply_in_sequence(
+            step, policy, self.rest, carry, self._select_rest((args, kwargs)), named
         )
         check_names(function, policy, named)
-        return carry, self._joined(function, outputs, others, numbers=True)
+        return carry, self._join_outputs(function, outputs, others, numbers=True)
 
     def vmap_via(self, fn: Callable[Concatenate[M, P], R]) -> Callable[P, R]:
-        """Return a function that calls `fn(layer, *args, **kwargs)` for all layers of a kind at once."""
+        """Return a function that calls `fn(layer, *args, **kwargs)` for all layers of a kind at once.
+
+        Args:
+            fn: a function of a layer and further arguments.
+        """
         call: Steps = fn
 
         def repetition(layers: tuple[M, ...], given: Any) -> Any:
-            results: list[Any] = []
-            for layer, (own, named) in zip(layers, given, strict=True):
-                results.append(call(layer, *own, **named))
-            return running.joined("Interleaved.vmap", results, self._Pattern, numbers=False)
+            pairs = zip(layers, given, strict=True)
+            results = [call(layer, *own, **named) for layer, (own, named) in pairs]
+            return running.stack_outputs("Interleaved.vmap", results, self._Pattern, numbers=False)
 
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            here, over = self._here()
+            # One `vmap` over all repetitions, and a Python loop over the kinds of layers inside of it.
+            here, over = self._find_local()
             here = here.in_order()
             arguments = (
                 args,
-                running.split_arguments("Interleaved.vmap", here.Block, args, kwargs, over),
+                running.prepare_arguments("Interleaved.vmap", here.Block, args, kwargs, over),
             )
             outputs = vmap(repetition, here.repeated.Block)(
-                here.repeated.stacked, here._given(arguments)
+                here.repeated.stacked, here._select_repeated(arguments)
             )
-            given = zip(here.rest, here._given_rest(arguments), strict=True)
+            given = zip(here.rest, here._select_rest(arguments), strict=True)
             others = [call(layer, *own, **named) for layer, (own, named) in given]
-            whole: R = here._joined("Interleaved.vmap", outputs, others, numbers=False)
-            return whole
+            result: R = here._join_outputs("Interleaved.vmap", outputs, others, numbers=False)
+            return result
 
         return run
 
-    def _here(self) -> tuple[Self, Entry]:
+    def _find_local(self) -> tuple[Self, Entry]:
         """Return the layers that this device has, and the mesh axes over which a shard_map splits them.
 
         Raises:
             ShardingError: if there are remaining layers, which would be on every device but come last.
         """
         stored = self.repeated.storage
-        Repeated, over = by_rounds.block_here("Interleaved", self.repeated.stacked, stored)
+        Repeated, over = by_rounds.find_block("Interleaved", self.repeated.stacked, stored)
         if not over:
             return self, ()
+        # Each device would apply the remaining layers after its own block, so also before those of the next device.
         if self.rest:
             problem = f"repetitions are split over {', '.join(over)}, but the remaining layers are on every device"
             fact = f"{shown(self.Block)}: {self.repeated.Block.size} repetitions of {self._Pattern.size} layers"
@@ -254,14 +273,18 @@ class Interleaved(BlockFoldable[M]):
         return dataclasses.replace(self, repeated=repeated, Block=Block), over
 
     def divide(self, function: str) -> Pipeline | None:
-        """Return how the layers are pipelined, if they are.
+        """Return how the current mapping and `axn.pipelined` divide the layers; None if they do not.
+
+        Args:
+            function: the name for errors.
 
         Raises:
             AxisSizeError: if stages would have different parts of the pattern.
         """
-        divided = pipeline.planned(function, self.Block, self.repeated.rounds)
+        divided = pipeline.find_pipeline(function, self.Block, self.repeated.rounds)
         if divided is None:
             return None
+        # All stages run the same program, so each needs the same kinds of layers in the same order.
         repetitions = self.repeated.Block.size
         if self.rest or repetitions % divided.cycle:
             problem = f"each of {divided.stages} stages needs as many repetitions of the pattern"
@@ -274,14 +297,16 @@ class Interleaved(BlockFoldable[M]):
         return divided
 
     def by_stage(self, divided: Pipeline) -> Self:
-        """Return the layers with an axis of stages; those of several rounds have an axis for them, too."""
+        """Return the layers with an axis of stages; those of several rounds have an axis for them, too.
+
+        Args:
+            divided: the result of `divide`.
+        """
         Repeated = self.repeated.Block.resize(self.repeated.Block.size // divided.cycle)
-        stacked, policy = (
-            divided.layers_by_stage(self.repeated.stacked),
-            self.gradient_checkpointing,
-        )
-        if divided.rounds > 1:
-            policy = policy.inside()
+        stacked = divided.split_layers(self.repeated.stacked)
+        policy = self.gradient_checkpointing
+        # The pipeline checkpoints each round as a unit. The loop inside only names what that should keep.
+        policy = policy.inside() if divided.rounds > 1 else policy
         repeated = dataclasses.replace(self.repeated, stacked=stacked, Block=Repeated, rounds=1)
         return dataclasses.replace(
             self, repeated=repeated, Block=divided.Layer, gradient_checkpointing=policy
@@ -295,22 +320,25 @@ class Interleaved(BlockFoldable[M]):
 
     def unstacked(self) -> tuple[M, ...]:
         """Return the layers one by one, in order of depth."""
-        here, _ = self._here()
+        here, _ = self._find_local()
         return (*itertools.chain(*here.repeated.unstacked()), *here.rest)
 
     def with_layers(self, layers: Iterable[M]) -> Self:
         """Return a copy with other layers; the inverse of `unstacked`.
 
+        Args:
+            layers: one for each of the axis `Block`, in order of depth.
+
         Raises:
             AxisSizeError: if their number differs.
             OperandError: if layers of one kind differ in more than the values of their arrays.
         """
-        given, period, (here, _) = self._as_many(layers), self._Pattern.size, self._here()
+        given, period, (here, _) = self._check_count(layers), self._Pattern.size, self._find_local()
         repetitions: Any = [given[i : i + period] for i in range(0, here._end, period)]
         repeated = self.repeated.with_layers(repetitions)
         return type(self)(repeated, given[here._end :], self.Block, self.gradient_checkpointing)
 
-    def _layer(self, at: int) -> M:
+    def _take_layer(self, at: int) -> M:
         if at >= self._end:
             return self.rest[at - self._end]
         layers: tuple[M, ...] = self.repeated.get_layer(at // self._Pattern.size)
@@ -326,20 +354,25 @@ class Interleaved(BlockFoldable[M]):
         """The index of the first remaining layer."""
         return self.repeated.Block.size * self._Pattern.size
 
-    def _given(self, arguments: object) -> Any:
+    def _select_repeated(self, arguments: object) -> Any:
         """Return the arguments of each layer of a repetition, for all repetitions."""
         period = self._Pattern.size
         return tuple(
-            running.part(arguments, self.Block, slice(i, self._end, period)) for i in range(period)
+            running.take_part(arguments, self.Block, slice(i, self._end, period))
+            for i in range(period)
         )
 
-    def _given_rest(self, arguments: object) -> Any:
-        return [running.part(arguments, self.Block, i) for i in range(self._end, self.Block.size)]
+    def _select_rest(self, arguments: object) -> Any:
+        """Return the arguments of each remaining layer."""
+        return [
+            running.take_part(arguments, self.Block, i) for i in range(self._end, self.Block.size)
+        ]
 
-    def _joined(self, function: str, outputs: Any, others: Any, *, numbers: bool) -> Any:
+    def _join_outputs(self, function: str, outputs: Any, others: Any, *, numbers: bool) -> Any:
         """Join the outputs of the repetitions, by repetition and layer, with those of the remaining layers."""
         Repeated, Pattern, Block = self.repeated.Block, self._Pattern, self.Block
 
+        # Outputs come with an axis for repetitions and one for the layers of each; both together are in order of depth.
         def merge(leaf: Any) -> Any:
             if is_hole(leaf):
                 return drop_axis_of_hole(leaf, Pattern.name)
@@ -365,5 +398,5 @@ class Interleaved(BlockFoldable[M]):
         merged = jax.tree.map(merge, outputs, is_leaf=is_named_array)
         if not others:
             return merged
-        rest = running.joined(function, others, Block.resize(len(others)), numbers=numbers)
+        rest = running.stack_outputs(function, others, Block.resize(len(others)), numbers=numbers)
         return jax.tree.map(append, merged, rest, is_leaf=is_named_array)

@@ -1,24 +1,28 @@
-"""Pipelines: each device applies its own layers, and microbatches go from one device to the next (GPipe).
+"""Internal. Pipelines: each device applies its own layers, and microbatches go from one device to the next (GPipe).
 
-With 3 stages and 6 microbatches a-f, the stages work on:
+`Stacked` and `Interleaved` call it where the mapping splits the axis of layers and `axn.pipelined` says how to cut the
+work. It knows nothing of the layers: it gets a function that applies those of one stage.
+
+3 stages work on 6 microbatches a-f like this:
 
     tick       0   1   2   3   4   5   6   7
     stage 0    a   b   c   d   e   f   -   -
     stage 1    -   a   b   c   d   e   f   -
     stage 2    -   -   a   b   c   d   e   f
 
-Microbatches wait in a queue that is split over the stages too, so that no device holds the whole batch. In each tick
-its head enters stage 0, and what leaves the last stage becomes its tail; in the end it holds the results. The others
-move on by one. So between devices, the queue sends one microbatch in a tick, and the stages another.
+Microbatches wait in a queue that is split over the stages too, so that no device holds the full batch. In each tick,
+its head enters stage 0, and the result of the last stage becomes its tail. In the end it holds all results. So a device
+sends two microbatches in each tick: one for the queue and one for the stages.
 
     before     stage 0 [a b]   stage 1 [c d]   stage 2 [e f]
     tick 0     stage 0 [b c]   stage 1 [d e]   stage 2 [f .]
 
-A stage that has to wait works on some microbatch, whose result is dropped. Those are real values: with zeros, layers
-may have no gradient.
+A stage that has to wait works on some microbatch, and its result is dropped. These are real values, since layers may
+have no gradient at zero.
 
-In several rounds, each stage has several groups of layers. As many microbatches as there are stages pass them all
-before others enter, so that none has to wait between two rounds. With 2 stages and 2 rounds, the second one A-D:
+In several rounds, each stage has several groups of layers. As many microbatches as there are stages pass through all of
+them before others enter, so that none has to wait between two rounds. For 2 stages and 2 rounds, the second one in
+capitals:
 
     tick       0   1   2   3   4   5   6   7   8
     stage 0    a   b   A   B   c   d   C   D   -
@@ -31,7 +35,7 @@ Reference:
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -54,15 +58,20 @@ from ...transform.leaves import drop_axis_of_hole, is_hole
 from ...transform.loop import loop
 from ...transform.vmap import vmap
 from . import running
-from .running import numbered
+from .running import name_dimensions
 from .stages import Pipeline, Work
 
 Apply = Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]
 Arrays = Sequence[NamedArray]
 
 
-def planned(function: str, Block: Axis, rounds: int = 1) -> Pipeline | None:
+def find_pipeline(function: str, Block: Axis, rounds: int = 1) -> Pipeline | None:
     """Return how the current mapping and `pipelined` divide the work on layers; None if they do not.
+
+    Args:
+        function: the name for errors.
+        Block: the axis of all layers.
+        rounds: how often a microbatch passes all stages.
 
     Raises:
         ShardingError: if the mapping splits the layers, and nothing says into how many microbatches the work is cut.
@@ -76,9 +85,11 @@ def planned(function: str, Block: Axis, rounds: int = 1) -> Pipeline | None:
     for axis in entry:
         if axis not in mesh.axis_names:
             raise partition.no_mesh_axis(function, Block.name, axis, mesh)
+    # A surrounding shard_map or `vmap` uses these mesh axes already.
     taken = {*modes.find_manual_axes(mesh), *context.taken_axes()}
     entry = partition.without(entry, taken)
     cut, stages = MICROBATCHES.get(), partition.count_shards(mesh, entry)
+    # One stage is a plain loop, unless the user asks for microbatches, which then save memory.
     if not entry or (cut is None and stages == 1):
         return None
     if cut is None:
@@ -92,12 +103,11 @@ def planned(function: str, Block: Axis, rounds: int = 1) -> Pipeline | None:
         problem = f"{cut.axis!r}, which a pipeline cuts, has alternatives in the mapping"
         hint = "give it the mesh axes that divide it, and the one of the stages last"
         raise ShardingError(message(function, problem, f"mapping: {mapping}", hint=hint))
-    entries = dict(mapping)
-    for name, axes in mapping.items():
-        entries[name] = partition.without(axes, entry)
+    # Within a stage, nothing else can be sharded over the mesh axes of the stages.
+    entries = {name: partition.without(axes, entry) for name, axes in mapping.items()}
     outside = partition.without(looked_up(mapping, cut.axis) or (), taken)
     across = partition.without(outside, entry)
-    entries |= {Block.name: entry, f"{Block.name}.ways": across}
+    entries |= {Block.name: entry, f"{Block.name}.shards": across}
     of_layers = dataclasses.replace(mapping, entries=tuple(entries.items()))
     entries |= {Block.name: (), f"{Block.name}.stage": entry}
     return Pipeline(
@@ -106,8 +116,8 @@ def planned(function: str, Block: Axis, rounds: int = 1) -> Pipeline | None:
         cut=cut,
         mesh_axes=entry,
         stages=stages,
-        ways=partition.count_shards(mesh, across),
-        outer_ways=partition.count_shards(mesh, outside),
+        shards=partition.count_shards(mesh, across),
+        outer_shards=partition.count_shards(mesh, outside),
         outer=mapping,
         inner=dataclasses.replace(mapping, entries=tuple(entries.items())),
         of_layers=of_layers,
@@ -135,49 +145,55 @@ def run(
         policy: what stages keep of their layers for the backward pass.
     """
     note_waiting(1 - pipeline.steps / pipeline.Tick.size)
+    # Arrays inside have axes of stages and ticks. The mapping by which parameters are stored is not for them.
     with using({context.MAPPING: pipeline.inner, context.STORED: None}):
         stack = split(pipeline)
         leaves = Leaves(pipeline, init, arguments)
         stage = arange(pipeline.Stage)
-        layered = list(map(pipeline.by_stage, leaves.of(leaves.layered)))
-        timed = list(map(pipeline.by_tick, map(pipeline.by_stage, leaves.of(leaves.timed))))
-        waiting = list(map(pipeline.queue, leaves.of(leaves.moving)))
+        layered = list(map(pipeline.split_by_stage, leaves.select(leaves.layered)))
+        timed = list(
+            map(pipeline.schedule, map(pipeline.split_by_stage, leaves.select(leaves.timed)))
+        )
+        waiting = list(map(pipeline.make_queue, leaves.select(leaves.moving)))
         carried = len(leaves.carried)
 
         def at_stage(
             stack: Tree, work: Work, moving: Arrays, layered: Arrays, timed: Arrays
         ) -> Tree:
-            stack, layered = pipeline.of_round((stack, layered), work.round)
+            stack, layered = pipeline.take_round((stack, layered), work.round)
             carry, given = leaves.rebuild(work.micro.array, moving, layered, timed)
             carry, outputs = apply(stack, carry, given)
-            return [*leaves.carry_of(carry), *moving[carried:]], outputs
+            return [*leaves.read_carry(carry), *moving[carried:]], outputs
 
         def tick(flow: Tree, now: NamedArray, timed: Arrays) -> Tree:
             queue, arriving = flow
-            heads = pipeline.take(queue, pipeline.slot(now).array)
-            enters = pipeline.from_queue(now, stage == 0)
+            heads = pipeline.take(queue, pipeline.find_slot(now).array)
+            # Stage 0 reads the queue, and others read what arrived.
+            enters = pipeline.is_from_queue(now, stage == 0)
             entering = list(map(functools.partial(where, enters), heads, arriving))
-            work = pipeline.work(now - stage)
+            work = pipeline.choose_work(now - stage)
             moved, outputs = vmap(visit, pipeline.Stage)(stack, work, entering, layered, timed)
+            # The queue moves towards stage 0, and the results of the last stage fill the place that becomes free.
             is_last = stage == pipeline.stages - 1
             tails = list(map(functools.partial(where, is_last), moved, pipeline.send(heads, -1)))
-            queue = pipeline.put_results(now, queue, tails, heads)
+            queue = pipeline.store_results(now, queue, tails, heads)
             return (queue, pipeline.send(moved, 1)), outputs
 
         visit: Callable[..., Tree] = at_stage
-        if (
-            pipeline.rounds > 1
-        ):  # otherwise, the weights of its round would be kept for each microbatch
+        if pipeline.rounds > 1:
+            # A stage takes the weights of its round out of an array. The backward pass would keep this copy for each
+            # microbatch.
             visit = running.remat(policy.around(), at_stage, set())
+        # Before the first microbatch arrives, stages work on those that wait beside them.
         first = pipeline.take(waiting, 0)
         ticks = loop(pipeline.function, tick, pipeline.Tick, False, False, 1, is_named_array)
         (queue, _), outputs = ticks((waiting, first), arange(pipeline.Tick), timed)
         done = list(map(pipeline.dequeue, queue[:carried]))
-        return leaves.carry_with(done), _collected(pipeline, outputs)
+        return leaves.replace_carry(done), _collect_outputs(pipeline, outputs)
 
 
-def _collected(pipeline: Pipeline, outputs: Tree) -> Tree:
-    """Join the outputs of all ticks and stages."""
+def _collect_outputs(pipeline: Pipeline, outputs: Tree) -> Tree:
+    """Join the outputs of all ticks and stages, so that they are those of a loop over the layers."""
 
     def collect(leaf: Any) -> Any:
         if is_hole(leaf):
@@ -189,7 +205,7 @@ def _collected(pipeline: Pipeline, outputs: Tree) -> Tree:
         if not is_array(leaf):
             return leaf
         names = (pipeline.Tick.name, pipeline.Stage.name, pipeline.Block.name)
-        return pipeline.collect(numbered(leaf, names)).array
+        return pipeline.collect(name_dimensions(leaf, names)).array
 
     return jax.tree.map(collect, outputs, is_leaf=is_named_array)
 
@@ -197,13 +213,15 @@ def _collected(pipeline: Pipeline, outputs: Tree) -> Tree:
 class Leaves:
     """The leaves of a carry and of further arguments, by what a pipeline does with them.
 
+    Each attribute is a list of positions among the leaves.
+
     Attributes:
-        carried: the positions of those of the carry, which go from stage to stage.
-        passed: of arguments that go with their microbatch.
-        moving: of both.
-        layered: of arguments that each stage has for its own layers.
-        timed: of arguments that each stage has for its own layers, and for each microbatch.
-        whole: of those that are the same for all.
+        carried: leaves of the carry, which go from stage to stage.
+        passed: arguments that go with their microbatch.
+        moving: both.
+        layered: arguments that each stage has for its own layers.
+        timed: arguments that each stage has for its own layers, and for each microbatch.
+        shared: arguments that are the same for all.
     """
 
     def __init__(self, pipeline: Pipeline, init: object, arguments: object) -> None:
@@ -215,61 +233,58 @@ class Leaves:
         """
         self._pipeline = pipeline
         self._leaves, self._tree = jax.tree.flatten((init, arguments), is_leaf=is_named_array)
-        self._old_keys = _old_keys(arguments)
+        self._old_keys = _find_old_keys(arguments)
         self._end = len(jax.tree.leaves(init, is_leaf=is_named_array))
         self.carried: list[int] = []
         self.passed: list[int] = []
         self.layered: list[int] = []
         self.timed: list[int] = []
-        self.whole: list[int] = []
+        self.shared: list[int] = []
         for at, leaf in enumerate(self._leaves):
             if _is_data(leaf):
-                self._kind(at).append(at)
+                self._choose_list(at).append(at)
         self.moving = [*self.carried, *self.passed]
         self._check_carry()
 
-    def _kind(self, at: int) -> list[int]:
+    def _choose_list(self, at: int) -> list[int]:
         """Return the list that a leaf belongs to."""
         is_cut = self._has(at, self._pipeline.cut.axis)
         if at < self._end:
             return self.carried
         if self._has(at, self._pipeline.Block.name):
             return self.timed if is_cut else self.layered
-        if is_cut:
-            return self.passed
-        return self.whole
+        return self.passed if is_cut else self.shared
 
-    def of(self, positions: Sequence[int]) -> list[NamedArray]:
+    def select(self, positions: Sequence[int]) -> list[NamedArray]:
         """Return some leaves; the first dimension of plain arrays is that of the layers."""
         layers = (self._pipeline.Block.name,)
-        return [numbered(self._leaves[at], layers) for at in positions]
+        return [name_dimensions(self._leaves[at], layers) for at in positions]
 
     def rebuild(self, micro: jax.Array, moving: Arrays, layered: Arrays, timed: Arrays) -> Tree:
         """Return the carry and the arguments of one microbatch on one stage, with random keys of their own."""
-        leaves = list(self._leaves)
         positions = (*self.moving, *self.layered, *self.timed)
-        for at, array in zip(positions, (*moving, *layered, *timed), strict=True):
-            leaves[at] = array
-            if not isinstance(self._leaves[at], NamedArray):
-                leaves[at] = array.array
-        for at in (*self.layered, *self.whole):
+        leaves = self._replace(positions, (*moving, *layered, *timed))
+        for at in (*self.layered, *self.shared):
             if self._is_key(at):
-                leaves[at] = _folded(leaves[at], micro)
+                # With the same key, dropout would drop the same rows of every microbatch.
+                leaves[at] = _fold_key(leaves[at], micro)
         return jax.tree.unflatten(self._tree, leaves)
 
-    def carry_of(self, carry: object) -> list[NamedArray]:
+    def _replace(self, positions: Iterable[int], arrays: Iterable[NamedArray]) -> list[Any]:
+        """Return all leaves with others at some positions; plain arrays stay plain."""
+        leaves = list(self._leaves)
+        for at, array in zip(positions, arrays, strict=True):
+            leaves[at] = array if isinstance(self._leaves[at], NamedArray) else array.array
+        return leaves
+
+    def read_carry(self, carry: object) -> list[NamedArray]:
         """Return what goes to the next stage."""
         leaves = jax.tree.leaves(carry, is_leaf=is_named_array)
-        return [numbered(leaves[at], ()) for at in self.carried]
+        return [name_dimensions(leaves[at], ()) for at in self.carried]
 
-    def carry_with(self, arrays: Arrays) -> Tree:
+    def replace_carry(self, arrays: Arrays) -> Tree:
         """Return the carry with other arrays."""
-        leaves = self._leaves[: self._end]
-        for at, array in zip(self.carried, arrays, strict=True):
-            leaves[at] = array
-            if not isinstance(self._leaves[at], NamedArray):
-                leaves[at] = array.array
-        carry, _ = jax.tree.unflatten(self._tree, [*leaves, *self._leaves[self._end :]])
+        carry, _ = jax.tree.unflatten(self._tree, self._replace(self.carried, arrays))
         return carry
 
     def _has(self, at: int, axis: str) -> bool:
@@ -298,6 +313,7 @@ class Leaves:
                 problem = f"the carry has a plain array of shape {jnp.shape(leaf)}, to be cut along {cut!r}"
                 hint = "name its axes: axn.named(array, axes)"
                 raise OperandError(message(pipeline.function, problem, hint=hint))
+            # An entry without the axis, such as a sum of losses, is one value in each microbatch. They are averaged.
             if isinstance(leaf, NamedArray) and cut in leaf.names:
                 is_cut = True
             else:
@@ -314,17 +330,17 @@ def _is_data(leaf: Any) -> bool:
     )
 
 
-def _old_keys(arguments: object) -> list[object]:
-    """Return random keys of the old form, which only the name of the argument tells."""
+def _find_old_keys(arguments: object) -> list[object]:
+    """Return random keys of the old form. They are plain integers, so only the name of the argument tells."""
     if isinstance(arguments, tuple) and isinstance(arguments[-1], dict):
         return [arguments[-1].get("key")]
     return []
 
 
-def _folded(key: Any, micro: jax.Array) -> Any:
+def _fold_key(key: Any, micro: jax.Array) -> Any:
     """Give each random key of an array a new one for a microbatch."""
     if isinstance(key, NamedArray):
-        return wrap(key, _folded(key.array, micro), key.names)
+        return wrap(key, _fold_key(key.array, micro), key.names)
     is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     fold = jax.random.fold_in
     for _ in range(key.ndim - (not is_typed)):

@@ -1,4 +1,8 @@
-"""Shared parts of stacks of layers: split arguments between layers, and join their results."""
+"""Internal. Shared parts of stacks of layers: they split arguments between layers, apply them, and join the results.
+
+`Stacked`, `Interleaved`, `BlockSeq` and pipelines call it, so that all of them take the same arguments, keep the same
+values for the backward pass, and return the same outputs.
+"""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
@@ -29,20 +33,16 @@ Given = tuple[tuple[Any, ...], dict[str, Any]]
 T = TypeVar("T")
 
 
-def constructor(function: str, Block: object, module: Any) -> Steps:
+def find_constructor(function: str, Block: object, module: Any) -> Steps:
     """Return the constructor of a module class, or a function as it is.
 
     Raises:
         OperandError: if the class has none, or `Block` is not an axis.
     """
     if not isinstance(Block, Axis):
-        what, name, count = type_text(Block), "layers", 12
-        if isinstance(Block, int | str):
-            what = repr(Block)
-        if isinstance(Block, str):
-            name = Block
-        if isinstance(Block, int):
-            count = Block
+        what = repr(Block) if isinstance(Block, int | str) else type_text(Block)
+        name = Block if isinstance(Block, str) else "layers"
+        count = Block if isinstance(Block, int) else 12
         layer = next((own.__name__ for own in (module, Block) if isinstance(own, type)), "Block")
         hint = f'write {function}(Axis("{name}", {count}), {layer})'
         raise OperandError(
@@ -60,8 +60,9 @@ def constructor(function: str, Block: object, module: Any) -> Steps:
     return make
 
 
-def block_here(layers: object, Block: Axis) -> tuple[Axis, Entry]:
+def find_block(layers: object, Block: Axis) -> tuple[Axis, Entry]:
     """Return the axis of the layers that this device has, and the mesh axes over which a shard_map splits them."""
+    # The size that a stack stores is that of all layers. Only its arrays show that they are a block of them.
     for leaf in jax.tree.leaves(layers, is_leaf=is_named_array):
         if (
             not isinstance(leaf, NamedArray)
@@ -74,13 +75,14 @@ def block_here(layers: object, Block: Axis) -> tuple[Axis, Entry]:
             break
         size = leaf.array.shape[at]
         if size != Block.size:
-            return _block_of(Block, size, list_readings(Block.name, leaf.names))
+            return _find_block_of_size(Block, size, list_readings(Block.name, leaf.names))
         break
     return Block, ()
 
 
-def _block_of(Block: Axis, size: int, entries: Iterable[Entry]) -> tuple[Axis, Entry]:
+def _find_block_of_size(Block: Axis, size: int, entries: Iterable[Entry]) -> tuple[Axis, Entry]:
     """Return an axis of a smaller size, and the mesh axes that make the difference."""
+    # An array may be sharded over several mesh axes, and the user may have gathered it over some of them.
     for entry in entries:
         # The last of several mesh axes are gathered first.
         for count in range(len(entry), 0, -1):
@@ -90,7 +92,7 @@ def _block_of(Block: Axis, size: int, entries: Iterable[Entry]) -> tuple[Axis, E
     return Block, ()
 
 
-def split_arguments(
+def prepare_arguments(
     function: str, Block: Axis, args: tuple[Any, ...], kwargs: dict[str, Any], over: Entry = ()
 ) -> dict[str, Any]:
     """Check that arguments have a part for each layer, and return `kwargs` with one random key for each layer.
@@ -102,20 +104,17 @@ def split_arguments(
     """
     key: Any = kwargs.get("key")
     if is_array(key):
+        # A key of the old form has a dimension of its own.
         is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-        single = key.ndim + is_typed == 1  # a key of the old form has a dimension of its own
-        if not single and key.shape[0] != Block.size:
+        is_single = key.ndim + is_typed == 1
+        if not is_single and key.shape[0] != Block.size:
             problem = f"there are {key.shape[0]} keys for {shown(Block)}"
-            raise AxisSizeError(
-                message(
-                    function,
-                    problem,
-                    hint="pass one key for each layer, or a single key, which is split",
-                )
-            )
-        if single:
-            kwargs = {**kwargs, "key": _split(key, Block, over)}
+            hint = "pass one key for each layer, or a single key, which is split"
+            raise AxisSizeError(message(function, problem, hint=hint))
+        if is_single:
+            kwargs = {**kwargs, "key": _split_key(key, Block, over)}
 
+    # It raises if an argument has another number of parts than there are layers.
     Arguments(
         function,
         (Block.name, Block.size),
@@ -125,15 +124,16 @@ def split_arguments(
     return kwargs
 
 
-def _split(key: jax.Array, Block: Axis, over: Entry) -> jax.Array:
+def _split_key(key: jax.Array, Block: Axis, over: Entry) -> jax.Array:
     if not over:
         return jax.random.split(key, Block.size)
+    # All keys are made and some are dropped, so that a layer has the key that it has on one device.
     keys = jax.random.split(key, Block.size * count_devices(over))
     return lax.dynamic_slice_in_dim(keys, lax.axis_index(over) * Block.size, Block.size)
 
 
-def numbered(leaf: Any, names: Sequence[str]) -> NamedArray:
-    """Name the dimensions of a plain array: the first ones, and the others by their numbers."""
+def name_dimensions(leaf: Any, names: Sequence[str]) -> NamedArray:
+    """Name the dimensions of a plain array: the first ones by `names`, the others by their numbers."""
     if isinstance(leaf, NamedArray):
         return leaf
     array = jnp.asarray(leaf)
@@ -141,50 +141,80 @@ def numbered(leaf: Any, names: Sequence[str]) -> NamedArray:
     return named(array, (*names, *rest)[: array.ndim])
 
 
-def part(tree: T, Block: Axis, at: int | slice) -> T:
+def map_layers(
+    fn: Callable[[NamedArray], NamedArray],
+    tree: T,
+    axis: str,
+    names: Sequence[str],
+    on_hole: Callable[[Any], Any],
+) -> T:
+    """Apply a function to all arrays of a tree that have an axis of layers.
+
+    Args:
+        fn: the function.
+        tree: layers or their arguments; named arrays without the axis stay as they are.
+        axis: the name of the axis.
+        names: the names of the first dimensions of plain arrays, which stay plain.
+        on_hole: the function for named arrays without an array, such as a filter leaves.
+    """
+
+    def one(leaf: Any) -> Any:
+        if isinstance(leaf, NamedArray):
+            if axis not in leaf.names:
+                return leaf
+            return on_hole(leaf) if is_hole(leaf) else fn(leaf)
+        if is_array(leaf) and leaf.ndim:
+            return fn(name_dimensions(leaf, names)).array
+        return leaf
+
+    mapped: T = jax.tree.map(one, tree, is_leaf=is_named_array)
+    return mapped
+
+
+def take_part(tree: T, Block: Axis, at: int | slice) -> T:
     """Return the part of a tree for one layer, or for a slice of layers."""
 
     def pick(leaf: Any) -> Any:
         if is_array(leaf) and leaf.ndim:
-            return _element(auto.whole(jnp.asarray(leaf), (0,)), at)
+            # An index into a sharded dimension has no type on Explicit axes.
+            return _take_element(auto.whole(jnp.asarray(leaf), (0,)), at)
         if not isinstance(leaf, NamedArray) or Block.name not in leaf.names:
             return leaf
         if is_hole(leaf):
-            if isinstance(at, slice):
-                return leaf
-            return drop_axis_of_hole(leaf, Block.name)
+            return leaf if isinstance(at, slice) else drop_axis_of_hole(leaf, Block.name)
         return index(leaf, {Block.name: at})
 
     picked: T = jax.tree.map(pick, tree, is_leaf=is_named_array)
     return picked
 
 
-def _element(array: jax.Array, at: int | slice) -> jax.Array:
+def _take_element(array: jax.Array, at: int | slice) -> jax.Array:
     if isinstance(at, slice) or isinstance(array, Tracer):
         return array[at]
-    element: jax.Array = kernels.run(_element_of_array, array, at)
+    # An eager index would compile one program for each number. Here the number is an argument.
+    element: jax.Array = kernels.run(_index_array, array, at)
     return element
 
 
 @jax.jit
-def _element_of_array(array: jax.Array, at: jax.Array) -> jax.Array:
+def _index_array(array: jax.Array, at: jax.Array) -> jax.Array:
     element: jax.Array = lax.dynamic_index_in_dim(array, at, keepdims=False)
     return element
 
 
-def vectors_laid_out(layers: T) -> T:
-    """Lay out the vectors of all layers at once, before a loop would do it layer by layer, forward and backward.
+def shard_vectors(layers: T) -> T:
+    """Shard the vectors of all layers by the mapping, before a loop would do it layer by layer, forward and backward.
 
-    They are small, so one exchange for all layers costs less than many; matrices stay where they are until used.
+    They are small, so one exchange for all layers costs less than many. Matrices stay where they are until a layer uses
+    them, since a device may not have the memory for those of all layers.
     """
 
-    def lay_out(leaf: object) -> object:
-        if isinstance(leaf, NamedArray) and len(leaf.names) <= 2:
-            return auto_sharded(leaf)
-        return leaf
+    def shard(leaf: object) -> object:
+        is_vector = isinstance(leaf, NamedArray) and len(leaf.names) <= 2
+        return auto_sharded(leaf) if is_vector else leaf
 
-    laid_out: T = jax.tree.map(lay_out, layers, is_leaf=is_named_array)
-    return laid_out
+    sharded: T = jax.tree.map(shard, layers, is_leaf=is_named_array)
+    return sharded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,31 +236,31 @@ class Step:
         return self.pairs(self.function, self.fn, carry, layer, *args, **kwargs)
 
 
-def to_pair(function: str, method: str, fn: Steps) -> Step:
+def make_step(function: str, method: str, fn: Steps) -> Step:
     """Turn the function of `fold`, `scan` or `map` into a step that returns a carry and an output."""
-    pairs: dict[str, Steps] = {"fold": _folded, "map": _mapped, "scan": _scanned}
+    pairs: dict[str, Steps] = {"fold": _call_in_fold, "map": _call_in_map, "scan": _call_in_scan}
     return Step(function, pairs[method], fn)
 
 
-def _folded(
+def _call_in_fold(
     _: str, fn: Steps, carry: object, layer: object, *args: object, **kwargs: object
 ) -> Any:
     return fn(layer, carry, *args, **kwargs), None
 
 
-def _mapped(
+def _call_in_map(
     _: str, fn: Steps, carry: object, layer: object, *args: object, **kwargs: object
 ) -> Any:
     return carry, fn(layer, *args, **kwargs)
 
 
-def _scanned(
+def _call_in_scan(
     function: str, fn: Steps, carry: object, layer: object, *args: object, **kwargs: object
 ) -> Any:
     return pair(function, fn(layer, carry, *args, **kwargs))
 
 
-def in_turn(
+def apply_in_sequence(
     step: Steps,
     policy: ScanCheckpointPolicy,
     layers: Sequence[object],
@@ -242,7 +272,7 @@ def in_turn(
     unrolled: bool = True,
     scope: str | None = None,
 ) -> tuple[Any, list[Any]]:
-    """Apply layers in sequence, each under the policy.
+    """Apply layers in sequence, each under the policy of gradient checkpointing.
 
     Args:
         step: a function of layer, carry, arguments and keyword arguments, that returns a carry and an output.
@@ -256,17 +286,18 @@ def in_turn(
         scope: what operations are named after, with the number of the layer; otherwise, layers name them by themselves.
     """
 
-    def marked(number: int, layer: object, carry: object, given: Given) -> Any:
+    def apply(number: int, layer: object, carry: object, given: Given) -> Any:
         if not grouped:
             carry, (layer, given) = policy.mark(carry, (layer, given))
         args, kwargs = given
+        # A loop holds the layers of a repetition in a tuple of its own, where `Layer` finds no name for them.
         if scope is None:
             return step(layer, carry, *args, **kwargs)
         with jax.named_scope(f"{scope}.{number}"):
             return step(layer, carry, *args, **kwargs)
 
     outputs = []
-    run = remat(policy, marked, named, unrolled=unrolled)
+    run = remat(policy, apply, named, unrolled=unrolled)
     for number, (layer, own) in enumerate(zip(layers, given, strict=True)):
         carry, out = run(number, layer, carry, own)
         outputs.append(out)
@@ -276,11 +307,12 @@ def in_turn(
 def remat(
     policy: ScanCheckpointPolicy, fn: Steps, named: set[str], *, unrolled: bool = True
 ) -> Steps:
-    """Apply a checkpoint policy to a function; arguments that are not arrays bypass it."""
+    """Apply a checkpoint policy to a function; arguments and results that are no arrays bypass it."""
     if policy.disable:
         return fn
 
     def run(*args: object) -> Any:
+        # `jax.checkpoint` would trace Python numbers, and reject functions among the arguments.
         arrays, rest = eqx.partition(args, eqx.is_array)
         static: list[Any] = []
 
@@ -289,17 +321,16 @@ def remat(
             static[:] = [other]
             return dynamic
 
-        kept = policy.wrap(step, unrolled=unrolled)
+        checkpointed = policy.wrap(step, unrolled=unrolled)
         if policy.names:
-            named.update(
-                collect_checkpoint_names(kept, arrays)
-            )  # JAX remembers the step that it traces here
-        return eqx.combine(kept(arrays), static[0])
+            # JAX remembers the step that it traces here, so the call below does not trace it again.
+            named.update(collect_checkpoint_names(checkpointed, arrays))
+        return eqx.combine(checkpointed(arrays), static[0])
 
     return run
 
 
-def joined(function: str, outputs: Sequence[Any], Block: Axis, *, numbers: bool) -> Any:
+def stack_outputs(function: str, outputs: Sequence[Any], Block: Axis, *, numbers: bool) -> Any:
     """Stack the outputs of layers: arrays and, with `numbers`, Python numbers, as a loop does but a map does not.
 
     Raises:
@@ -307,8 +338,9 @@ def joined(function: str, outputs: Sequence[Any], Block: Axis, *, numbers: bool)
     """
     if not outputs:
         return None
+    # They are compared first: an error of JAX would name neither the layers nor the part that differs.
     for i, other in enumerate(outputs):
-        differs = difference(outputs[0], other, numbers=numbers)
+        differs = find_difference(outputs[0], other, numbers=numbers)
         if differs is not None:
             problem = f"layers must return equal structures and shapes, to be stacked along {Block.name!r}"
             hint = "return the same structure from each, such as zeros where there is nothing to return"
@@ -329,26 +361,31 @@ def joined(function: str, outputs: Sequence[Any], Block: Axis, *, numbers: bool)
     return jax.tree.map(join, *outputs, is_leaf=is_named_array)
 
 
-def difference(one: object, other: object, *, numbers: bool = False, at: str = "") -> str | None:
-    """Return where two trees differ in more than the values of their arrays, or of `numbers`; None if nowhere."""
-    mine, theirs = _inside(one), _inside(other)
+def find_difference(
+    one: object, other: object, *, numbers: bool = False, at: str = ""
+) -> str | None:
+    """Return where two trees differ in more than the values of their arrays, or of `numbers`; None if they do not.
+
+    A comparison of JAX's tree structures would not tell which field differs.
+    """
+    mine, theirs = _list_parts(one), _list_parts(other)
     is_leaf = is_named_array(one) or is_named_array(other) or is_array(one) or is_array(other)
     if not is_leaf and mine is not None and theirs is not None and type(one) is type(other):
         if mine.keys() == theirs.keys():
             for key, part in mine.items():
-                found = difference(part, theirs[key], numbers=numbers, at=at + key)
+                found = find_difference(part, theirs[key], numbers=numbers, at=at + key)
                 if found is not None:
                     return found
             return None
     elif _are_alike(one, other, numbers):
         return None
-    return f"{at.lstrip('.') or 'they'}: {_spelled(one)}, and {_spelled(other)}"
+    return f"{at.lstrip('.') or 'they'}: {_describe_leaf(one)}, and {_describe_leaf(other)}"
 
 
 def _are_alike(one: Any, other: Any, numbers: bool) -> bool:
     """Return whether two leaves differ at most in the values of their arrays, or of `numbers`."""
     if is_hole(one) and is_hole(other):
-        return bool(one.names == other.names and difference(one.array, other.array) is None)
+        return bool(one.names == other.names and find_difference(one.array, other.array) is None)
     if is_hole(one) or is_hole(other):
         return False
     if isinstance(one, NamedArray) and isinstance(other, NamedArray):
@@ -358,11 +395,13 @@ def _are_alike(one: Any, other: Any, numbers: bool) -> bool:
     if numbers and _is_number(one) and _is_number(other):
         return True
     return (
-        type(one) is type(other) and _inside(one) is None and (one is other or bool(one == other))
+        type(one) is type(other)
+        and _list_parts(one) is None
+        and (one is other or bool(one == other))
     )
 
 
-def _inside(tree: object) -> dict[str, Any] | None:
+def _list_parts(tree: object) -> dict[str, Any] | None:
     """Return the parts of a module, a dict, a list or a tuple."""
     if dataclasses.is_dataclass(tree):
         return {
@@ -379,13 +418,13 @@ def _is_number(leaf: object) -> bool:
     return isinstance(leaf, int | float | complex)
 
 
-def _spelled(leaf: Any) -> str:
+def _describe_leaf(leaf: Any) -> str:
     if isinstance(leaf, NamedArray):
         if is_hole(leaf):
             return f"a NamedArray with {describe(leaf.names, None)}, but no array"
         return f"a NamedArray with {describe(leaf.names, leaf.array.shape)}"
     if is_array(leaf):
         return f"a plain array of shape {leaf.shape}"
-    if _inside(leaf) is not None and not isinstance(leaf, Axis):
-        return f"{type(leaf).__name__} with {len(_inside(leaf) or ())} parts"
+    if _list_parts(leaf) is not None and not isinstance(leaf, Axis):
+        return f"{type(leaf).__name__} with {len(_list_parts(leaf) or ())} parts"
     return getattr(leaf, "__name__", repr(leaf))

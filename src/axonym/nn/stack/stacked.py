@@ -1,4 +1,8 @@
-"""Sequences of layers: stored along an axis and looped over (`Stacked`), or stored one by one (`BlockSeq`)."""
+"""Layers that are stored along an axis and applied in sequence (`Stacked`), and the base of all stacks.
+
+A stack passes arguments on to its layers, some of them layer by layer. Its methods differ in what they do with results:
+`fold` passes them to the next layer, `map` stacks them, `scan` does both.
+"""
 
 import abc
 import dataclasses
@@ -18,21 +22,20 @@ from ...layout.assignment import Entry
 from ...ops.join import unbind
 from ...transform.checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec
 from ...transform.leaves import drop_axis_of_hole, is_hole
-from ...transform.loop import check_names, loop
+from ...transform.loop import loop
 from ...transform.vmap import vmap
 from ..layer import Layer, enter_scope
 from . import pipeline, rounds as by_rounds, running
 from .stages import Pipeline
 
-__all__ = ["BlockFoldable", "BlockSeq", "Stacked"]
+__all__ = ["BlockFoldable", "Stacked"]
 
 M = TypeVar("M", bound=eqx.Module)
 Carry = TypeVar("Carry")
 P = ParamSpec("P")
 R = TypeVar("R")
-N = TypeVar(
-    "N", bound=eqx.Module
-)  # what `init` makes; no type can say "of this class, with layers N"
+# The type of the layers that `init` makes; no type can say "of this class, with layers N".
+N = TypeVar("N", bound=eqx.Module)
 Steps = Callable[..., Any]
 Unroll = int | bool | None
 
@@ -40,16 +43,24 @@ Unroll = int | bool | None
 class BlockFoldable(Layer, Generic[M]):
     """Layers applied in sequence: the base of `Stacked`, `BlockSeq` and `Interleaved`.
 
-    Further arguments of its methods are passed to the layers: named arrays with the axis `Block`, and plain arrays over
-    dimension 0, layer by layer; everything else whole. A single `key` is split, so that each layer has its own. Inside
-    a `shard_map` that splits the axis `Block`, a device has only its block of the layers.
+    Its methods pass further arguments to the layers. Each layer gets its part of named arrays with the axis `Block` and
+    of plain arrays, along dimension 0, and everything else as it is. A single `key` is split, so that each layer has
+    its own. Inside a `shard_map` that splits the axis `Block`, a device has only its block of the layers.
 
     Attributes:
         Block: the axis of layers.
-        gradient_checkpointing: what is kept for the backward pass.
+        gradient_checkpointing: the values that are kept for the backward pass.
+
+    Examples:
+        >>> Layers, Embed = axn.make_axes(layers=3, embed=4)
+        >>> stack = axn.nn.Stacked.init(Layers, axn.nn.LayerNorm)(Embed)
+        >>> sequence = axn.nn.BlockSeq.init(Layers, axn.nn.LayerNorm)(Embed)
+        >>> all(isinstance(layers, axn.nn.BlockFoldable) for layers in (stack, sequence))
+        True
     """
 
-    if TYPE_CHECKING:  # fields of each class; declared here, they would come first
+    # Each class has these as fields. Fields that were declared here would come first among theirs.
+    if TYPE_CHECKING:
 
         @property
         def Block(self) -> Axis: ...  # noqa: D102, N802
@@ -57,7 +68,8 @@ class BlockFoldable(Layer, Generic[M]):
         @property
         def gradient_checkpointing(self) -> ScanCheckpointPolicy: ...  # noqa: D102
 
-    if not TYPE_CHECKING:  # type checkers report the call of what cannot be called
+    # Type checkers do not see this method, so they report a call, too.
+    if not TYPE_CHECKING:
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
             name = type(self).__name__
@@ -68,41 +80,127 @@ class BlockFoldable(Layer, Generic[M]):
         """Apply the layers in sequence: each is called as `layer(carry, *args, **kwargs)` and returns a carry.
 
         Args:
-            init: the initial carry.
+            init: the initial carry, an array or a tree.
             args: further arguments of the layers.
             unroll: the number of layers in one iteration of a compiled loop, by default 1; True unrolls all.
             kwargs: as `args`.
+
+        Returns:
+            The carry of the last layer, with the axes of `init`.
+
+        Examples:
+            >>> Layers, Embed = axn.make_axes(layers=3, embed=4)
+            >>> norms = axn.nn.Stacked.init(Layers, axn.nn.RmsNorm)(Embed)
+            >>> norms.fold(axn.ones(Embed)).shape
+            {'embed': 4}
         """
         last: Carry = self.fold_via(_call, unroll=unroll)(init, *args, **kwargs)
         return last
 
     def scan(self, init: Any, *args: Any, unroll: Unroll = None, **kwargs: Any) -> Any:
-        """Apply the layers like `fold`, where each returns a carry and an output; outputs are stacked along `Block`."""
+        """Apply the layers like `fold`, where each returns a carry and an output.
+
+        Args:
+            init: the initial carry.
+            args: further arguments of the layers.
+            unroll: see `fold`.
+            kwargs: as `args`.
+
+        Returns:
+            The last carry, and the outputs, stacked along `Block`.
+
+        Examples:
+            >>> import equinox as eqx
+            >>> class Double(eqx.Module):
+            ...     def __call__(self, x):
+            ...         return 2 * x, x
+            >>> doubles = axn.nn.BlockSeq.init(axn.Axis("layers", 3), lambda: Double())()
+            >>> last, outputs = doubles.scan(axn.named(1.0, ()))
+            >>> last.item(), outputs.tolist()
+            (8.0, [1.0, 2.0, 4.0])
+        """
         return self.scan_via(_call, unroll=unroll)(init, *args, **kwargs)
 
     def map(self, *args: Any, unroll: Unroll = None, **kwargs: Any) -> Any:
-        """Apply every layer to the same arguments in sequence; the results are stacked along `Block`.
+        """Apply every layer to the same arguments, one after another.
 
-        It equals `vmap`, with the memory of one layer.
+        It computes the same as `vmap`, more slowly and with the memory of one layer.
+
+        Args:
+            args: the arguments of the layers.
+            unroll: see `fold`.
+            kwargs: as `args`.
+
+        Returns:
+            The results, stacked along `Block`.
+
+        Examples:
+            >>> Layers, Embed = axn.make_axes(layers=3, embed=4)
+            >>> norms = axn.nn.Stacked.init(Layers, axn.nn.RmsNorm)(Embed)
+            >>> norms.map(axn.ones(Embed)).shape
+            {'layers': 3, 'embed': 4}
         """
         return self.map_via(_call, unroll=unroll)(*args, **kwargs)
 
     def vmap(self, *args: Any, **kwargs: Any) -> Any:
-        """Apply every layer to the same arguments; the results are stacked along `Block`."""
+        """Apply every layer to the same arguments, all at once.
+
+        Args:
+            args: the arguments of the layers.
+            kwargs: as `args`.
+
+        Returns:
+            The results, stacked along `Block`.
+
+        Examples:
+            >>> Layers, Embed = axn.make_axes(layers=3, embed=4)
+            >>> norms = axn.nn.Stacked.init(Layers, axn.nn.RmsNorm)(Embed)
+            >>> norms.vmap(axn.ones(Embed)).shape
+            {'layers': 3, 'embed': 4}
+        """
         return self.vmap_via(_call)(*args, **kwargs)
 
     def fold_via(
         self, fn: Callable[Concatenate[M, P], R], *, unroll: Unroll = None
     ) -> Callable[P, R]:
-        """Return a loop that calls `fn(layer, carry, *args, **kwargs)`, which returns a carry."""
-        run = self._steps("fold", fn, unroll)
+        """Return a loop like `fold` that calls a function instead of the layers.
+
+        Args:
+            fn: called as `fn(layer, carry, *args, **kwargs)`; returns a carry. It may be a method of the layers.
+            unroll: see `fold`.
+
+        Returns:
+            A function `(init, *args, **kwargs)` that returns the last carry.
+
+        Examples:
+            >>> Layers, Embed = axn.make_axes(layers=3, embed=4)
+            >>> norms = axn.nn.Stacked.init(Layers, axn.nn.RmsNorm)(Embed)
+            >>> norms.fold_via(lambda norm, x: x + norm(x))(axn.ones(Embed)).shape
+            {'embed': 4}
+        """
+        run = self._make_loop("fold", fn, unroll)
         return cast("Callable[P, R]", lambda init, *args, **kwargs: run(init, args, kwargs)[0])
 
     def scan_via(
         self, fn: Callable[Concatenate[M, P], tuple[Carry, R]], *, unroll: Unroll = None
     ) -> Callable[P, tuple[Carry, R]]:
-        """Return a loop that calls `fn(layer, carry, *args, **kwargs)`, which returns a carry and an output."""
-        run = self._steps("scan", fn, unroll)
+        """Return a loop like `scan` that calls a function instead of the layers.
+
+        Args:
+            fn: called as `fn(layer, carry, *args, **kwargs)`; returns a carry and an output.
+            unroll: see `fold`.
+
+        Returns:
+            A function `(init, *args, **kwargs)` that returns the last carry and the stacked outputs.
+
+        Examples:
+            >>> Layers, Embed = axn.make_axes(layers=3, embed=4)
+            >>> norms = axn.nn.Stacked.init(Layers, axn.nn.RmsNorm)(Embed)
+            >>> last, sums = norms.scan_via(lambda norm, x: (norm(x), x.sum()))(axn.ones(Embed))
+            >>> sums.shape
+            {'layers': 3}
+        """
+        run = self._make_loop("scan", fn, unroll)
         return cast(
             "Callable[P, tuple[Carry, R]]", lambda init, *args, **kwargs: run(init, args, kwargs)
         )
@@ -110,14 +208,28 @@ class BlockFoldable(Layer, Generic[M]):
     def map_via(
         self, fn: Callable[Concatenate[M, P], R], *, unroll: Unroll = None
     ) -> Callable[P, R]:
-        """Return a loop that calls `fn(layer, *args, **kwargs)`, and stacks the results."""
-        run = self._steps("map", fn, unroll)
+        """Return a loop like `map` that calls a function instead of the layers.
+
+        Args:
+            fn: called as `fn(layer, *args, **kwargs)`.
+            unroll: see `fold`.
+
+        Returns:
+            A function `(*args, **kwargs)` that returns the results, stacked along `Block`.
+
+        Examples:
+            >>> Layers, Embed = axn.make_axes(layers=3, embed=4)
+            >>> norms = axn.nn.Stacked.init(Layers, axn.nn.RmsNorm)(Embed)
+            >>> norms.map_via(lambda norm: norm.weight.sum())().tolist()
+            [4.0, 4.0, 4.0]
+        """
+        run = self._make_loop("map", fn, unroll)
         return lambda *args, **kwargs: run(None, args, kwargs)[1]
 
-    def _steps(self, method: str, fn: Steps, unroll: Unroll) -> Steps:
+    def _make_loop(self, method: str, fn: Steps, unroll: Unroll) -> Steps:
         """Return a function of a carry, arguments and keyword arguments that returns the last carry and the outputs."""
         function = f"{type(self).__name__}.{method}"
-        step = running.to_pair(function, method, fn)
+        step = running.make_step(function, method, fn)
 
         @enter_scope
         def run(
@@ -126,15 +238,13 @@ class BlockFoldable(Layer, Generic[M]):
             args: tuple[object, ...],
             kwargs: dict[str, object],
         ) -> tuple[Any, Any]:
-            counted = args
-            if method != "map":  # the caller counts the carry as an argument
-                counted = (None, *args)
-            own, over = stack._here()
-            kwargs = running.split_arguments(function, own.Block, counted, kwargs, over)
+            # The user counts the carry as an argument, so errors count it, too.
+            counted = args if method == "map" else (None, *args)
+            own, over = stack._find_local()
+            kwargs = running.prepare_arguments(function, own.Block, counted, kwargs, over)
             times = 1 if unroll is None else unroll
-            divided = None
-            if method != "map":  # without a carry, nothing goes from layer to layer
-                divided = own.divide(function)
+            # A map has no carry that goes from layer to layer, so its layers need no pipeline.
+            divided = None if method == "map" else own.divide(function)
             if divided is None:
                 flat = own.in_order()
                 carry, outputs = flat._run(function, step, times, init, args, kwargs)
@@ -147,21 +257,30 @@ class BlockFoldable(Layer, Generic[M]):
             policy = own.gradient_checkpointing
             return pipeline.run(divided, own.by_stage, apply, init, (args, kwargs), policy)
 
+        # The stack is an argument, so that operations get the name under which the caller holds it.
         return partial(run, self)
 
     def divide(self, function: str) -> Pipeline | None:
-        """Return how the layers are pipelined, if they are."""
+        """Return how the current mapping and `axn.pipelined` divide the layers; None if they do not.
+
+        Args:
+            function: the name for errors.
+        """
         return None
 
     def by_stage(self, divided: Pipeline) -> Self:
-        """Return the layers with an axis of stages."""
+        """Return the layers with an axis of stages.
+
+        Args:
+            divided: the result of `divide`.
+        """
         raise NotImplementedError
 
     def in_order(self) -> Self:
         """Return the layers stored along one axis, in order of depth, if they are stored along axes."""
         return self
 
-    def _here(self) -> tuple[Self, Entry]:
+    def _find_local(self) -> tuple[Self, Entry]:
         """Return the layers that this device has, and the mesh axes over which a shard_map splits them."""
         return self, ()
 
@@ -179,39 +298,73 @@ class BlockFoldable(Layer, Generic[M]):
 
     @abc.abstractmethod
     def vmap_via(self, fn: Callable[Concatenate[M, P], R]) -> Callable[P, R]:
-        """Return a function that calls `fn(layer, *args, **kwargs)` for all layers at once, and stacks the results."""
+        """Return a function that calls `fn(layer, *args, **kwargs)` for all layers at once, and stacks the results.
+
+        Args:
+            fn: a function of a layer and further arguments.
+
+        Examples:
+            >>> Layers, Embed = axn.make_axes(layers=3, embed=4)
+            >>> norms = axn.nn.Stacked.init(Layers, axn.nn.RmsNorm)(Embed)
+            >>> norms.vmap_via(lambda norm, x: norm(x).sum())(axn.ones(Embed)).shape
+            {'layers': 3}
+        """
 
     @abc.abstractmethod
     def unstacked(self) -> tuple[M, ...]:
-        """Return the layers one by one."""
+        """Return the layers one by one.
+
+        Examples:
+            >>> Layers, Embed = axn.make_axes(layers=3, embed=4)
+            >>> norms = axn.nn.Stacked.init(Layers, axn.nn.RmsNorm)(Embed)
+            >>> len(norms.unstacked()), norms.unstacked()[0].weight.shape
+            (3, {'embed': 4})
+        """
 
     @abc.abstractmethod
     def with_layers(self, layers: Iterable[M]) -> Self:
         """Return a copy with other layers; the inverse of `unstacked`.
 
+        Args:
+            layers: one for each of the axis `Block`, in order of depth.
+
         Raises:
             AxisSizeError: if their number differs.
+
+        Examples:
+            >>> Layers, Embed = axn.make_axes(layers=3, embed=4)
+            >>> norms = axn.nn.Stacked.init(Layers, axn.nn.RmsNorm)(Embed)
+            >>> backwards = norms.with_layers(reversed(norms.unstacked()))
         """
 
     def get_layer(self, layer: int) -> M:
         """Return one layer.
 
+        Args:
+            layer: its number, from 0; negative ones count from the end.
+
         Raises:
             AxisSizeError: if there is no such layer.
+
+        Examples:
+            >>> Layers, Embed = axn.make_axes(layers=3, embed=4)
+            >>> norms = axn.nn.Stacked.init(Layers, axn.nn.RmsNorm)(Embed)
+            >>> norms.get_layer(-1).weight.shape
+            {'embed': 4}
         """
-        own, _ = self._here()
+        own, _ = self._find_local()
         if not -own.Block.size <= layer < own.Block.size:
             function = f"{type(self).__name__}.get_layer"
             raise AxisSizeError(
                 message(function, f"layer {layer} is out of range for {shown(own.Block)}")
             )
-        return own._layer(layer % own.Block.size)
+        return own._take_layer(layer % own.Block.size)
 
     @abc.abstractmethod
-    def _layer(self, at: int) -> M: ...
+    def _take_layer(self, at: int) -> M: ...
 
-    def _as_many(self, layers: Iterable[M]) -> tuple[M, ...]:
-        given, (own, _) = tuple(layers), self._here()
+    def _check_count(self, layers: Iterable[M]) -> tuple[M, ...]:
+        given, (own, _) = tuple(layers), self._find_local()
         if len(given) != own.Block.size:
             function = f"{type(self).__name__}.with_layers"
             raise AxisSizeError(
@@ -228,8 +381,16 @@ class Stacked(BlockFoldable[M]):
     Attributes:
         stacked: one module whose arrays have the axes of `storage` first.
         Block: the axis of layers.
-        gradient_checkpointing: what the loop keeps for the backward pass.
+        gradient_checkpointing: the values that the loop keeps for the backward pass.
         rounds: how often a pipeline passes all of its stages.
+
+    Examples:
+        >>> Layers, Embed = axn.make_axes(layers=3, embed=4)
+        >>> blocks = axn.nn.Stacked.init(Layers, axn.nn.Linear)(Embed, Embed, key=jax.random.key(0))
+        >>> blocks.stacked.weight.shape
+        {'layers': 3, 'embed': 4, 'embed.out': 4}
+        >>> blocks.fold(axn.ones(Embed)).shape
+        {'embed': 4}
     """
 
     stacked: M
@@ -248,8 +409,8 @@ class Stacked(BlockFoldable[M]):
     ) -> "Callable[..., Stacked[N]]":
         """Return a function that makes the layers by `module.init`, each with its own key.
 
-        Named arrays with the axis `Block`, and plain arrays over dimension 0, are passed to it layer by layer,
-        everything else whole. A single `key` is split.
+        Its arguments are those of `module.init`. Each layer gets its part of named arrays with the axis `Block` and of
+        plain arrays, along dimension 0, and everything else as it is. A single `key` is split.
 
         Args:
             Block: the axis of layers.
@@ -268,13 +429,14 @@ class Stacked(BlockFoldable[M]):
             {'layers': 3, 'embed': 4}
         """
         policy = ScanCheckpointPolicy.make(gradient_checkpointing)
-        make = running.constructor("Stacked.init", Block, module)
-        by_rounds.check("Stacked.init", Block, rounds)
-        axes = by_rounds.storage(Block, rounds)
+        make = running.find_constructor("Stacked.init", Block, module)
+        by_rounds.check_rounds("Stacked.init", Block, rounds)
+        axes = by_rounds.list_storage_axes(Block, rounds)
 
         def initialize(*args: object, **kwargs: object) -> Stacked[N]:
-            kwargs = running.split_arguments("Stacked.init", Block, args, kwargs)
-            args, kwargs = by_rounds.split((args, kwargs), Block, rounds)
+            # Keys are split by layer first and then by round, so that rounds change no parameter.
+            kwargs = running.prepare_arguments("Stacked.init", Block, args, kwargs)
+            args, kwargs = by_rounds.split_rounds((args, kwargs), Block, rounds)
             return cls(by_rounds.mapped(make, axes)(*args, **kwargs), Block, policy, rounds)
 
         return initialize
@@ -297,43 +459,43 @@ class Stacked(BlockFoldable[M]):
             unroll,
             pairs=step.pairs,
         )
-        return looped(init, running.vectors_laid_out(self.stacked), *args, **kwargs)
+        return looped(init, running.shard_vectors(self.stacked), *args, **kwargs)
 
     def vmap_via(self, fn: Callable[Concatenate[M, P], R]) -> Callable[P, R]:
         """Return a function that calls `fn(layer, *args, **kwargs)` for all layers at once, and stacks the results."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            own, over = self._here()
-            kwargs = running.split_arguments("Stacked.vmap", own.Block, args, kwargs, over)
+            own, over = self._find_local()
+            kwargs = running.prepare_arguments("Stacked.vmap", own.Block, args, kwargs, over)
             return vmap(fn, own.Block)(own.in_order().stacked, *args, **kwargs)
 
         return run
 
     @property
     def storage(self) -> tuple[Axis, ...]:
-        """The axes along which the layers are stored, outermost first; without rounds, it is `Block` alone."""
-        return by_rounds.storage(self.Block, self.rounds)
+        """The axes along which the layers are stored, outermost first: `Block` alone, or rounds and `Block`."""
+        return by_rounds.list_storage_axes(self.Block, self.rounds)
 
-    def _here(self) -> tuple[Self, Entry]:
+    def _find_local(self) -> tuple[Self, Entry]:
         """Return the layers that this device has, and the mesh axes over which a shard_map splits them.
 
         Raises:
             ShardingError: if it splits several rounds, whose layers are not in sequence on one device.
         """
-        Block, over = by_rounds.block_here("Stacked", self.stacked, self.storage)
+        Block, over = by_rounds.find_block("Stacked", self.stacked, self.storage)
         if not over:
             return self, ()
         return dataclasses.replace(self, Block=Block), over
 
     def divide(self, function: str) -> Pipeline | None:
         """Return how the layers are pipelined, if they are."""
-        return pipeline.planned(function, self.Block, self.rounds)
+        return pipeline.find_pipeline(function, self.Block, self.rounds)
 
     def by_stage(self, divided: Pipeline) -> Self:
         """Return the layers with an axis of stages; those of several rounds have an axis for them, too."""
-        stacked, policy = divided.layers_by_stage(self.stacked), self.gradient_checkpointing
-        if divided.rounds > 1:
-            policy = policy.inside()
+        stacked, policy = divided.split_layers(self.stacked), self.gradient_checkpointing
+        # The pipeline checkpoints each round as a unit. The loop inside only names what that should keep.
+        policy = policy.inside() if divided.rounds > 1 else policy
         return dataclasses.replace(
             self, stacked=stacked, Block=divided.Layer, rounds=1, gradient_checkpointing=policy
         )
@@ -342,15 +504,14 @@ class Stacked(BlockFoldable[M]):
         """Return the layers stored along one axis, in order of depth."""
         if self.rounds == 1:
             return self
-        stacked = by_rounds.joined(self.stacked, self.Block, self.rounds)
+        stacked = by_rounds.join_rounds(self.stacked, self.Block, self.rounds)
         return dataclasses.replace(self, stacked=stacked, rounds=1)
 
     def unstacked(self) -> tuple[M, ...]:
         """Return the layers one by one."""
-        (own, _), (leaves, tree) = (
-            self._here(),
-            jax.tree.flatten(self.in_order().stacked, is_leaf=is_named_array),
-        )
+        own, _ = self._find_local()
+        leaves, tree = jax.tree.flatten(self.in_order().stacked, is_leaf=is_named_array)
+        # Leaf by leaf, since an eager `unbind` is one program for all layers.
         parts = [_unbind(leaf, own.Block) for leaf in leaves]
         return tuple(
             jax.tree.unflatten(tree, [part[i] for part in parts]) for i in range(own.Block.size)
@@ -363,132 +524,29 @@ class Stacked(BlockFoldable[M]):
             AxisSizeError: if their number differs.
             OperandError: if layers differ in more than the values of their arrays.
         """
-        given = self._as_many(layers)
+        given = self._check_count(layers)
+        # Static fields would silently be those of the first layer.
         for i, other in enumerate(given):
-            differs = running.difference(given[0], other)
+            differs = running.find_difference(given[0], other)
             if differs is not None:
                 problem = "stacked layers may differ only in the values of their arrays"
                 hint = "use BlockSeq for layers that differ, or Interleaved for kinds of layers that alternate"
                 line = f"layer 0 and layer {i}: {differs}"
                 raise OperandError(message("Stacked.with_layers", problem, line, hint=hint))
-        own, _ = self._here()
+        own, _ = self._find_local()
         joined = self.stacked
         if given:
-            joined = running.joined("Stacked.with_layers", given, own.Block, numbers=False)
-            joined = by_rounds.split(joined, own.Block, self.rounds)
+            joined = running.stack_outputs("Stacked.with_layers", given, own.Block, numbers=False)
+            joined = by_rounds.split_rounds(joined, own.Block, self.rounds)
         return dataclasses.replace(self, stacked=joined)
 
-    def _layer(self, at: int) -> M:
+    def _take_layer(self, at: int) -> M:
         layer, (*outer, Stored) = self.stacked, self.storage
+        # For two rounds of four layers, layer 5 is layer 1 of round 1.
         for Round in outer:
-            layer = running.part(layer, Round, at // Stored.size)
+            layer = running.take_part(layer, Round, at // Stored.size)
             at %= Stored.size
-        return running.part(layer, Stored, at)
-
-
-class BlockSeq(BlockFoldable[M]):
-    """Layers stored one by one and applied by a Python loop: the unrolled form of `Stacked`.
-
-    The program grows with the number of layers, and the compiler sees all of them. Layers may differ in any way. Made
-    from the same keys, they have the parameters of `Stacked` and `Interleaved`. `unroll` is accepted and ignored.
-    Without layers, the outputs of `scan`, `map` and `vmap` are None.
-
-    Attributes:
-        blocks: the layers.
-        Block: the axis of layers.
-        gradient_checkpointing: what each layer keeps for the backward pass.
-    """
-
-    blocks: tuple[M, ...]
-    Block: Axis = eqx.field(static=True)  # pyright: ignore[reportIncompatibleMethodOverride]
-    gradient_checkpointing: ScanCheckpointPolicy = eqx.field(static=True)  # pyright: ignore[reportIncompatibleMethodOverride]
-
-    @classmethod
-    def init(
-        cls: "type[BlockSeq[Any]]",
-        Block: Axis,
-        module: Callable[..., N] | Sequence[Callable[..., N]],
-        *,
-        gradient_checkpointing: ScanCheckpointSpec = False,
-    ) -> "Callable[..., BlockSeq[N]]":
-        """Return a function that makes the layers by `module.init`; see `Stacked.init`.
-
-        Several modules alternate; see `Interleaved.init`.
-        """
-        policy = ScanCheckpointPolicy.make(gradient_checkpointing)
-        kinds: Sequence[object] = (module,)
-        if isinstance(module, Sequence):
-            kinds = module
-        makes = [running.constructor("BlockSeq.init", Block, kind) for kind in kinds]
-
-        def initialize(*args: object, **kwargs: object) -> BlockSeq[N]:
-            kwargs = running.split_arguments("BlockSeq.init", Block, args, kwargs)
-            given = [running.part((args, kwargs), Block, i) for i in range(Block.size)]
-            blocks = tuple(
-                makes[i % len(makes)](*own, **named) for i, (own, named) in enumerate(given)
-            )
-            return cls(blocks, Block, policy)
-
-        return initialize
-
-    def _run(
-        self,
-        function: str,
-        step: Steps,
-        unroll: int | bool,
-        init: object,
-        args: object,
-        kwargs: object,
-    ) -> Any:
-        policy, depth = self.gradient_checkpointing, self.Block.size
-        groups = policy.groups(depth)
-        given = [running.part((args, kwargs), self.Block, i) for i in range(depth)]
-        named: set[str] = set()
-
-        def group(layers: Sequence[M], carry: Any, rest: Any) -> Any:
-            if groups > 1:
-                carry, (layers, rest) = policy.mark(carry, (layers, rest))
-            return running.in_turn(step, policy, layers, carry, rest, named, grouped=groups > 1)
-
-        run_group: Steps = group
-        if groups > 1:
-            run_group = running.remat(policy, group, named)
-        carry, outputs, length = init, [], depth // groups
-        for start in range(0, depth, length or 1):
-            own = slice(start, start + length)
-            carry, more = run_group(self.blocks[own], carry, given[own])
-            outputs += more
-        if depth:
-            check_names(function, policy, named)
-        return carry, running.joined(function, outputs, self.Block, numbers=True)
-
-    def vmap_via(self, fn: Callable[Concatenate[M, P], R]) -> Callable[P, R]:
-        """Return a function that calls `fn(layer, *args, **kwargs)` for each layer, and stacks the results."""
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            kwargs = running.split_arguments("BlockSeq.vmap", self.Block, args, kwargs)
-            given = (running.part((args, kwargs), self.Block, i) for i in range(self.Block.size))
-            results: list[R] = []
-            for layer, (own, named) in zip(self.blocks, given, strict=True):
-                results.append(fn(layer, *own, **named))
-            return running.joined("BlockSeq.vmap", results, self.Block, numbers=False)
-
-        return run
-
-    def unstacked(self) -> tuple[M, ...]:
-        """Return the layers one by one."""
-        return self.blocks
-
-    def with_layers(self, layers: Iterable[M]) -> Self:
-        """Return a copy with other layers; the inverse of `unstacked`.
-
-        Raises:
-            AxisSizeError: if their number differs.
-        """
-        return type(self)(self._as_many(layers), self.Block, self.gradient_checkpointing)
-
-    def _layer(self, at: int) -> M:
-        return self.blocks[at]
+        return running.take_part(layer, Stored, at)
 
 
 def _call(layer: Any, *args: Any, **kwargs: Any) -> Any:

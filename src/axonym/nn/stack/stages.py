@@ -1,4 +1,9 @@
-"""How a pipeline splits layers into stages and arrays into microbatches, and joins them again."""
+"""Internal. How a pipeline splits layers into stages and arrays into microbatches, and joins them again.
+
+`pipeline` and `one_f_one_b` call it. All stages are in one program: their arrays have an axis of stages, which the
+mapping splits over devices, and a `vmap` over it applies the layers of each. Indices that depend on the stage and on
+time are computed from the number of the tick, so that one compiled loop runs all ticks.
+"""
 
 import dataclasses
 import functools
@@ -12,7 +17,6 @@ from jax import lax
 
 from ...array import NamedArray, is_named_array, named
 from ...axis import Axis, shown
-from ...base.kinds import is_array
 from ...create import arange
 from ...errors import AxisSizeError, OperandError, message
 from ...layout import constraints, context, explicit
@@ -27,9 +31,8 @@ from ...partitioning.collectives import ppermute
 from ...partitioning.options import Microbatches
 from ...partitioning.shard import auto_sharded
 from ...partitioning.shard_map import shard_map
-from ...transform.leaves import drop_axis_of_hole, is_hole
-from . import rounds as by_rounds
-from .running import numbered
+from ...transform.leaves import drop_axis_of_hole
+from . import rounds as by_rounds, running
 
 T = TypeVar("T")
 Arrays = Sequence[NamedArray]
@@ -57,8 +60,8 @@ class Pipeline:
         cut: the axis that is cut, and the number of microbatches.
         mesh_axes: those that the stages are split over.
         stages: their number.
-        ways: the number of parts into which the mesh splits each microbatch.
-        outer_ways: the number of parts into which it splits the axis that is cut outside of the pipeline.
+        shards: the number of parts into which the mesh splits each microbatch.
+        outer_shards: the number of parts into which it splits the axis that is cut outside of the pipeline.
         outer: the current mapping.
         inner: the mapping within a stage.
         of_layers: the mapping of arrays with an axis of layers.
@@ -70,14 +73,15 @@ class Pipeline:
     cut: Microbatches
     mesh_axes: Entry
     stages: int
-    ways: int
-    outer_ways: int
+    shards: int
+    outer_shards: int
     outer: AxisMapping
     inner: AxisMapping
     of_layers: AxisMapping
     rounds: int = 1
 
     def __post_init__(self) -> None:
+        # All stages run one program, each with its own part of an array, so parts must be of one size.
         over = f"mesh axis {', '.join(self.mesh_axes)}"
         parts, into = self.stages * self.rounds, f"{self.stages} stages"
         if self.rounds > 1:
@@ -95,6 +99,7 @@ class Pipeline:
             raise AxisSizeError(message(self.function, problem, facts, hint=hint))
 
     def _axis(self, role: str, size: int) -> Axis:
+        """Return an axis with a derived name, which no array of the user has."""
         return Axis(f"{self.Block.name}.{role}", size)
 
     @property
@@ -105,7 +110,7 @@ class Pipeline:
     @property
     def Round(self) -> Axis:  # noqa: N802
         """The axis of the rounds."""
-        return by_rounds.storage(self.Block, self.rounds)[0]
+        return by_rounds.list_storage_axes(self.Block, self.rounds)[0]
 
     @property
     def Stage(self) -> Axis:  # noqa: N802
@@ -128,9 +133,9 @@ class Pipeline:
         return self._axis("tick", self.steps + self.stages - 1)
 
     @property
-    def Ways(self) -> Axis:  # noqa: N802
+    def Shards(self) -> Axis:  # noqa: N802
         """The axis of the parts of a microbatch on different devices."""
-        return self._axis("ways", self.ways)
+        return self._axis("shards", self.shards)
 
     @property
     def steps(self) -> int:
@@ -142,94 +147,93 @@ class Pipeline:
         """The number of ticks between two groups of microbatches, as many as stages, that enter the pipeline."""
         return self.stages * self.rounds
 
-    def work(self, step: NamedArray) -> Work:
-        """Return what a stage works on; before its first step it does the first one, and after the last one that."""
+    def choose_work(self, step: NamedArray) -> Work:
+        """Return what a stage works on in a step; before the first and after the last step, it repeats that one."""
+        # In a cycle, a group of as many microbatches as stages passes all rounds, and then the next group enters.
         known = step.clip(0, self.steps - 1)
         micro = known // self.cycle * self.stages + known % self.stages
         return Work(micro, known % self.cycle // self.stages)
 
-    def slot(self, now: NamedArray) -> NamedArray:
+    def find_slot(self, now: NamedArray) -> NamedArray:
         """Return the slot of the microbatch that enters the pipeline in a tick, or that was the last one to enter."""
-        entered = now // self.cycle * self.stages + (now % self.cycle).clip(0, self.stages - 1)
-        return entered % self.Slot.size
+        last = now // self.cycle * self.stages + (now % self.cycle).clip(0, self.stages - 1)
+        # The queue is a ring of slots, so nothing moves within a device.
+        return last % self.Slot.size
 
-    def from_queue(self, now: NamedArray, is_first: NamedArray) -> NamedArray:
-        """Return whether a stage works on a microbatch of the queue."""
-        if self.rounds == 1:
-            return is_first
-        return is_first & (now % self.cycle < self.stages)
+    def is_from_queue(self, now: NamedArray, is_first: NamedArray) -> NamedArray:
+        """Return whether a stage works on a microbatch of the queue, not on one that another stage sent."""
+        # In later rounds, stage 0 works on microbatches that come back from the last stage.
+        return is_first if self.rounds == 1 else is_first & (now % self.cycle < self.stages)
 
-    def put_results(self, now: NamedArray, queues: Arrays, tails: Arrays, heads: Arrays) -> Arrays:
-        """Put tails into queues, if what leaves the last stage has passed all rounds: then, another one is to enter."""
+    def store_results(
+        self, now: NamedArray, queues: Arrays, tails: Arrays, heads: Arrays
+    ) -> Arrays:
+        """Put tails into queues; with rounds, only where a microbatch has passed all of them and another one enters."""
         if self.rounds > 1:
+            # Otherwise the head goes back into its place.
             is_done = (now + 1) % self.cycle < self.stages
             tails = list(map(functools.partial(where, is_done), tails, heads))
-        return list(map(functools.partial(self.put, self.slot(now).array), queues, tails))
+        return list(map(functools.partial(self.store, self.find_slot(now).array), queues, tails))
 
-    def of_round(self, tree: T, number: NamedArray) -> T:
+    def take_round(self, tree: T, number: NamedArray) -> T:
         """Return the layers of a round; plain arrays have the rounds first."""
         if self.rounds == 1:
             return tree
-        at = {self.Round: number}
+        name = self.Round.name
+        return running.map_layers(
+            lambda leaf: index(leaf, {self.Round: number}),
+            tree,
+            name,
+            (name,),
+            lambda hole: drop_axis_of_hole(hole, name),
+        )
 
-        def take(leaf: Any) -> Any:
-            if isinstance(leaf, NamedArray):
-                if self.Round.name not in leaf.names:
-                    return leaf
-                if is_hole(leaf):
-                    return drop_axis_of_hole(leaf, self.Round.name)
-                return index(leaf, at)
-            if is_array(leaf) and leaf.ndim:
-                return index(numbered(leaf, (self.Round.name,)), at).array
-            return leaf
-
-        taken: T = jax.tree.map(take, tree, is_leaf=is_named_array)
-        return taken
-
-    def by_stage(self, leaf: NamedArray) -> NamedArray:
+    def split_by_stage(self, leaf: NamedArray) -> NamedArray:
         """Split the layers of an array into stages, each on its device; other axes stay as they are."""
         if self.rounds > 1 and self.Round.name not in leaf.names:
-            leaf = by_rounds.split(auto_sharded(leaf), self.Block, self.rounds)
+            # An argument of the user, with one axis of layers in order of depth.
+            leaf = by_rounds.split_rounds(auto_sharded(leaf), self.Block, self.rounds)
         Layer = self.Block.resize(leaf.axis_size(self.Block.name) // self.stages)
         split = unflatten_axis(leaf, self.Block.name, (self.Stage, Layer))
+        # Only the stages are constrained. The layers of a stage keep their layout, such as that of tensor parallelism.
         ordered = rearrange(split, (self.Stage, ...))
         return named(constraints.split_first(ordered.array, self.mesh_axes), ordered.names)
 
-    def layers_by_stage(self, layers: T) -> T:
+    def split_layers(self, layers: T) -> T:
         """Split the layers of a tree into stages; plain arrays have the layers first."""
-        names = [axis.name for axis in by_rounds.storage(self.Block, self.rounds)]
+        names = [axis.name for axis in by_rounds.list_storage_axes(self.Block, self.rounds)]
+        # A hole has names and no sizes, so its axis of layers can stay.
+        return running.map_layers(
+            self.split_by_stage, layers, self.Block.name, names, lambda hole: hole
+        )
 
-        def split(leaf: Any) -> Any:
-            if isinstance(leaf, NamedArray) and self.Block.name in leaf.names and not is_hole(leaf):
-                return self.by_stage(leaf)
-            if is_array(leaf) and leaf.ndim:
-                return self.by_stage(numbered(leaf, names)).array
-            return leaf
-
-        split_layers: T = jax.tree.map(split, layers, is_leaf=is_named_array)
-        return split_layers
-
-    def queue(self, leaf: NamedArray) -> NamedArray:
+    def make_queue(self, leaf: NamedArray) -> NamedArray:
         """Cut an array into microbatches, which wait on the stages; repeat one that lacks the axis.
 
-        A microbatch has rows of all devices, so that none has to move.
+        Args:
+            leaf: axes {cut axis, ...}, or without it.
+
+        Returns:
+            Axes {Stage, Slot, ...}; the cut axis has the rows of one microbatch.
 
         Raises:
             AxisSizeError: if the axis does not divide.
         """
         if self.cut.axis not in leaf.names:
             return auto_sharded(broadcast_axis(leaf, (self.Stage, self.Slot)))
-        Rows = self._rows(leaf, self.cut.count * self.ways)
-        pieces = unflatten_axis(leaf, self.cut.axis, (self.Ways, self.Stage, self.Slot, Rows))
+        Rows = self._make_rows(leaf, self.cut.count * self.shards)
+        # The shards are outermost, so each microbatch takes some rows of every device, and no row has to move.
+        pieces = unflatten_axis(leaf, self.cut.axis, (self.Shards, self.Stage, self.Slot, Rows))
         ordered = rearrange(pieces, (self.Stage, self.Slot, ...))
-        return auto_sharded(flatten_axes(ordered, (self.Ways, Rows), self.cut.axis))
+        return auto_sharded(flatten_axes(ordered, (self.Shards, Rows), self.cut.axis))
 
     def take(self, queues: Sequence[NamedArray], slot: int | jax.Array) -> list[NamedArray]:
         """Take a microbatch out of a slot of the queues of each stage."""
         return [index(queue, {self.Slot.name: slot}) for queue in queues]
 
-    def put(self, slot: jax.Array, queue: NamedArray, tail: NamedArray) -> NamedArray:
+    def store(self, slot: jax.Array, queue: NamedArray, tail: NamedArray) -> NamedArray:
         """Put a microbatch into a slot of a queue of each stage."""
+        # A slice is written in place, while an update at an index would be a scatter.
         piece = rearrange(broadcast_axis(tail, self.Slot.resize(1)), queue.names)
         update = explicit.laid_out_like(piece.array, queue.array)
         written = lax.dynamic_update_slice_in_dim(queue.array, update, slot, axis=1)
@@ -237,32 +241,34 @@ class Pipeline:
 
     def dequeue(self, leaf: NamedArray) -> NamedArray:
         """Join the microbatches of a queue after all ticks; average them if they lack the axis."""
+        # After all ticks, the ring of slots begins at some slot.
         leaf = roll(leaf, 1 - self.cut.count - self.stages, self.Slot.name)
         if self.cut.axis not in leaf.names:
             return mean(leaf, (self.Stage, self.Slot))
-        return self._joined(leaf, (self.Stage, self.Slot))
+        return self._join_rows(leaf, (self.Stage, self.Slot))
 
-    def by_tick(self, leaf: NamedArray) -> NamedArray:
-        """Cut an array of all stages into microbatches, and lay them out in time.
+    def schedule(self, leaf: NamedArray) -> NamedArray:
+        """Cut an array of all stages into microbatches, and order them by tick.
 
-        Without rounds, stage `s` works on microbatch `m` in tick `m + s`.
+        Stage `s` works on microbatch `m` in tick `m + s`, if there are no rounds.
         """
-        micro = self._by_step(self.microbatches(leaf))
+        micro = self._order_by_step(self.cut_microbatches(leaf))
         first = micro[self.Micro.name, : self.stages - 1]  # in ticks in which a stage waits
         repeated = concatenate(self.Micro.name, (micro, first))
-        return self._moved_in_time(repeated.rename({self.Micro.name: self.Tick.name}), 1)
+        return self._shift_in_time(repeated.rename({self.Micro.name: self.Tick.name}), 1)
 
-    def microbatches(self, leaf: T) -> T | NamedArray:
-        """Cut an array with the axis into microbatches, which all stages have."""
+    def cut_microbatches(self, leaf: T) -> T | NamedArray:
+        """Cut an array with the axis into microbatches, axes {Micro, ...}, which all stages have."""
         if not isinstance(leaf, NamedArray) or self.cut.axis not in leaf.names:
             return leaf
-        Rows = self._rows(leaf, self.cut.count * self.ways)
-        pieces = unflatten_axis(leaf, self.cut.axis, (self.Ways, self.Micro, Rows))
+        Rows = self._make_rows(leaf, self.cut.count * self.shards)
+        pieces = unflatten_axis(leaf, self.cut.axis, (self.Shards, self.Micro, Rows))
         ordered = rearrange(pieces, (self.Micro, ...))
-        return auto_sharded(flatten_axes(ordered, (self.Ways, Rows), self.cut.axis))
+        return auto_sharded(flatten_axes(ordered, (self.Shards, Rows), self.cut.axis))
 
-    def microbatch(self, tree: T, micro: jax.Array) -> T:
-        """Take one microbatch of all arrays of a tree; of those that do not exist, the next that does."""
+    def take_microbatch(self, tree: T, micro: jax.Array) -> T:
+        """Take one microbatch of all arrays of a tree; a number out of range takes the first or the last one."""
+        # In the first and last ticks, a stage waits and asks for a microbatch that does not exist.
         known = jnp.clip(micro, 0, self.cut.count - 1)
 
         def take(leaf: Any) -> Any:
@@ -273,7 +279,7 @@ class Pipeline:
         taken: T = jax.tree.map(take, tree, is_leaf=is_named_array)
         return taken
 
-    def rows_in(self, data: object) -> int:
+    def count_rows(self, data: object) -> int:
         """Return the size of the axis that is cut in one microbatch.
 
         Raises:
@@ -286,38 +292,45 @@ class Pipeline:
         hint = "name another axis in axn.pipelined"
         raise AxisSizeError(message(self.function, problem, hint=hint))
 
-    def at_ends(self, rows: int) -> AbstractContextManager[Any]:
-        """Compute on a microbatch before the first and after the last stage: on all devices if its rows divide."""
-        mapping = self.inner
-        if rows % self.outer_ways == 0:
-            mapping = self.outer
+    def use_mapping_of_ends(self, rows: int) -> AbstractContextManager[Any]:
+        """Compute before the first and after the last stage on all devices, if the rows of a microbatch divide."""
+        # Otherwise, the devices of all stages compute the same.
+        mapping = self.inner if rows % self.outer_shards else self.outer
         return context.MAPPING.using(mapping)
 
-    def on_each_stage(self, leaf: NamedArray) -> NamedArray:
+    def copy_to_stages(self, leaf: NamedArray) -> NamedArray:
         """Give a microbatch to all stages."""
         return auto_sharded(broadcast_axis(leaf, self.Stage))
 
-    def of_stage(self, leaf: NamedArray, stage: int) -> NamedArray:
+    def take_stage(self, leaf: NamedArray, stage: int) -> NamedArray:
         """Return what one stage has."""
+        # The sum over stages is an all-reduce of one microbatch. An index into a sharded axis would gather all of them.
         if not jnp.issubdtype(leaf.dtype, jnp.number):
             return index(leaf, {self.Stage.name: stage})
         return where(arange(self.Stage) == stage, leaf, 0).sum(self.Stage)
 
     def choose(self, condition: NamedArray, one: NamedArray, other: NamedArray) -> NamedArray:
         """Choose by stage; the second array has the order of the result."""
+        # `where` decides on the order of axes by itself, but the carry of a loop has to keep its own.
         return rearrange(where(condition, one, other), other.names)
 
     def collect(self, leaf: NamedArray) -> NamedArray:
         """Join what all stages return in all ticks, by layer; average microbatches that lack the axis.
 
+        Args:
+            leaf: axes {Tick, Stage, Block, ...}.
+
+        Returns:
+            Axes {Block, ...}, as from a loop over the layers.
+
         Raises:
             OperandError: if those are no floats.
         """
-        aligned = self._moved_in_time(leaf, -1)[self.Tick.name, : self.steps]
+        aligned = self._shift_in_time(leaf, -1)[self.Tick.name, : self.steps]
         by_step = aligned.rename({self.Tick.name: self.Micro.name})
-        micro = self._by_layer(by_step)
+        micro = self._order_by_layer(by_step)
         if self.cut.axis in leaf.names:
-            return self._joined(micro, (self.Micro,))
+            return self._join_rows(micro, (self.Micro,))
         self.check_mean("an output of the layers", leaf)
         return mean(micro, self.Micro)
 
@@ -327,13 +340,12 @@ class Pipeline:
         Raises:
             OperandError: if not.
         """
+        # A mean of integers is a float, and the loop needs a carry of the same dtype. Random keys have no mean.
         dtype = jnp.result_type(getattr(leaf, "array", leaf))
         if jnp.issubdtype(dtype, jnp.inexact):
             return
         problem = f"{what} has no axis {self.cut.axis!r}, and {dtype} cannot be averaged over microbatches"
-        facts = "it has: one number"
-        if isinstance(leaf, NamedArray):
-            facts = f"it has: {leaf.shape}"
+        facts = f"it has: {leaf.shape if isinstance(leaf, NamedArray) else 'one number'}"
         hint = f"keep the axis {self.cut.axis!r}, or use a float"
         raise OperandError(message(self.function, problem, facts, hint=hint))
 
@@ -350,54 +362,53 @@ class Pipeline:
         manual = {*self.mesh_axes, *explicit.free_axes(mesh)}
         return shard_map(permute, self.inner, manual_axes=manual, strict=False)(*leaves)
 
-    def _rows(self, leaf: NamedArray, parts: int) -> Axis:
+    def _make_rows(self, leaf: NamedArray, parts: int) -> Axis:
         """Return the axis of the rows of each of so many parts."""
         size = leaf.axis_size(self.cut.axis)
         if not size % parts:
             return self._axis("rows", size // parts)
         problem = f"{self.cut.axis}={size} cannot be cut evenly into {self.cut.count} microbatches"
-        if self.ways > 1:
-            problem += f", each of which the mesh splits in {self.ways}"
+        if self.shards > 1:
+            problem += f", each of which the mesh splits in {self.shards}"
         hint = f"use a multiple of {parts}"
         raise AxisSizeError(message(self.function, problem, f"array has: {leaf.shape}", hint=hint))
 
-    def _joined(self, leaf: NamedArray, micro: tuple[Axis, ...]) -> NamedArray:
-        """Join the rows of microbatches."""
-        Rows = self._rows(leaf, self.ways)
-        pieces = unflatten_axis(leaf, self.cut.axis, (self.Ways, Rows))
+    def _join_rows(self, leaf: NamedArray, micro: tuple[Axis, ...]) -> NamedArray:
+        """Join the rows of microbatches; the inverse of the cut, which took rows of every device."""
+        Rows = self._make_rows(leaf, self.shards)
+        pieces = unflatten_axis(leaf, self.cut.axis, (self.Shards, Rows))
         names = [axis for axis in pieces.axes if axis not in micro]
-        at = names.index(self.Ways) + 1
+        at = names.index(self.Shards) + 1
         ordered = rearrange(pieces, (*names[:at], *micro, *names[at:]))
-        mapping = self.outer
-        if self.Block.name in leaf.names:  # then the stages have the layers, not the rows
-            mapping = self.of_layers
+        # The mesh axes of the stages split the layers of an array that has them, and otherwise the rows.
+        mapping = self.of_layers if self.Block.name in leaf.names else self.outer
         with context.MAPPING.using(mapping):
-            whole = flatten_axes(ordered, (self.Ways, *micro, Rows), self.cut.axis)
-            return auto_sharded(whole)
+            return auto_sharded(flatten_axes(ordered, (self.Shards, *micro, Rows), self.cut.axis))
 
-    def _by_step(self, leaf: NamedArray) -> NamedArray:
+    def _order_by_step(self, leaf: NamedArray) -> NamedArray:
         """Repeat microbatches by round, in the order in which a stage works on them."""
         if self.rounds == 1:
             return leaf
-        Group, Turn = self._axis("group", self.Slot.size), self._axis("turn", self.stages)
-        apart = unflatten_axis(leaf, self.Micro, (Group, Turn))
-        return flatten_axes(apart, (Group, self.Round, Turn), self.Micro.name)
+        Group, Member = self._axis("group", self.Slot.size), self._axis("member", self.stages)
+        apart = unflatten_axis(leaf, self.Micro, (Group, Member))
+        return flatten_axes(apart, (Group, self.Round, Member), self.Micro.name)
 
-    def _by_layer(self, leaf: NamedArray) -> NamedArray:
+    def _order_by_layer(self, leaf: NamedArray) -> NamedArray:
         """Join the layers of what all stages return in all steps."""
         stages = (self.Stage, self.Block.name)
         if self.rounds == 1:
             return flatten_axes(leaf, stages, self.Block.name)
-        Group, Turn = self._axis("group", self.Slot.size), self._axis("turn", self.stages)
-        apart = unflatten_axis(leaf, self.Micro.name, (Group, self.Round, Turn))
-        micro = flatten_axes(apart, (Group, Turn), self.Micro)
-        # The layers that a stage has are not those that it would have in order of depth.
+        Group, Member = self._axis("group", self.Slot.size), self._axis("member", self.stages)
+        apart = unflatten_axis(leaf, self.Micro.name, (Group, self.Round, Member))
+        micro = flatten_axes(apart, (Group, Member), self.Micro)
+        # In order of depth, a stage has other layers than by rounds, so all are gathered before they are joined.
         with context.unmapped((self.Stage.name,)):
-            whole = auto_sharded(micro)
-        return flatten_axes(whole, (self.Round, *stages), self.Block.name)
+            gathered = auto_sharded(micro)
+        return flatten_axes(gathered, (self.Round, *stages), self.Block.name)
 
-    def _moved_in_time(self, leaf: NamedArray, sign: int) -> NamedArray:
-        """Move each stage by its number of ticks: by powers of two, each of which some stages move and others not."""
+    def _shift_in_time(self, leaf: NamedArray, sign: int) -> NamedArray:
+        """Move what stage `s` has by `s` ticks."""
+        # Each round moves some stages by a power of two: log2(stages) rolls instead of one for each stage.
         stage, ticks = arange(self.Stage), 1
         while ticks < self.stages:
             moves = (stage // ticks) % 2 == 1
