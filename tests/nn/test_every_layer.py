@@ -309,20 +309,20 @@ def test_results_lie_as_the_mapping_says(name, explicit_mesh):
     def run(layer: Any, x: axn.NamedArray) -> Any:
         with axn.axis_mapping(COMPUTE):
             results = row.call(layer, axn.auto_sharded(x))
-            lies.extend(jax.typeof(y.array).sharding.spec == axn.pspec_for(y) for y in named_results(results))
+            as_mapped.extend(jax.typeof(y.array).sharding.spec == axn.pspec_for(y) for y in named_results(results))
             return results
 
-    lies: list[bool] = []
+    as_mapped: list[bool] = []
     with axn.set_mesh(explicit_mesh):
         stored = axn.shard(layer, PARAMETERS, strict=False)
         jax.eval_shape(run, stored, x)
-    assert lies
-    assert all(lies)
+    assert as_mapped
+    assert all(as_mapped)
 
 
 def test_results_lie_as_the_mapping_says_on_auto_axes(auto_mesh):
-    """Few layers of all kinds, as a program of all takes long; nothing but the layers says how results lie."""
-    rows = [ROWS[name] for name in ("Conv", "Embedding", "LayerNorm", "Linear", "TransformerBlock")]
+    """Few layers, as a program of all takes long. The inputs lie on one device: only the layers ask for a layout."""
+    rows = [ROWS[name] for name in ("Conv", "Embedding", "Linear", "TransformerBlock")]
 
     @jax.jit
     def run(layers: Any, inputs: Any) -> Any:
