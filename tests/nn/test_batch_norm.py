@@ -11,6 +11,8 @@ from axonym import nn
 from axonym.errors import AxisClashError, AxisError, AxisNotFoundError, AxisSizeError, OperandError
 from tests.nn.layouts import check_on, draw, same, same_trees, value_and_gradients
 
+pytestmark = pytest.mark.sampled
+
 B, H, C = axn.make_axes(batch=8, height=3, mlp=4)
 
 

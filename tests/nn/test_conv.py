@@ -25,6 +25,8 @@ from tests.nn.layouts import (
     value_and_gradients,
 )
 
+pytestmark = pytest.mark.sampled
+
 B, S, H, W, C, F = axn.make_axes(batch=8, seq=2, height=6, width=5, channels=4, mlp=6)
 KEY = jax.random.key(0)
 

@@ -11,6 +11,8 @@ from axonym import nn
 from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, OperandError
 from tests.nn.layouts import apply, check_on, draw, fails, lies, same, value_and_gradients
 
+pytestmark = pytest.mark.sampled
+
 V, E, H, B, S = axn.make_axes(vocab=11, embed=4, heads=2, batch=8, seq=3)
 KEY = jax.random.key(0)
 IDS = np.random.default_rng(0).integers(0, 11, (8, 3))

@@ -12,6 +12,8 @@ from axonym import nn
 from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, OperandError
 from tests.nn.layouts import draw, fails
 
+pytestmark = pytest.mark.sampled
+
 Layers, B, V, E, H, D = axn.make_axes(layers=2, batch=4, vocab=16, embed=8, kv_heads=2, head_dim=4)
 New = axn.Axis("new", 7)
 PROMPTS = [[3, 1, 4, 1, 5], [9, 2], [6], [5, 3, 5]]

@@ -11,6 +11,8 @@ from axonym import nn
 from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError, AxisSizeError
 from tests.nn.layouts import apply, check_on, draw, same, value_and_gradients
 
+pytestmark = pytest.mark.sampled
+
 B, H, W, C = axn.make_axes(batch=8, height=3, width=2, mlp=6)
 
 

@@ -13,6 +13,8 @@ from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError, Axis
 from axonym.nn import initializer as init
 from tests.nn.layouts import lies
 
+pytestmark = pytest.mark.sampled
+
 In, Out = axn.make_axes(embed=64, mlp=512)
 Experts, Heads, HeadDim = axn.make_axes(experts=3, heads=4, head_dim=8)
 KEY = jax.random.key(0)

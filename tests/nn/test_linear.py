@@ -14,6 +14,8 @@ from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, Lost
 from tests.laws import count_equations
 from tests.nn.layouts import apply, check_on, compiled, draw, fails, lies, same, same_trees, value_and_gradients
 
+pytestmark = pytest.mark.sampled
+
 B, S, E, M, H, D = axn.make_axes(batch=8, seq=3, embed=4, mlp=6, heads=2, head_dim=5)
 KEY = jax.random.key(0)
 

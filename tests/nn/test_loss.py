@@ -15,6 +15,8 @@ from axonym.errors import ArgumentError, AxisNotFoundError, AxisSizeError, Opera
 from tests.laws import count_equations
 from tests.nn.layouts import COMPUTE, compiled, draw, fails, lies, same
 
+pytestmark = pytest.mark.sampled
+
 B, S, V = axn.make_axes(batch=8, seq=3, vocab=6)
 CLASSES = np.random.default_rng(0).integers(0, 6, (8, 3)).astype(np.int32)
 
@@ -69,7 +71,6 @@ def test_targets_may_lack_axes():
     same(nn.cross_entropy_loss(x.untag("batch"), V, one.untag("seq").tag("seq"), None), ("seq",), expected)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("targets", [hard, soft], ids=["hard", "soft"])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("axis", [None, "seq", S, ("batch",), ("batch", "seq"), ()], ids=str)

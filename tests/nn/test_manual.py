@@ -17,6 +17,8 @@ import axonym as axn
 import axonym.nn as nn
 from tests.feedforward import FeedForward
 
+pytestmark = pytest.mark.sampled
+
 B, S, E, M = axn.make_axes(batch=16, seq=4, embed=16, mlp=32)
 LAYERS = axn.Axis("layers", 3)
 FSDP = {"embed": "data"}, {"batch": "data"}

@@ -12,6 +12,8 @@ from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError
 from tests.laws import count_equations
 from tests.nn.layouts import apply, check_on, draw, same, value_and_gradients
 
+pytestmark = pytest.mark.sampled
+
 B, S, E, H, O = axn.make_axes(batch=8, seq=3, embed=4, heads=2, out=3)  # noqa: E741
 KEY = jax.random.key(0)
 

@@ -11,6 +11,8 @@ from axonym import nn
 from axonym.errors import AxisNotFoundError, AxisSizeError, OperandError
 from tests.nn.layouts import apply, check_on, draw, same, value_and_gradients
 
+pytestmark = pytest.mark.sampled
+
 B, S, E, H = axn.make_axes(batch=8, seq=3, embed=4, heads=2)
 KINDS = [nn.LayerNorm, nn.RmsNorm]
 

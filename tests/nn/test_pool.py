@@ -19,6 +19,8 @@ from axonym.errors import AxisNotFoundError, AxisSizeError, OperandError
 from tests.laws import count_equations
 from tests.nn.layouts import check_on, differentiated, draw, lies, same, value_and_gradients
 
+pytestmark = pytest.mark.sampled
+
 B, H, W, C = axn.make_axes(batch=8, height=7, width=6, mlp=2)
 WINDOW = (H.resize(3), W.resize(2))
 

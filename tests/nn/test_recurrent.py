@@ -13,6 +13,8 @@ from axonym import nn
 from axonym.errors import AxisNotFoundError, AxisSizeError, OperandError
 from tests.nn.layouts import check_on, draw, lies, same, same_trees, value_and_gradients
 
+pytestmark = pytest.mark.sampled
+
 B, T, E, M = axn.make_axes(batch=8, time=5, embed=4, mlp=6)
 KEY = jax.random.key(0)
 KINDS = [nn.LSTMCell, nn.GRUCell]

@@ -11,6 +11,8 @@ import axonym as axn
 from axonym import nn
 from axonym.errors import AxisNotFoundError, AxisSizeError, OperandError
 
+pytestmark = pytest.mark.sampled
+
 B, E, M, O = axn.make_axes(batch=4, embed=8, mlp=16, out=5)  # noqa: E741
 S = axn.Axis("tokens.seq", 8)
 COMPUTE = {"batch": "data", "tokens": "model", "mlp": "model"}

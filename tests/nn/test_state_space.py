@@ -15,6 +15,8 @@ from axonym import nn
 from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError, AxisSizeError
 from tests.nn.layouts import check_on, draw, lies, same, value_and_gradients
 
+pytestmark = pytest.mark.sampled
+
 B, T, E, M = axn.make_axes(batch=8, time=5, embed=4, mlp=6)
 LAYER = jax.jit(lambda key: nn.DiagonalSSM.init("time", E, M, r_min=0.5, r_max=0.95, key=key))(jax.random.key(0))
 X = draw(B, T, E)

@@ -12,6 +12,8 @@ from axonym import nn
 from axonym.errors import OperandError
 from tests.nn.layouts import compiled, draw, fails, halved, made, same
 
+pytestmark = pytest.mark.sampled
+
 Batch, Pos, Embed, Heads, HeadDim, Mlp = axn.make_axes(batch=4, pos=5, embed=8, heads=2, head_dim=4, mlp=16)
 KEY = jax.random.key(0)
 LLAMA: dict[str, Any] = {"norm": nn.RmsNorm.init, "gated": True, "use_bias": False}

@@ -11,6 +11,8 @@ from axonym import Axis
 from benchmarks.measure import collectives, totals
 from tests.laws import count_equations
 
+pytestmark = pytest.mark.sampled
+
 LAYERS, BATCH, EMBED, MLP = 3, 8, 16, 32
 Embed, Mlp = Axis("embed", EMBED), Axis("mlp", MLP)
 

@@ -15,6 +15,8 @@ from axonym import nn
 from tests.nn.attending import by_hand
 from tests.nn.layouts import COMPUTE, draw, lies, same, same_trees
 
+pytestmark = pytest.mark.sampled
+
 B, H, G, Q, K, D, F = axn.make_axes(batch=4, heads=2, group=3, pos=5, key_pos=7, head_dim=8, out=6)
 
 

@@ -11,6 +11,8 @@ from axonym.nn.moe.layout import DEVICE, TokenLayout
 from tests.nn.layouts import draw, fails
 from tests.nn.routed import B, E, M, S, X, apply_model, halved, made, near
 
+pytestmark = pytest.mark.sampled
+
 Sixteen = X.resize(16)
 TOKENS = ("batch", "seq")
 
@@ -38,7 +40,6 @@ def test_each_expert_has_a_number_on_one_device(experts, auto_mesh):
     np.testing.assert_array_equal(ordered, np.broadcast_to(np.arange(ordered.shape[1]), ordered.shape))
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("kind", "mapping", "options"),
     [

@@ -11,6 +11,8 @@ from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, Oper
 from tests.nn.layouts import apply, draw, fails, same, value_and_gradients
 from tests.nn.routed import KEY, B, E, M, S, T, X, made
 
+pytestmark = pytest.mark.sampled
+
 SIZES = axn.named([3, 0, 2, 2], "experts")
 OF_ROW = np.repeat(np.arange(4), [3, 0, 2, 2])
 

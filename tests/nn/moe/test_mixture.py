@@ -14,6 +14,8 @@ from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError, Axis
 from tests.nn.layouts import apply, draw, fails, lies, same, same_trees, value_and_gradients
 from tests.nn.routed import KEY, B, E, M, S, T, X, choices, looped, made
 
+pytestmark = pytest.mark.sampled
+
 apply_compiled = jax.jit(apply)
 
 
@@ -38,7 +40,6 @@ CASES = {
 }
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("case", CASES)
 def test_value_and_gradients_are_those_of_a_loop(case):
     options = {"top_k": 2, **CASES[case]}
@@ -134,7 +135,6 @@ MAPPINGS = [
 ]
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["auto", "explicit"])
 @pytest.mark.parametrize("capacity_factor", [None, 1.0])
 def test_on_a_mesh(kind, capacity_factor, auto_mesh, explicit_mesh):

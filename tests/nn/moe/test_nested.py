@@ -8,6 +8,8 @@ from axonym import nn
 from tests.nn.layouts import draw
 from tests.nn.routed import B, E, Long, M, X, apply_model, halved, made, near
 
+pytestmark = pytest.mark.sampled
+
 # Competing tokens are split, the experts over other mesh axes than the surrounding map.
 GLOBAL = {"capacity_factor": 0.75}
 BLOCKS = {"capacity_factor": 1.0, "tokens": "seq"}
@@ -29,7 +31,6 @@ def check(found, expected):
         near(gradient, other)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("kind", "options"),
     [("auto_mesh", GLOBAL), ("explicit_mesh", {}), ("explicit_mesh", BLOCKS)],
@@ -50,7 +51,6 @@ def test_inside_of_a_shard_map_over_other_axes(kind, options, request):
     assert ("all-to-all(" in program.as_text()) == ("batch" in mapping)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(("kind", "options"), [("auto_mesh", BLOCKS), ("explicit_mesh", BLOCKS), ("explicit_mesh", {})])
 def test_inside_of_a_pipeline(kind, options, request):
     Layers = axn.Axis("layers", 4)

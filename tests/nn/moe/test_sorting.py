@@ -7,6 +7,8 @@ import pytest
 
 from tests.nn.routed import Case, check, on_mesh
 
+pytestmark = pytest.mark.sampled
+
 SAME = {"batch": "data", "experts": "data"}
 CASES = {
     "split like tokens": Case({}, SAME, "auto_mesh", stored={"embed": "model", "experts": "data"}),
@@ -22,7 +24,6 @@ CASES = {
 }
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("name", CASES)
 def test_value_and_gradients(name, request):
     case = CASES[name]

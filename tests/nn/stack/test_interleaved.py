@@ -15,6 +15,8 @@ from axonym.errors import AxisSizeError, OperandError
 from tests.laws import count_equations
 from tests.nn.layouts import check_on, compiled, draw, fails, same, same_trees, value_and_gradients
 
+pytestmark = pytest.mark.sampled
+
 L, B, E, M = axn.make_axes(layers=5, batch=8, embed=4, mlp=6)
 KEY = jax.random.key(0)
 
@@ -64,7 +66,6 @@ def arrays(layers):
     return [jax.tree.leaves(eqx.filter(layer, eqx.is_array)) for layer in layers]
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_the_layers_are_those_of_the_unrolled_twin(pattern):
     stack, blocks = twins(pattern)
@@ -211,7 +212,6 @@ def test_the_program_does_not_grow():
     assert count(2) == count(12)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("mode", ["auto", "explicit"])
 def test_on_a_mesh(mode, auto_mesh, explicit_mesh):
     mesh = {"auto": auto_mesh, "explicit": explicit_mesh}[mode]

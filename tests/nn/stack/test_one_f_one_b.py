@@ -25,6 +25,8 @@ from tests.nn.staging import (
     pipeline,
 )
 
+pytestmark = pytest.mark.sampled
+
 V = axn.Axis("vocab", 5)
 TOKENS = axn.named(jax.random.randint(KEY, (B.size, P.size), 0, V.size), (B, P))
 
@@ -81,7 +83,6 @@ def parameters_of(model):
     return model.table.weight.array, layers, (model.head.weight.array, model.head.bias.array)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(("mode", "dropout"), [("auto", True), ("explicit", True), ("no mesh", False)])
 def test_equals_the_loss_of_the_whole_batch_by_hand(mode, dropout, auto_mesh, explicit_mesh):
     model, mask = Model.init(), draw(B, P)

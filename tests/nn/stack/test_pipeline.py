@@ -30,6 +30,8 @@ from tests.nn.staging import (
     pipeline,
 )
 
+pytestmark = pytest.mark.sampled
+
 STACKS = {
     "Stacked": (lambda: nn.Stacked.init(L, Residual)(key=KEY), (1.0,)),
     "recomputed": (lambda: nn.Stacked.init(L, Residual, gradient_checkpointing=True)(key=KEY), (1.0,)),
@@ -37,7 +39,6 @@ STACKS = {
 }
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(("kind", "mode"), [("recomputed", "auto"), ("Interleaved", "explicit")])
 def test_equals_the_layers_one_by_one(kind, mode, auto_mesh, explicit_mesh):
     make, tilts = STACKS[kind]
@@ -79,7 +80,6 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("mode", ["auto", "explicit", "mixed"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_with_other_layouts(layout, mode, auto_mesh, explicit_mesh, mixed_mesh):

@@ -30,6 +30,8 @@ from tests.nn.staging import (
     pipeline,
 )
 
+pytestmark = pytest.mark.sampled
+
 
 def make(rounds=2, **options):
     return nn.Stacked.init(L, Residual, rounds=rounds, **options)(key=KEY)
@@ -118,7 +120,6 @@ CASES = {
 }
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("case", CASES)
 def test_equals_the_layers_one_by_one(case, auto_mesh, explicit_mesh):
     """Arguments, outputs and dropout are by layer, by row, by both and by none."""
@@ -165,7 +166,6 @@ def test_inside_of_a_shard_map_over_other_axes(auto_mesh):
     close(gradients.unstacked(), plain.unstacked())
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("mode", ["auto", "explicit"])
 def test_only_one_microbatch_travels_in_a_tick_and_direction(mode, auto_mesh, explicit_mesh):
     """No weight is gathered, and each device has those of its stage."""

@@ -15,6 +15,8 @@ from axonym.nn.stack.running import find_constructor, find_difference, stack_out
 from tests.laws import bytes_on_host, count_equations, count_kept
 from tests.nn.layouts import draw, fails, same, same_trees
 
+pytestmark = pytest.mark.sampled
+
 L, B, E, M = axn.make_axes(layers=4, batch=8, embed=4, mlp=6)
 KEY = jax.random.key(0)
 CARRY, HIDDEN = 8 * 4, 8 * 6
@@ -162,7 +164,6 @@ SPLIT = {
 }
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("kind", SPLIT)
 def test_stages_of_layers_one_after_the_other(kind, auto_mesh):
     """Each layer has the parameters and the random key that it has where one device has all layers."""

@@ -17,6 +17,8 @@ from axonym.errors import AxisSizeError, OperandError
 from tests.laws import bytes_on_host
 from tests.nn.layouts import check_on, draw, fails, lies, same, same_trees, value_and_gradients
 
+pytestmark = pytest.mark.sampled
+
 L, B, E, M = axn.make_axes(layers=4, batch=8, embed=4, mlp=6)
 KEY = jax.random.key(0)
 KINDS = [nn.Stacked, nn.BlockSeq]
@@ -355,7 +357,6 @@ def test_a_module_of_arrays_goes_through_raw_jit():
         same(jax.jit(lambda s, x: s.fold(x))(stack, x), ("batch", "embed"), stack.fold(x).array, atol=1e-4)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("outer", KINDS)
 @pytest.mark.parametrize("inner", KINDS)
 def test_stacks_of_stacks(outer, inner):
@@ -399,7 +400,6 @@ POLICIES = {
 _plain = {}
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_gradients_do_not_depend_on_the_policy(kind, policy):
@@ -534,7 +534,6 @@ def test_layers_that_differ_are_for_the_unrolled_twin_alone():
 
 
 # layout
-@pytest.mark.sampled
 @pytest.mark.parametrize("mode", ["auto", "explicit"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("policy", [False, "nested"], ids=str)

@@ -18,6 +18,8 @@ from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError, Axis
 from tests.nn.attending import by_hand
 from tests.nn.layouts import COMPUTE, compiled, draw, fails, lies, same, same_trees
 
+pytestmark = pytest.mark.sampled
+
 B, H, G, D, F, T = axn.make_axes(batch=4, heads=2, group=3, head_dim=8, out=6, pos=12)
 NAMES = ("batch", "heads", "group", "pos", "out")
 SENT = r"\b(all-gather|all-to-all|all-reduce|collective-permute|reduce-scatter)(-start)?\("
@@ -222,7 +224,6 @@ def through_layers(caches, q, k, v, **options):
     return axn.fold(layer, LAYERS)((q, caches), axn.arange(LAYERS))
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("kind", STACKED)
 def test_layers_in_a_carry(kind, window):

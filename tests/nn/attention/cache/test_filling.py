@@ -12,6 +12,8 @@ from axonym import nn
 from axonym.nn.attention.cache.filling import write_boxes
 from tests.nn.layouts import draw
 
+pytestmark = pytest.mark.sampled
+
 L, B, H, D, T, P = axn.make_axes(layers=2, batch=3, heads=2, head_dim=4, pos=3, key_pos=7)
 OLD, NEW = draw(L, B, H, P, D), draw(H, T, B, D, seed=1)
 LENGTHS = {

@@ -10,6 +10,8 @@ import axonym as axn
 from axonym import nn
 from tests.nn.layouts import draw
 
+pytestmark = pytest.mark.sampled
+
 L, B, H, P, D, T = axn.make_axes(layers=2, batch=4, heads=2, key_pos=32, head_dim=4, pos=3)
 MAPPINGS = {
     "batch": {"batch": "data"},
@@ -55,7 +57,6 @@ def mesh(request: pytest.FixtureRequest) -> jax.sharding.Mesh:
     return request.getfixturevalue(request.param)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
 @pytest.mark.parametrize("mapping", MAPPINGS.values(), ids=MAPPINGS)
 def test_parts_make_up_the_whole_cache(mapping, start, mesh: jax.sharding.Mesh) -> None:

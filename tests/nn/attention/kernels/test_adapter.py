@@ -15,6 +15,8 @@ from axonym.errors import ArgumentError
 from tests.nn.attending import by_hand, with_gradients
 from tests.nn.layouts import COMPUTE, draw, lies, same, same_trees
 
+pytestmark = pytest.mark.sampled
+
 B, H, G, Q, K, D, F = axn.make_axes(batch=4, heads=2, group=2, pos=128, key_pos=256, head_dim=8, out=8)
 NAMES = ("batch", "heads", "group", "pos", "out")
 IDS = axn.named(np.random.default_rng(1).integers(0, 2, (4, 128)), ("batch", "pos"))
@@ -41,7 +43,6 @@ CASES = {
 }
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("case", CASES)
 def test_value_and_gradients(case):
     implementation, options = CASES[case]
@@ -115,7 +116,6 @@ def many_and_one_head():
     return (many, one), jax.jit(with_and_without_heads("plain"))(many, one)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["auto", "explicit"])
 @pytest.mark.parametrize("implementation", ["xla", "splash"])
 def test_on_a_mesh(kind, implementation, auto_mesh, explicit_mesh):

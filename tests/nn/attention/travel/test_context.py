@@ -11,6 +11,8 @@ from tests.nn.attending import with_gradients
 from tests.nn.layouts import compiled, draw, fails, lies
 from tests.nn.split import CAUSAL, MAPPING, MASKS, ROW, SEEN, B, D, H, P, attend, check, expected, inputs, on
 
+pytestmark = pytest.mark.sampled
+
 QUERY, KEYS = 4 * 2 * 8 * 4 * 4, 4 * 8 * 4 * 4  # bytes of the queries, and of the keys, of one device
 SENT = {
     # keys and values in both passes, and their gradients

@@ -10,8 +10,9 @@ from axonym import nn
 from tests.nn.attending import with_gradients
 from tests.nn.split import CAUSAL, MAPPING, attend, check, expected, inputs, on
 
+pytestmark = pytest.mark.sampled
 
-@pytest.mark.sampled
+
 @pytest.mark.parametrize(
     ("method", "where"),
     [("ring", "vmap"), ("ring", "outer"), ("ring", "inner"), ("all-gather", "vmap"), ("all-to-all", "outer")],

@@ -8,6 +8,8 @@ from benchmarks.measure import collectives, totals
 from tests.nn.attending import with_gradients
 from tests.nn.split import CAUSAL, MAPPING, attend, check, check_dropout, check_mask, check_scores, expected, inputs, on
 
+pytestmark = pytest.mark.sampled
+
 
 @pytest.mark.parametrize(
     ("case", "method", "kind"),

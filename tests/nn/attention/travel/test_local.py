@@ -16,6 +16,8 @@ from axonym.errors import ArgumentError
 from tests.nn.attending import by_hand, with_gradients
 from tests.nn.layouts import COMPUTE, check_on, draw, lies, same, same_trees
 
+pytestmark = pytest.mark.sampled
+
 B, H, G, Q, K, D, F = axn.make_axes(batch=4, heads=2, group=3, pos=7, key_pos=11, head_dim=8, out=6)
 NAMES = ("batch", "heads", "group", "pos", "out")
 IDS = axn.named(np.random.default_rng(1).integers(0, 2, (4, 7)), ("batch", "pos"))
@@ -52,7 +54,6 @@ def their_gradients(seen, *plain, further):
     return with_gradients(functools.partial(theirs, seen, further=further, xp=jnp))(*plain)[1]
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("case", MASKS)
 def test_value_and_gradients(case):
     mask, start = MASKS[case]
@@ -283,7 +284,6 @@ def call(model, q, k, v):
 MODEL = {"bias": draw(H, Q, M, seed=3), "sinks": draw(H, G, seed=4)}
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["auto", "explicit"])
 def test_on_a_mesh(kind, auto_mesh, explicit_mesh):
     mesh = {"auto": auto_mesh, "explicit": explicit_mesh}[kind]

@@ -17,8 +17,9 @@ from tests.nn.split import (
     on,
 )
 
+pytestmark = pytest.mark.sampled
 
-@pytest.mark.sampled
+
 @pytest.mark.parametrize(
     ("case", "method", "kind"),
     [
