@@ -11,6 +11,8 @@ import axonym as axn
 from axonym.errors import ShardingError
 from axonym.partitioning.captured import find_typed_variables, with_variables
 
+pytestmark = pytest.mark.sampled
+
 B, E = axn.make_axes(batch=8, embed=4)
 X = axn.arange((B, E), dtype=float)
 DATA = {"batch": "data"}

@@ -12,6 +12,8 @@ import axonym as axn
 from axonym.errors import ShardingError
 from axonym.report.check import check
 
+pytestmark = pytest.mark.sampled
+
 POD = {"data": 64, "model": 8}
 B, E = axn.make_axes(batch=64, embed=8)
 SEEN = []

@@ -11,6 +11,8 @@ import axonym as axn
 from axonym.errors import ArgumentError, AxisSizeError, ShardingError
 from tests.partitioning.meshes import draw, make_mesh
 
+pytestmark = pytest.mark.sampled
+
 B, T, F = axn.make_axes(batch=8, time=4, features=16)
 Out = F.derive("out")
 x, w = draw(B, T, F), draw(F, Out, seed=1)

@@ -12,6 +12,8 @@ import axonym as axn
 from axonym.errors import ArgumentError, AxisNotFoundError, AxisSizeError, BroadcastError, OperandError, ShardingError
 from tests.partitioning.blocks import Grid
 
+pytestmark = pytest.mark.sampled
+
 B, E, M = axn.make_axes(batch=8, embed=4, mlp=8)
 GRIDS = [Grid(p=8), Grid(p=4, q=2), Grid(p=2, q=2, r=2)]
 DTYPES = [np.float32, np.int32, jnp.bfloat16]
@@ -132,7 +134,6 @@ def test_collectives_do_to_blocks_what_numpy_does(kind, case, shift):
             assert value.dtype == dtype, name
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
 @settings(max_examples=2)
 @given(case=cases(), shift=st.integers(-3, 9))

@@ -19,6 +19,8 @@ from axonym.errors import ArgumentError, LostAxisError, OperandError, ShardingEr
 from axonym.partitioning import check
 from tests.nn.layouts import lies
 
+pytestmark = pytest.mark.sampled
+
 P = PartitionSpec
 B, E, M = axn.make_axes(batch=8, embed=16, mlp=32)
 PARAMETERS, COMPUTE = {"embed": "data", "mlp": "model"}, {"batch": "data", "mlp": "model"}

@@ -9,6 +9,8 @@ from axonym import nn
 from axonym.random import draw
 from benchmarks.measure import collectives
 
+pytestmark = pytest.mark.sampled
+
 A, B, LAYERS = axn.make_axes(a=256, b=128, layers=4)
 BOTH, ONE = {"a": "data", "b": "model"}, {"b": ("model", "data")}
 SAMPLERS = {

@@ -17,6 +17,8 @@ import axonym as axn
 from axonym.errors import ArgumentError, OperandError, ShardingError
 from tests.partitioning.meshes import draw, values
 
+pytestmark = pytest.mark.sampled
+
 B, E, M = axn.make_axes(batch=8, embed=4, mlp=6)
 
 
@@ -305,7 +307,6 @@ class Config:
     act: object = jnp.tanh
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("first", "equal", "other"),
     [

@@ -10,6 +10,8 @@ import axonym as axn
 from axonym import nn
 from axonym.errors import AxisNotFoundError, OperandError, ShardingError
 
+pytestmark = pytest.mark.sampled
+
 B, X, E = axn.make_axes(batch=8, expert=3, embed=4)
 VALUES = np.random.default_rng(0).normal(size=(8, 3, 4)).astype(np.float32)
 x = axn.named(VALUES, (B, X, E))

@@ -13,6 +13,8 @@ import axonym as axn
 from axonym.errors import AxisSizeError, LostAxisError, OperandError, ShardingError
 from tests.partitioning.meshes import KINDS, make_mesh
 
+pytestmark = pytest.mark.sampled
+
 MESH_SIZES = {"data": 4, "model": 2}
 ENTRIES = [None, "data", "model", ("data",), ("data", "model"), ("model", "data"), ()]
 DTYPES = [np.float32, np.int32, np.int8, np.uint16, np.bool_, np.complex64, ml_dtypes.bfloat16, np.float16]

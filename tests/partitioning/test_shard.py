@@ -14,6 +14,8 @@ from axonym.layout import context
 from axonym.partitioning.trees import find_static_axes
 from tests.partitioning.meshes import KINDS, draw, make_mesh, values
 
+pytestmark = pytest.mark.sampled
+
 B, E, M = axn.make_axes(batch=8, embed=4, mlp=6)
 
 
@@ -27,7 +29,6 @@ def laid_out(x, spec):
 
 
 # laying out
-@pytest.mark.sampled
 @pytest.mark.parametrize("where", ["eager", "jit", "vmap"])
 @pytest.mark.parametrize(
     ("mapping", "spec"),
@@ -460,7 +461,6 @@ def test_set_mesh_takes_abstract_meshes():
 
 
 # operations under a mapping
-@pytest.mark.sampled
 @pytest.mark.parametrize(
     "mapping", [{"batch": "data", "mlp": "model"}, {"embed": "data"}, {"batch": ("data", "model")}]
 )

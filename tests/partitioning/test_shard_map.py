@@ -16,6 +16,8 @@ from axonym import nn
 from axonym.errors import OperandError, ShardingError
 from tests.partitioning.meshes import KINDS, draw, make_mesh
 
+pytestmark = pytest.mark.sampled
+
 B, E, M, L = axn.make_axes(batch=8, embed=4, mlp=8, layers=3)
 AUTO, EXPLICIT = AxisType.Auto, AxisType.Explicit
 DATA = {"batch": "data"}
@@ -67,7 +69,6 @@ MAPPINGS = {
 }
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("manual", [None, ("data",), ("model",), ()], ids=str)
 @pytest.mark.parametrize("mapping", MAPPINGS.values(), ids=MAPPINGS)
 def test_a_mapped_function_is_the_function(mesh, mapping, manual):
