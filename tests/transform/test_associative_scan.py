@@ -11,6 +11,8 @@ from axonym.errors import AxisError, AxisNotFoundError, AxisSizeError, OperandEr
 from tests.laws import count_equations
 from tests.nn.layouts import draw, same
 
+pytestmark = pytest.mark.sampled
+
 B, T, E = axn.make_axes(batch=8, time=6, mlp=4)
 
 
@@ -96,7 +98,6 @@ def test_a_function_that_lays_its_results_out(kind, request):
     lays_sums_out(jax.jit(sums), LAYOUTS, request.getfixturevalue(kind))
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["auto_mesh", "explicit_mesh", "mixed_mesh"])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_a_function_that_lays_its_results_out_outside_of_a_program(kind, layout, request):

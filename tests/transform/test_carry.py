@@ -12,6 +12,8 @@ from jax.sharding import PartitionSpec
 import axonym as axn
 from axonym import nn
 
+pytestmark = pytest.mark.sampled
+
 B, E, H, M = axn.make_axes(batch=8, embed=4, hidden=4, mlp=8)
 STEPS = axn.Axis("steps", 4)
 MAPPING = {"batch": "data", "mlp": "model"}
@@ -119,7 +121,6 @@ def expected():
     return jax.jit(derived)(X, Y)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("placed", PLACED)
 @pytest.mark.parametrize("kind", COMPILED)
 def test_values_and_gradients_are_those_without_a_mesh(kind, placed, expected, request):

@@ -15,6 +15,8 @@ from axonym import ScanCheckpointPolicy
 from axonym.errors import AxisSizeError, OperandError
 from tests.laws import bytes_on_host, count_kept
 
+pytestmark = pytest.mark.sampled
+
 L, B, E = axn.make_axes(layers=16, batch=4, embed=8)
 Policy = ScanCheckpointPolicy
 
@@ -68,7 +70,6 @@ def raw_gradients(reverse):
     return jax.jit(jax.value_and_grad(raw_loss, argnums=(0, 1)))(weights, x.array)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("remat", "options"),
     [(policy, {}) for policy in POLICIES]
@@ -99,7 +100,6 @@ def outputs_and_gradients(remat):
     return run(w)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("remat", POLICIES, ids=lambda p: p if isinstance(p, str) else None)
 def test_outputs_and_their_gradients(remat):
     got, gradient = outputs_and_gradients(remat)

@@ -12,6 +12,8 @@ from jax.sharding import AxisType
 import axonym as axn
 from axonym.errors import ShardingError
 
+pytestmark = pytest.mark.sampled
+
 B, E = axn.make_axes(batch=8, embed=4)
 rng = np.random.default_rng(0)
 X, W = rng.normal(size=(8, 4)).astype(np.float32), rng.normal(size=4).astype(np.float32)

@@ -16,6 +16,8 @@ from axonym import ScanCheckpointPolicy
 from axonym.transform.loop import collect_checkpoint_names, loop
 from tests.laws import count_equations, count_kept
 
+pytestmark = pytest.mark.sampled
+
 N = axn.Axis("steps", 4)
 
 

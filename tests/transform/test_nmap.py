@@ -10,6 +10,8 @@ import axonym as axn
 from axonym.errors import AxisClashError, AxisSizeError, LostAxisError, OperandError
 from tests.laws import count_equations
 
+pytestmark = pytest.mark.sampled
+
 A, B, C = axn.make_axes(a=2, b=3, c=4)
 
 

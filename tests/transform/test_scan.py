@@ -12,6 +12,8 @@ import axonym as axn
 from axonym.errors import AxisClashError, AxisError, AxisSizeError, LostAxisError, OperandError
 from tests.laws import count_equations
 
+pytestmark = pytest.mark.sampled
+
 B, T, E = axn.make_axes(batch=8, time=6, embed=4)
 
 

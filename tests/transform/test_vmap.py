@@ -17,6 +17,8 @@ from tests.laws import count_equations
 from tests.sample import in_ninth
 from tests.together import together
 
+pytestmark = pytest.mark.sampled
+
 B, S, E = axn.make_axes(batch=8, seq=3, embed=4)
 
 
