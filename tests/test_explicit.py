@@ -22,6 +22,8 @@ import axonym as axn
 from axonym import nn, random
 from tests.laws import count_equations
 
+pytestmark = pytest.mark.sampled
+
 A, B, C, D = axn.make_axes(a=8, b=8, c=8, d=8)
 SIZES = {"a": 8, "b": 8, "c": 8, "d": 8}
 LAYOUTS: list[dict[str, Any]] = [
@@ -306,7 +308,6 @@ def trained(start: tuple[Any, ...]) -> Any:
     return eqx.filter_jit(train)(*start)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("plan", PLANS)
 def test_a_training_step_has_the_values_of_one_device(
     plan: str, start: tuple[Any, ...], trained: Any, explicit_mesh: Mesh, mixed_mesh: Mesh
@@ -319,7 +320,6 @@ def test_a_training_step_has_the_values_of_one_device(
             same(step(*stored, *data), trained, atol=2e-4)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("plan", ["dp", "fsdp-tp"])
 def test_a_training_step_accepts_any_other_mapping(plan: str, start: tuple[Any, ...], mesh: Mesh) -> None:
     dynamic, static = eqx.partition(start, eqx.is_array)
@@ -396,7 +396,6 @@ def integers(x: axn.NamedArray) -> axn.NamedArray:
     return (x * 8).astype(int)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("name", WITHOUT_A_MESH)
 def test_meets_an_array_that_was_made_without_a_mesh_where_no_mesh_is_current(name: str) -> None:
     x, y = drawn("ab"), drawn("ab", seed=1)
@@ -479,7 +478,6 @@ READS: dict[str, tuple[Callable[[axn.NamedArray, axn.NamedArray], axn.NamedArray
 }
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("name", READS)
 def test_reading_moves_no_more_than_raw_jax_does(name: str, explicit_mesh: Mesh) -> None:
     named, raw, names, layout = READS[name]
@@ -547,7 +545,6 @@ def with_new_axis(x: axn.NamedArray, axis: axn.Axis) -> list[axn.NamedArray]:
     return [f(x, axis) for f in NEW_AXES]
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("name", SPREAD)
 def test_a_new_axis_is_laid_out_by_the_mapping(name: str, mesh: Mesh, auto_mesh: Mesh) -> None:
     mapping, own, axis, entry = SPREAD[name]

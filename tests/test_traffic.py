@@ -22,6 +22,8 @@ import axonym as axn
 from tests.laws import SIZES, Row, operands, placed
 from tests.sample import SEED
 
+pytestmark = pytest.mark.sampled
+
 TABLES = sorted(path.stem for path in (Path(__file__).parent / "ops").glob("test_*.py"))
 # Parts of axes have several elements, so that a border is less than a part; rows that index need their own sizes.
 LARGE = {"a": 16, "b": 16, "c": 8, "i": 32, "m": 8, "n": 8}
@@ -81,7 +83,6 @@ def each_axis(row: Row, meshes: Meshes) -> Iterator[tuple[str, float, float]]:
                 break
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("table", TABLES)
 def test_an_operation_on_explicit_axes_sends_no_more_than_on_auto_ones(
     table: str, auto_mesh: jax.sharding.Mesh, explicit_mesh: jax.sharding.Mesh, request: pytest.FixtureRequest

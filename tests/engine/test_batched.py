@@ -13,6 +13,8 @@ from axonym.engine.batched import apply_batched
 from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, BroadcastError, OperandError
 from tests.laws import placed
 
+pytestmark = pytest.mark.sampled
+
 
 def _inv(matrix: jax.Array) -> jax.Array:
     return jnp.linalg.inv(matrix)

@@ -14,6 +14,8 @@ import axonym as axn
 from axonym import nn
 from tests.laws import assert_close
 
+pytestmark = pytest.mark.sampled
+
 Batch, Time, Mlp = axn.make_axes(batch=4, time=16, mlp=2)
 SPLIT = {"time": ("data", "model"), "batch": None}
 PARTLY = {"time": "data", "batch": "model"}
@@ -65,7 +67,6 @@ def of_one_device() -> Any:
     return jax.jit(all_at_once)(drawn(Batch, Time, Mlp))
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(("kind", "mapping"), [("auto_mesh", SPLIT), ("explicit_mesh", PARTLY), ("mixed_mesh", SPLIT)])
 def test_values_and_gradients_are_those_of_one_device(
     kind: str, mapping: dict[str, Any], request: pytest.FixtureRequest
@@ -75,7 +76,6 @@ def test_values_and_gradients_are_those_of_one_device(
         same(jax.jit(all_at_once)(axn.shard(x)), expected)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["auto_mesh", "explicit_mesh"])
 def test_inside_of_a_map_over_another_mesh_axis(kind: str, request: pytest.FixtureRequest) -> None:
     x = drawn(Batch, Time)
@@ -138,7 +138,6 @@ def test_integers_booleans_and_narrow_floats(explicit_mesh: jax.sharding.Mesh) -
                 assert one.dtype == other.dtype
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["auto_mesh", "explicit_mesh"])
 def test_a_state_space_layer_runs_over_split_positions(kind: str, request: pytest.FixtureRequest) -> None:
     layer = nn.DiagonalSSM.init("time", Mlp, axn.Axis("state", 4), key=jax.random.key(0))

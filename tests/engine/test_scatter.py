@@ -15,6 +15,8 @@ from measure import collectives, totals
 import axonym as axn
 from tests.laws import count_equations
 
+pytestmark = pytest.mark.sampled
+
 
 def test_promises_reach_the_scatter() -> None:
     x = axn.zeros((axn.Axis("a", 2), axn.Axis("b", 4)))
@@ -77,7 +79,6 @@ WRITES: dict[str, tuple[str, str, str, Raw, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("name", WRITES)
 def test_updating_moves_no_more_than_raw_jax_does(name: str, auto_mesh: Mesh, explicit_mesh: Mesh) -> None:
     *axes, raw, layout = WRITES[name]

@@ -13,6 +13,8 @@ from measure import collectives
 import axonym as axn
 from tests.laws import count_equations
 
+pytestmark = pytest.mark.sampled
+
 A = axn.Axis("a", 16)
 NUMBERS = np.arange(16, dtype=np.float32)
 SPLIT = {"a": ("data", "model")}

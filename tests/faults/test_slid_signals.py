@@ -8,6 +8,8 @@ import pytest
 
 import axonym as axn
 
+pytestmark = pytest.mark.sampled
+
 
 def bilinear(name: str, mode: str, n: int, m: int) -> np.ndarray:
     """Spell a function of two signals as a tensor {i, j, k}, by what numpy makes of unit vectors."""

@@ -8,6 +8,8 @@ from jax.sharding import Mesh, PartitionSpec
 import axonym as axn
 from axonym.layout import blocks
 
+pytestmark = pytest.mark.sampled
+
 
 @pytest.mark.parametrize("mesh_axes", [("data",), ("data", "model"), ("model", "data")])
 def test_devices_are_listed_in_the_order_of_their_blocks(auto_mesh: Mesh, mesh_axes: tuple[str, ...]) -> None:

@@ -11,6 +11,8 @@ from jax.sharding import AxisType
 import axonym as axn
 from axonym.errors import ShardingError
 
+pytestmark = pytest.mark.sampled
+
 
 def mesh_of(kind: AxisType, *sizes: int) -> jax.sharding.Mesh:
     return jax.make_mesh(sizes, ("data", "model")[: len(sizes)], axis_types=(kind,) * len(sizes))

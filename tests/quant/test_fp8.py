@@ -15,6 +15,8 @@ from axonym import nn, quant
 from axonym.errors import ArgumentError
 from tests.nn.layouts import apply, check_on, draw, same_trees, value_and_gradients
 
+pytestmark = pytest.mark.sampled
+
 B, S, E, M = axn.make_axes(batch=8, seq=3, embed=16, mlp=32)
 Layers = axn.Axis("layers", 3)
 KEY = jax.random.key(0)

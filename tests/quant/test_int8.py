@@ -12,6 +12,8 @@ import axonym as axn
 from axonym import nn, quant
 from tests.nn.layouts import apply, check_on, draw
 
+pytestmark = pytest.mark.sampled
+
 B, S, E, M = axn.make_axes(batch=8, seq=3, embed=16, mlp=32)
 KEY = jax.random.key(0)
 CASES = [

@@ -15,6 +15,8 @@ from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError, Axis
 from tests.laws import assert_close
 from tests.together import Job, together
 
+pytestmark = pytest.mark.sampled
+
 A, B = axn.make_axes(a=4, b=2)
 SIZES = (4, 2)
 KEY = jax.random.key(1)
@@ -234,7 +236,6 @@ def test_every_function_has_a_row() -> None:
     assert {name for name, *_ in [*KINDS, *MORE]} == set(random.__all__) - {"fold_in", "split"}
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(("call", "reference"), [row[1:] for row in [*KINDS, *MORE]], ids=ids([*KINDS, *MORE]))
 def test_draws_the_numbers_that_jax_draws(call: Draw, reference: Draw) -> None:
     result, expected = call(), reference()
@@ -248,7 +249,6 @@ def job_of(row: tuple[str, Draw, Draw], kind: str) -> Job:
     return row[1], ()
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("row", KINDS, ids=ids(KINDS))
 @pytest.mark.parametrize("kind", ["auto", "explicit"])
 def test_does_not_depend_on_the_layout(row: tuple[str, Draw, Draw], kind: str, request: pytest.FixtureRequest) -> None:

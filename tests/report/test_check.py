@@ -13,6 +13,8 @@ import axonym as axn
 from axonym.errors import AxisNotFoundError, OperandError, ShardingError
 from axonym.report.check import Problem, check
 
+pytestmark = pytest.mark.sampled
+
 POD = {"data": 64, "model": 8}
 B, E, M, V = axn.make_axes(batch=512, embed=256, mlp=1024, vocab=50257)
 

@@ -14,6 +14,8 @@ from axonym.base.kinds import type_text
 from axonym.errors import LostAxisError, OperandError, ShardingError
 from axonym.partitioning import show, visualize
 
+pytestmark = pytest.mark.sampled
+
 B, E, M = axn.make_axes(batch=8, embed=4, mlp=6)
 MAPPINGS = [
     {},

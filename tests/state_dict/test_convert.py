@@ -26,6 +26,8 @@ from axonym.state_dict import (
 )
 from tests.nn.layouts import lies, same_trees
 
+pytestmark = pytest.mark.sampled
+
 L, E, M, H = axn.make_axes(layers=4, embed=8, mlp=16, heads=2)
 KEY = jax.random.key(0)
 

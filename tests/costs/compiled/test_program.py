@@ -5,6 +5,8 @@ import pytest
 
 from axonym.costs.compiled.program import Array, Program, find_mesh_axes, parse_arrays, parse_groups
 
+pytestmark = pytest.mark.sampled
+
 MESH = (("data", 4), ("model", 2))
 PLACES = np.arange(8).reshape(4, 2)
 
