@@ -210,10 +210,18 @@ def by_order(row: Row) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     return run, (row.layer(), row.input(B, S))
 
 
+@pytest.fixture
+def beside(request: pytest.FixtureRequest) -> list[Row]:
+    """Give the rows for which this run has the test: no program is for others."""
+    test = request.node.nodeid.partition("[")[0]
+    items = [item for item in request.session.items if item.nodeid.partition("[")[0] == test]
+    return [ROWS[item.callspec.params["name"]] for item in items]
+
+
 @pytest.mark.sampled
 @each_row
-def test_batch_axes_stand_anywhere_and_are_mapped_over(name):
-    found = together(by_order, list(ROWS.values()), ROWS[name])
+def test_batch_axes_stand_anywhere_and_are_mapped_over(name, beside):
+    found = together(by_order, beside, ROWS[name])
     plain = named_results(found.pop("plain"))
     assert plain
     assert all(np.isfinite(y.array).all() for y in plain)
@@ -245,9 +253,9 @@ def by_gradient(row: Row) -> tuple[Callable[..., Any], tuple[Any, ...]]:
 
 @pytest.mark.sampled
 @each_row
-def test_gradients_are_finite_and_reach_all_parameters_and_stacks_are_loops(name):
+def test_gradients_are_finite_and_reach_all_parameters_and_stacks_are_loops(name, beside):
     row = ROWS[name]
-    found = together(by_gradient, list(ROWS.values()), row)
+    found = together(by_gradient, beside, row)
     for gradient in jax.tree.leaves(found["gradient"]):
         assert np.isfinite(gradient).all()
         assert np.any(np.asarray(gradient))
