@@ -20,10 +20,10 @@ def attend(q, k, v, **options):
 
 def test_scores_have_no_axis_of_one_element_that_only_queries_have():
     q, k, v = draw(B, H, Q, G.resize(1), D), draw(B, H, K, D, seed=1), draw(B, H, K, D, seed=2)
-    traced = str(jax.make_jaxpr(jax.grad(lambda q: attend(q, k, v).sum().scalar()))(q))
-    assert "f32[4,2,5,7]" in traced
-    assert "5,1,7]" not in traced
-    assert "1,5,7]" not in traced
+    program = jax.make_jaxpr(jax.grad(lambda q: attend(q, k, v).sum().scalar()))(q).jaxpr
+    shapes = {out.aval.shape for one in equations(program) for out in one.outvars}
+    assert (4, 2, 5, 7) in shapes
+    assert not {shape[-3:] for shape in shapes} & {(5, 1, 7), (1, 5, 7)}
 
 
 def test_no_more_equations_than_by_hand():

@@ -290,6 +290,7 @@ def test_layers_in_a_carry_are_written_in_place(kind, mesh, auto_mesh, explicit_
 @pytest.mark.parametrize("kind", STACKED)
 def test_a_layer_is_written_by_its_new_tokens_alone(kind):
     caches, given = stacked(256, *STACKED[kind]), [x["pos", :2] for x in (Q, K, V)]
+    # XLA counts an update as if it wrote the whole array: only what is traced shows how much is written.
     jaxpr = jax.make_jaxpr(through_layers)(caches, *given)
     wide = {x.array.shape for x in (caches.key, caches.value)}
     scatters = [eqn for eqn in equations(jaxpr.jaxpr) if eqn.primitive.name == "scatter"]
@@ -399,15 +400,13 @@ def test_one_token_is_put_into_a_cache_that_is_split_just_before(explicit_mesh):
     np.testing.assert_array_equal(found.array, np.asarray((old * 2).at["key_pos", 5].set(1.0).array))
 
 
-def test_constraints_are_emitted(auto_mesh):
+def test_a_cache_lies_as_the_mapping_says(auto_mesh):
+    elsewhere = empty(6)
     with axn.set_mesh(auto_mesh), axn.axis_mapping(COMPUTE):
-        jaxpr = jax.make_jaxpr(lambda: empty(6).extend("pos", K["pos", :2], V["pos", :2]))()
-    specs = [
-        eqn.params["sharding"].spec for eqn in equations(jaxpr.jaxpr) if eqn.primitive.name == "sharding_constraint"
-    ]
-    P = jax.sharding.PartitionSpec
-    key, value = P("data", None, "model", None), P("data", "model", None, None)
-    assert specs == [key, value, P(), key, value, P()]
+        caches = jax.jit(lambda: (empty(6), elsewhere.extend("pos", K["pos", :2], V["pos", :2])))()
+    for cache in caches:
+        assert lies(cache.key, auto_mesh, COMPUTE)
+        assert lies(cache.value, auto_mesh, COMPUTE)
 
 
 # errors

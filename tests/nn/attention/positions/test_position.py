@@ -106,13 +106,12 @@ def test_on_a_mesh(kind, auto_mesh, explicit_mesh):
             same(result, expected.names, expected.array)
 
 
-def test_layers_emit_their_constraints(auto_mesh):
+def test_results_lie_as_the_mapping_says_without_named_jit(auto_mesh):
     ids, learned = axn.named(PACKED, ("batch", "seq")), nn.PositionEmbedding.init(S, E, key=KEY)
-    with axn.set_mesh(auto_mesh), axn.axis_mapping({"batch": "data", "embed": "model", "heads": "model"}):
-        for call, rank in [(learned, 3), (lambda ids: nn.sinusoidal_positions(ids, E), 3), (alibi, 3)]:
-            eqns = jax.make_jaxpr(call)(ids).eqns
-            assert eqns[-1].primitive.name == "sharding_constraint"
-            assert eqns[-1].outvars[0].aval.ndim == rank
+    mapping = {"batch": "data", "embed": "model", "heads": "model"}
+    with axn.set_mesh(auto_mesh), axn.axis_mapping(mapping):
+        results = jax.jit(lambda ids: [learned(ids), nn.sinusoidal_positions(ids, E), alibi(ids)])(ids)
+    assert all(lies(result, auto_mesh, mapping) for result in results)
 
 
 def alibi(ids):
