@@ -19,6 +19,8 @@ import pytest
 import axonym as axn
 from axonym import debug, mup, nn, parameters, partitioning, quant, state_dict
 
+pytestmark = pytest.mark.sampled
+
 Batch, Embed, Mlp, Layers = axn.make_axes(batch=8, embed=8, mlp=4, layers=2)
 KEYS = jax.random.split(jax.random.key(0), 3)
 MAPPING = {"embed": "model", "batch": "data"}

@@ -13,6 +13,8 @@ import axonym as axn
 from axonym import nn, quant
 from tests.nn import test_every_layer as layers
 
+pytestmark = pytest.mark.sampled
+
 Heads, Pos, Embed, Vocab, Mlp, Experts = axn.make_axes(heads=2, pos=4, embed=4, vocab=6, mlp=8, experts=4)
 KEY = jax.random.key(0)
 IDS = axn.named(jnp.array([0, 1, 1, 0]), "pos")
@@ -101,7 +103,6 @@ ROWS: dict[str, Any] = {
 }
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("row", ROWS)
 def test_nothing_is_promoted_in_secret(row: str, dtype: Any) -> None:
@@ -123,7 +124,6 @@ def key(monkeypatch: pytest.MonkeyPatch) -> jax.Array:
     return fresh
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("name", layers.ROWS)
 def test_a_layer_moves_nothing_and_uses_no_key_twice(name: str, key: jax.Array) -> None:
     row = layers.ROWS[name]
@@ -156,7 +156,6 @@ OTHERS: dict[str, Callable[[axn.NamedArray, jax.Array], Any]] = {
 }
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("name", OTHERS)
 def test_the_rest_moves_nothing_and_uses_no_key_twice(name: str, key: jax.Array) -> None:
     x = jax.device_put(layers.draw(Heads, Pos, Embed))

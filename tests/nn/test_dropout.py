@@ -11,6 +11,8 @@ from axonym.base.kinds import type_text
 from axonym.errors import ArgumentError, AxisNotFoundError, AxisSizeError, OperandError
 from tests.nn.layouts import draw, fails, lies, same
 
+pytestmark = pytest.mark.sampled
+
 B, S, E = axn.make_axes(batch=8, seq=6, embed=4)
 KEY = jax.random.key(0)
 

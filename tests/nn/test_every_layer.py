@@ -23,6 +23,8 @@ from axonym.errors import AxisError, OperandError
 from tests.nn.layouts import COMPUTE, PARAMETERS, draw, lies, same_trees
 from tests.together import together
 
+pytestmark = pytest.mark.sampled
+
 B, S, T, E, M, D, V, X = axn.make_axes(batch=8, seq=2, time=3, embed=4, mlp=6, head_dim=4, vocab=5, experts=2)
 KEY = jax.random.key(0)
 BF16 = jmp.Policy(param_dtype=jnp.float32, compute_dtype=jnp.bfloat16, output_dtype=jnp.float32)
@@ -218,7 +220,6 @@ def beside(request: pytest.FixtureRequest) -> list[Row]:
     return [ROWS[item.callspec.params["name"]] for item in items]
 
 
-@pytest.mark.sampled
 @each_row
 def test_batch_axes_stand_anywhere_and_are_mapped_over(name, beside):
     found = together(by_order, beside, ROWS[name])
@@ -251,7 +252,6 @@ def by_gradient(row: Row) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     return run, (row.layer(), drawn(stacked), x)
 
 
-@pytest.mark.sampled
 @each_row
 def test_gradients_are_finite_and_reach_all_parameters_and_stacks_are_loops(name, beside):
     row = ROWS[name]
@@ -308,7 +308,6 @@ def test_a_layer_shows_its_arrays(name):
     assert str(table)
 
 
-@pytest.mark.sampled
 @each_row
 def test_results_lie_as_the_mapping_says(name, explicit_mesh):
     row = ROWS[name]

@@ -10,6 +10,8 @@ from jax.sharding import AxisType
 import axonym as axn
 from axonym import nn
 
+pytestmark = pytest.mark.sampled
+
 B, E, M = axn.make_axes(batch=8, embed=4, mlp=8)
 FSDP = axn.Mappings({"embed": "data"}, {"batch": "data"})
 VALUES = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)

@@ -20,6 +20,8 @@ from jax.sharding import AxisType, Mesh
 import axonym as axn
 from axonym import nn
 
+pytestmark = pytest.mark.sampled
+
 A, B = axn.make_axes(a=16, b=4)
 LAYOUTS: list[dict[str, Any]] = [{"a": ("data", "model")}, {"a": "data", "b": "model"}]
 Function = Callable[[axn.NamedArray, jax.Array], Any]

@@ -12,6 +12,8 @@ from axonym import random
 from axonym.errors import OperandError
 from tests.laws import assert_close, placed
 
+pytestmark = pytest.mark.sampled
+
 A, B, SAMPLE = axn.make_axes(a=4, b=2, sample=5)
 KEY = jax.random.key(1)
 OF_A = axn.named(np.float32([0.5, 1.0, 2.0, 3.0]), A)

@@ -13,6 +13,8 @@ from axonym.state_dict import Stored
 from benchmarks.gpt2 import Gpt2, Gpt2Config
 from tests.nn.layouts import draw
 
+pytestmark = pytest.mark.sampled
+
 B, E, M, H, D, V, X = axn.make_axes(batch=3, embed=4, mlp=6, heads=2, head_dim=5, vocab=7, experts=2)
 KEY = jax.random.key(0)
 

@@ -14,6 +14,8 @@ from axonym.errors import AxisClashError, AxisSizeError, OperandError
 from axonym.transform.leaves import Arguments, is_hole, make_namer, repeat_prefix, take_arrays
 from tests.nn.layouts import draw, fails, same, same_trees
 
+pytestmark = pytest.mark.sampled
+
 A, B = axn.make_axes(a=2, b=3)
 
 

@@ -9,6 +9,8 @@ from jax.sharding import PartitionSpec as P
 import axonym as axn
 from axonym.errors import ArgumentError
 
+pytestmark = pytest.mark.sampled
+
 B, T, E, F = axn.make_axes(batch=8, time=6, embed=4, features=3)
 
 

@@ -8,6 +8,8 @@ import axonym as axn
 from axonym.nn.attention.dropping import drop
 from tests.nn.layouts import draw
 
+pytestmark = pytest.mark.sampled
+
 H, Q, K = axn.make_axes(heads=3, pos=8, key=40)
 
 

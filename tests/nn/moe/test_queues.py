@@ -8,6 +8,8 @@ from axonym.nn.moe.layout import CHOICE, TokenLayout
 from axonym.nn.moe.queues import build_queues
 from tests.nn.layouts import compiled
 
+pytestmark = pytest.mark.sampled
+
 B, S, K, X = axn.Axis("batch", 8), axn.Axis("seq", 6), axn.Axis(CHOICE, 2), axn.Axis("experts", 4)
 CHOSEN = np.random.default_rng(0).integers(0, 4, (8, 6, 2)).astype(np.int32)
 TOKENS = ("batch", "seq")

@@ -12,6 +12,8 @@ from axonym import nn
 from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError, AxisSizeError, OperandError
 from tests.nn.layouts import apply, draw, fails, lies, same, value_and_gradients
 
+pytestmark = pytest.mark.sampled
+
 B, S, H, D, E = axn.make_axes(batch=8, seq=6, heads=2, head_dim=8, embed=4)
 KEY = jax.random.key(0)
 PACKED = np.array([[0, 1, 2, 0, 1, 2], [5, 6, 7, 8, 0, 1]] * 4)
