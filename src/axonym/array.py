@@ -12,7 +12,7 @@ from jax.core import Tracer
 from .axis import Axis, AxisSelection, AxisSelector, names_in, selection
 from .base.foreign import ATTRIBUTES, Lacking
 from .base.kinds import Payload, has_values
-from .base.phrases import given_with_size
+from .base.phrases import write_size_conflict
 from .engine.checks import require
 from .engine.core import Core, Order, axes_of, facts, register, shape_of
 from .engine.operators import equality_operator, left_operator, right_operator
@@ -87,7 +87,7 @@ class NamedArray(Core):
             for (name, size), real in zip(pairs, have[len(have) - len(names) :], strict=True):
                 if size is not None and size != real:
                     given = ", ".join(n if s is None else f"{n}={s}" for n, s in pairs)
-                    problem = given_with_size(name, size, f"that dimension has size {real}")
+                    problem = write_size_conflict(name, size, f"that dimension has size {real}")
                     lines = (f"axes: {given}", f"shape of the array: {tuple(have)}")
                     raise AxisSizeError(message("NamedArray", problem, *lines))
         self.node = ((array,), Order(names))
@@ -402,7 +402,7 @@ class NamedArray(Core):
         return printing.text(self)
 
     def __format__(self, spec: str) -> str:
-        return printing.formatted(self, spec)
+        return printing.format_element(self, spec)
 
     def __pdoc__(self, **options: Any) -> Any:
         return printing.document(self, **options)

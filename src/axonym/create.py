@@ -27,7 +27,7 @@ from .axis import (
     sized,
     spec,
 )
-from .base.dtypes import widened
+from .base.dtypes import widen_positions
 from .base.kinds import type_text
 from .engine import checks, kernels
 from .engine.batched import apply_batched
@@ -171,7 +171,7 @@ def _fill_like(
         return jnp.full_like(array, value, dtype)
 
     made = kernels.run(fill, fill_value)
-    return wrap(x, explicit.laid_out_like(made, array), x.names)
+    return wrap(x, explicit.reshard_like(made, array), x.names)
 
 
 def zeros_like(x: NamedArray, dtype: DTypeLike | None = None) -> NamedArray:
@@ -556,7 +556,9 @@ def one_hot(x: Operand, class_axis: Axis, *, dtype: DTypeLike | None = None) -> 
         problem = f"the array already has axis {classes.name!r}"
         raise AxisClashError(message("one_hot", problem, f"array has: {facts(x)}"))
     # In uint8, the position of class 300 would wrap around to 44.
-    hot = jax.nn.one_hot(widened(x.array), classes.size, dtype=float if dtype is None else dtype)
+    hot = jax.nn.one_hot(
+        widen_positions(x.array), classes.size, dtype=float if dtype is None else dtype
+    )
     return wrap(x, hot, (*x.names, classes.name))
 
 

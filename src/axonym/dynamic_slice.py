@@ -8,7 +8,7 @@ import jax
 from jax.export import is_symbolic_dim
 
 from .axis import Axis
-from .base.dtypes import widened
+from .base.dtypes import widen_positions
 from .base.kinds import type_text
 from .errors import AxisSizeError, OperandError, message
 
@@ -75,7 +75,7 @@ class dslice:  # noqa: N801  # the name that Haliax and Pallas know it by
     def block(idx: Any, size: int) -> "dslice":
         """Select block number `idx`, also a traced one, of blocks of `size` elements."""
         # The product may not fit the dtype of the index: block 2 of 100 elements is beyond int8.
-        return dslice(widened(idx) * size, size)
+        return dslice(widen_positions(idx) * size, size)
 
     def to_slice(self) -> "builtins.slice[int, int, None]":
         """Return the slice of the same elements; the start must be an int."""

@@ -25,11 +25,11 @@ from .errors import (
     message,
     suggestion,
 )
-from .layout.assignment import looked_up, matches, with_bases
+from .layout.assignment import add_bases, find_entry, matches
 from .names import plans
 from .names.plans import Names
 from .nn.roles import STACKS
-from .nn.settings import integer
+from .nn.settings import check_int
 from .parameters import Parameter
 from .report.table import Cell, Printed, Table
 
@@ -150,7 +150,7 @@ class Mup:
             raise OperandError(message("Mup", problem, hint='write {"mlp": 256}'))
         names = names_in(selection(self.base, "Mup"))
         for name, size in zip(names, self.base.values(), strict=True):
-            if integer("Mup", f"the base size of {name!r}", size) < 1:
+            if check_int("Mup", f"the base size of {name!r}", size) < 1:
                 raise AxisSizeError(
                     message("Mup", f"the base size of {name!r} must be positive, got {size}")
                 )
@@ -172,7 +172,7 @@ class Mup:
         return math.prod(self._ratio(axis.name, axis.size) for axis in spec(axes, "Mup.ratio"))
 
     def _ratio(self, name: str, size: int) -> float:
-        base = looked_up(self.base, name)
+        base = find_entry(self.base, name)
         return 1.0 if base is None else size / base
 
     def factors(self, parameter: Parameter) -> Factors:
@@ -181,7 +181,7 @@ class Mup:
         Raises:
             ArgumentError: if it has several width axes, and it is unknown which of them are inputs.
         """
-        grow = [name for name in parameter.sizes if looked_up(self.base, name) is not None]
+        grow = [name for name in parameter.sizes if find_entry(self.base, name) is not None]
         counted = plans.without(tuple(grow), tuple(map(str, parameter.list_axes(*STACKS))))
 
         # As in `Mappings`, the last pattern that matches decides; it may correct what the module declares.
@@ -220,7 +220,7 @@ class Mup:
 
         # A misspelt width axis would leave all factors 1.
         names = _collect_axes(found)
-        known = with_bases(names)
+        known = add_bases(names)
         for name in self.base:
             if name not in known:
                 problem = f"no parameter has width axis {name!r}"

@@ -227,7 +227,7 @@ def _untyped(fn: Callable[..., Any], args: Any, extra: Mapping[str, Any], like: 
         is_traced = isinstance(typed, Tracer)
         entered = use_abstract_mesh(mesh) if is_traced else jax.set_mesh(typed.sharding.mesh)
     with entered:
-        return explicit.untyped(run, mesh, out)(args, arrays)
+        return explicit.make_auto(run, mesh, out)(args, arrays)
 
 
 @dataclasses.dataclass(frozen=True)

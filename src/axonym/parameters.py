@@ -31,7 +31,7 @@ from .nn.roles import (
     kind_of,
     state_roles,
 )
-from .nn.settings import integer
+from .nn.settings import check_int
 from .nn.stack.stacked import Stacked
 from .report.show import ArrayLayout, arrays_of, show
 from .report.table import Cell, Printed, Table, byte_text, group_rows, total
@@ -177,7 +177,7 @@ def table(
         layers.1.bias    embed=8          float32  not known           8     32 B
         all              4 arrays                                    280  1.1 KiB
     """
-    if depth is not None and integer("table", "depth", depth) < 0:
+    if depth is not None and check_int("table", "depth", depth) < 0:
         raise ArgumentError(message("table", f"depth must not be negative, got {depth}"))
     return Summary(show(tree, mapping, mesh, strict=strict).arrays, depth)
 
@@ -341,7 +341,7 @@ class RoleTable(Printed):
             outputs, rest = _shown(own, ("output",)), _shown(own, (None,))
             rows.append((own.path, own.kind, stacks, inputs, outputs, own.heads, rest))
         kept = [at for at in range(len(header)) if at < 5 or any(row[at] for row in rows)]
-        shown = tuple(tuple(row[at] for at in kept) for row in grouped(rows))
+        shown = tuple(tuple(row[at] for at in kept) for row in group_rows(rows))
         yield Table(tuple(header[at] for at in kept), shown, None, ())
 
 

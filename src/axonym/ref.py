@@ -14,7 +14,7 @@ import numpy as np
 
 from .array import NamedArray
 from .axis import Axis, AxisKey, AxisSelection, AxisSelector, axis_name
-from .base.dtypes import widened
+from .base.dtypes import widen_positions
 from .base.kinds import type_text
 from .engine.core import Operand, axes_of, facts
 from .engine.position import Reach, reading, run_with_ints
@@ -374,7 +374,7 @@ def _compose(size: int, outer: tuple[Step, Any], inner: tuple[Step, Any]) -> tup
     if isinstance(part, Window):
         length = part.length
         chosen = _select_positions(within, at, length)
-        positions = widened(start) + chosen
+        positions = widen_positions(start) + chosen
     elif isinstance(part, Gather):
         length = start.size
         chosen = _select_positions(within, at, length)
@@ -411,12 +411,12 @@ def _to_slice(step: Slice | Strided, start: int) -> builtins.slice:
 def _select_positions(within: Step, at: Any, length: int) -> Any:
     """Return the positions that an index selects from a part of this length; those out of range stay so."""
     if isinstance(within, Window):
-        return widened(at) + np.arange(within.length, dtype=np.int32)
+        return widen_positions(at) + np.arange(within.length, dtype=np.int32)
     if isinstance(within, Slice | Strided):
         return np.arange(length, dtype=np.int32)[_to_slice(within, at)]
     if isinstance(within, Int):
         return at
-    at = widened(at)
+    at = widen_positions(at)
     # In uint32, a position beyond the part could become negative below; `length` is out of range, too.
     if jnp.issubdtype(at.dtype, jnp.unsignedinteger):
         at = jnp.minimum(at, length).astype(np.int32)

@@ -15,10 +15,10 @@ from . import random
 from .array import NamedArray, is_named_array
 from .axis import Axis, AxisSelector, selector
 from .base.kinds import Payload, Tree
-from .base.phrases import given_with_size
+from .base.phrases import write_size_conflict
 from .errors import AxisNotFoundError, AxisSizeError, message, suggestion
-from .layout.assignment import with_bases
-from .nn.stack.rounds import mapped
+from .layout.assignment import add_bases
+from .nn.stack.rounds import map_over_axes
 from .nn.stack.stacked import Stacked
 from .ops.index import index
 from .ops.join import concatenate
@@ -139,7 +139,9 @@ def scan_aware_map(fn: Callable[..., Any], tree: Tree, *rest: Tree, is_leaf: IsL
         def layer(*layers: Tree) -> Tree:
             return scan_aware_map(fn, *layers, is_leaf=is_leaf)
 
-        stacked = mapped(layer, node.storage)(node.stacked, *(other.stacked for other in others))
+        stacked = map_over_axes(layer, node.storage)(
+            node.stacked, *(other.stacked for other in others)
+        )
         return dataclasses.replace(node, stacked=stacked)
 
     def stops(x: object) -> bool:
@@ -177,7 +179,7 @@ def resize_axis(tree: T, axis: AxisSelector, new_size: int, key: jax.Array | Non
     """
     (name, size), new = selector(axis, "resize_axis"), Axis("new", new_size).size
     known: set[Axis] = set().union(*map(_find_axes, leaves(tree)))
-    affected = {own for own in known if name in with_bases((own.name,))}
+    affected = {own for own in known if name in add_bases((own.name,))}
     if not affected:
         names = sorted({own.name for own in known})
         facts, hint = f"arrays have: {', '.join(names) or 'no axes'}", suggestion(name, names)
@@ -187,7 +189,7 @@ def resize_axis(tree: T, axis: AxisSelector, new_size: int, key: jax.Array | Non
     # All arrays are checked before the first one changes.
     for own in affected:
         if size is not None and own.size != size:
-            problem = given_with_size(own.name, size, f"has size {own.size}")
+            problem = write_size_conflict(own.name, size, f"has size {own.size}")
             raise AxisSizeError(message("resize_axis", problem))
     # One key a leaf, also where a leaf needs none: whether one array has the axis does not change the values of others.
     keys: Iterator[jax.Array | None] = (
@@ -205,7 +207,7 @@ def resize_axis(tree: T, axis: AxisSelector, new_size: int, key: jax.Array | Non
         return leaf
 
     def resize_declared(own: Axis) -> Axis:
-        return own.resize(new) if name in with_bases((own.name,)) else own
+        return own.resize(new) if name in add_bases((own.name,)) else own
 
     result: T = _rebuild(map(resize, tree), resize_declared)
     return result

@@ -10,7 +10,7 @@ import pytest
 
 import axonym as axn
 from axonym import linalg
-from axonym.base.dtypes import widened
+from axonym.base.dtypes import widen_positions
 from tests.laws import program
 
 Bins = axn.Axis("bin", 2)
@@ -20,15 +20,15 @@ XYZ = axn.named([1.0, 2.0, 3.0], "b")
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16])
 def test_narrow_integers_are_converted(dtype: Any) -> None:
     for positions in (dtype(100), np.array([100], dtype), jnp.array([100], dtype), axn.named(np.array(100, dtype), ())):
-        assert widened(positions).dtype == np.int32
-        assert np.ravel(np.asarray(widened(positions))).tolist() == [100]
+        assert widen_positions(positions).dtype == np.int32
+        assert np.ravel(np.asarray(widen_positions(positions))).tolist() == [100]
 
 
 @pytest.mark.parametrize(
     "positions", [7, 0.5, "a", jnp.int32(7), jnp.uint32(7), np.int64(7), jnp.float16(7), np.bool_(1)]
 )
 def test_all_else_stays_as_it_is(positions: Any) -> None:
-    assert widened(positions) is positions
+    assert widen_positions(positions) is positions
 
 
 @pytest.mark.parametrize("order", [0, 1, 3, -1, np.inf])

@@ -34,4 +34,4 @@ def test_a_verb_agrees_with_what_it_is_about() -> None:
 
 
 def test_a_size_that_was_given() -> None:
-    assert phrases.given_with_size("a", 3, "has size 2") == "axis 'a' was given with size 3, but has size 2"
+    assert phrases.write_size_conflict("a", 3, "has size 2") == "axis 'a' was given with size 3, but has size 2"

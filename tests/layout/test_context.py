@@ -8,23 +8,23 @@ from axonym.layout import context
 def test_names_are_looked_up_in_the_current_mapping_by_themselves_or_by_their_base() -> None:
     with axn.axis_mapping({"batch": "data", "embed": None}):
         sizes = {"batch": 8, "embed.out": 4, "other": 2}
-        assert context.mapped(sizes) == {"batch": ("data",), "embed.out": ()}
-        with context.unmapped(("batch",)):
-            assert context.mapped({"batch": 8}) == {"batch": ()}
-    assert context.mapped({"batch": 8}) == {}
+        assert context.map_names(sizes) == {"batch": ("data",), "embed.out": ()}
+        with context.unmap_names(("batch",)):
+            assert context.map_names({"batch": 8}) == {"batch": ()}
+    assert context.map_names({"batch": 8}) == {}
     mesh = jax.sharding.AbstractMesh((4, 2), ("data", "model"))
     several = {"batch": axn.partitioning.first_fitting("data", "model", None)}
     with jax.sharding.use_abstract_mesh(mesh), axn.axis_mapping(several):
-        found = [context.mapped({"batch": size, "batch.key": 8}) for size in (12, 6, 5)]
+        found = [context.map_names({"batch": size, "batch.key": 8}) for size in (12, 6, 5)]
     assert found == [{"batch": entry, "batch.key": ("data",)} for entry in (("data",), ("model",), ())]
 
 
 def test_a_parameter_leaves_by_the_mapping_that_stores_it_and_data_by_the_current_one() -> None:
     mappings = axn.Mappings({"embed": "data"}, {"batch": "data"})
     with context.STORED.using(mappings), axn.axis_mapping({"batch": "data"}):
-        assert dict(context.stored_mapping(("embed",)) or {}) == {"embed": ("data",)}
-        assert dict(context.stored_mapping(("batch", "embed")) or {}) == {"batch": ("data",)}
-    assert context.stored_mapping(("embed",)) is None
+        assert dict(context.find_stored_mapping(("embed",)) or {}) == {"embed": ("data",)}
+        assert dict(context.find_stored_mapping(("batch", "embed")) or {}) == {"batch": ("data",)}
+    assert context.find_stored_mapping(("embed",)) is None
 
 
 def test_only_a_mesh_is_a_mesh(auto_mesh: jax.sharding.Mesh) -> None:

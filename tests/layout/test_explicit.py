@@ -37,12 +37,12 @@ def test_settle_uses_each_mesh_axis_once(data: st.DataObject) -> None:
 def test_values_on_a_mesh_survive_a_change_of_layout(explicit_mesh: jax.sharding.Mesh) -> None:
     with jax.set_mesh(explicit_mesh):
         array = jax.device_put(jnp.arange(8.0).reshape(4, 2), jax.NamedSharding(explicit_mesh, P("data", "model")))
-        assert explicit.read_layout(array) == (("data",), ("model",))
+        assert explicit.get_layout(array) == (("data",), ("model",))
         assert explicit.has_explicit_axes(array)
-        moved = explicit.relayout(array, [("model",), ()])
-        assert explicit.read_layout(moved) == (("model",), ())
+        moved = explicit.reshard(array, [("model",), ()])
+        assert explicit.get_layout(moved) == (("model",), ())
         assert moved.tolist() == array.tolist()
-        assert explicit.relayout(moved, explicit.read_layout(moved)) is moved
+        assert explicit.reshard(moved, explicit.get_layout(moved)) is moved
     assert not explicit.has_explicit_axes(jnp.ones(2))
 
 

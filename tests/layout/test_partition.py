@@ -204,7 +204,7 @@ def test_a_mapping_may_leave_sizes_that_do_not_divide_to_jax() -> None:
 def test_what_is_made_of_a_mapping_leaves_the_same_sizes_to_jax() -> None:
     mapping = dataclasses.replace(context.resolve_mapping({"batch": "data", "embed": "model"}), uneven=True)
     assert axn.Mappings(mapping, overrides={"table": {"embed": None}}).of(("embed",), "table").uneven
-    with axn.axis_mapping(mapping), context.unmapped(("embed",)):
+    with axn.axis_mapping(mapping), context.unmap_names(("embed",)):
         current = context.current_mapping()
         assert current is not None
         assert current.uneven
@@ -215,7 +215,7 @@ def test_what_is_not_split_evenly_is_whole_where_a_mapping_leaves_it_to_jax() ->
     uneven = dataclasses.replace(MAPPING, uneven=True)
 
     def entries(mesh: Any, mapping: Any = uneven, *, heads: int = 4) -> Any:
-        found = partition.evenly(("batch", "heads"), (6, heads), mapping, mesh, "named_jit")
+        found = partition.resolve_uneven(("batch", "heads"), (6, heads), mapping, mesh, "named_jit")
         return found["batch"], found["heads"]
 
     explicit = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)

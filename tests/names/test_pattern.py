@@ -34,7 +34,7 @@ def test_reads_each_term_where_it_stands(operands: list[str], result: str, data:
     braced = [data.draw(st.booleans()) for _ in operands]
     texts = [f"{{{side}}}" if brace else side for side, brace in zip(operands, braced, strict=True)]
     text = f"{','.join(texts)} -> {result}"
-    expression = pattern.read(text.replace(" ", data.draw(spaces)), True)
+    expression = pattern.parse_expression(text.replace(" ", data.draw(spaces)), True)
     wanted = [side.split() for side in operands]
     if wanted == [[]] and braced == [False]:
         assert expression.operands == ()
@@ -51,7 +51,7 @@ def test_reads_each_term_where_it_stands(operands: list[str], result: str, data:
 @given(result=sides(True))
 def test_reads_groups(result: str) -> None:
     text = f"{{}} -> {result}"
-    terms = pattern.read(text, False).result.terms
+    terms = pattern.parse_expression(text, False).result.terms
     spelled: list[str] = []
     for term in terms:
         if term.parts is None:
@@ -64,7 +64,7 @@ def test_reads_groups(result: str) -> None:
 
 
 def test_a_comma_is_a_space_where_there_is_one_operand() -> None:
-    assert said(pattern.read("{b, seq} -> seq, b", False).result.terms) == ["seq", "b"]
+    assert said(pattern.parse_expression("{b, seq} -> seq, b", False).result.terms) == ["seq", "b"]
 
 
 @given(text=st.text("ab(){}->.,: 1", max_size=14) | st.text(max_size=8), several=st.booleans())
@@ -73,7 +73,7 @@ def test_a_comma_is_a_space_where_there_is_one_operand() -> None:
 @example(text="(a:", several=False)
 def test_reads_or_refuses_any_text(text: str, several: bool) -> None:
     try:
-        expression = pattern.read(text, several)
+        expression = pattern.parse_expression(text, several)
     except PatternError as error:
         problem, quoted, mark = str(error).split("\n")
         assert problem
@@ -121,7 +121,7 @@ REFUSED = [
 @pytest.mark.parametrize(("text", "several", "problem", "mark", "hint"), REFUSED, ids=[row[0] for row in REFUSED])
 def test_says_what_is_wrong_and_where(text: str, several: bool, problem: str, mark: str, hint: str | None) -> None:
     with pytest.raises(PatternError) as caught:
-        pattern.read(text, several)
+        pattern.parse_expression(text, several)
     quoted = text.replace("\n", " ")
     assert str(caught.value) == f"{problem}\n  {quoted}\n {mark}"
     assert caught.value.hint == hint

@@ -75,7 +75,7 @@ def test_contraction_is_that_of_einsum(data: st.DataObject, left: tuple[str, ...
 def test_sets_of_names(first: tuple[str, ...], second: tuple[str, ...]) -> None:
     assert plans.union(first, second) == (*first, *(name for name in second if name not in first))
     assert plans.without(first, second) == tuple(name for name in first if name not in second)
-    assert plans.shared(first, second) == tuple(name for name in first if name in second)
+    assert plans.intersect(first, second) == tuple(name for name in first if name in second)
     if set(second) <= set(first):
         assert [first[at] for at in plans.positions(first, second)] == list(second)
         assert all(at < 0 for at in plans.positions(first, second))
@@ -169,4 +169,4 @@ def test_a_memo_that_is_full_is_emptied(monkeypatch):
 
 
 def test_the_union_of_names_has_each_once_where_it_first_occurs() -> None:
-    assert plans.union_of([("b", "a"), (), ("a", "c")]) == ("b", "a", "c")
+    assert plans.unite([("b", "a"), (), ("a", "c")]) == ("b", "a", "c")

@@ -10,7 +10,7 @@ import pytest
 import axonym as axn
 from axonym import nn
 from axonym.errors import ArgumentError, AxisNotFoundError, OperandError
-from axonym.nn.settings import activated, as_python, drawn, fraction, integer
+from axonym.nn.settings import apply_activation, as_python, check_fraction, check_int, draw_parameter
 from tests.nn.layouts import fails
 
 E, M, X, T, K = axn.make_axes(embed=4, mlp=6, experts=3, time=4, key_pos=4)
@@ -19,8 +19,8 @@ KEY = jax.random.key(0)
 
 @pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3), jnp.array(3)], ids=repr)
 def test_integers_of_any_kind(value):
-    assert type(integer("f", "size", value)) is int
-    assert integer("f", "size", value, least=3) == 3
+    assert type(check_int("f", "size", value)) is int
+    assert check_int("f", "size", value, least=3) == 3
 
 
 @pytest.mark.parametrize(
@@ -28,19 +28,19 @@ def test_integers_of_any_kind(value):
     [(2.0, "2.0"), ("2", "'2'"), (None, "None"), (np.float64(2), "float64"), (jnp.ones(2), "ArrayImpl")],
 )
 def test_what_is_no_integer(value, given):
-    fails(ArgumentError, f"f: size must be an int, not {given}", lambda: integer("f", "size", value))
-    fails(ArgumentError, f"f: size must be an int of at least 1, not {given}", lambda: integer("f", "size", value, 1))
+    fails(ArgumentError, f"f: size must be an int, not {given}", lambda: check_int("f", "size", value))
+    fails(ArgumentError, f"f: size must be an int of at least 1, not {given}", lambda: check_int("f", "size", value, 1))
 
 
 def test_integers_that_are_too_small():
-    fails(ArgumentError, "f: size must be an int of at least 1, not 0", lambda: integer("f", "size", np.int64(0), 1))
-    assert integer("f", "size", -1) == -1
+    fails(ArgumentError, "f: size must be an int of at least 1, not 0", lambda: check_int("f", "size", np.int64(0), 1))
+    assert check_int("f", "size", -1) == -1
 
 
 @pytest.mark.parametrize("value", [0.5, np.float64(0.5), np.float32(0.5), jnp.array(0.5)], ids=repr)
 def test_fractions_of_any_kind(value):
-    assert type(fraction("f", "rate", value)) is float
-    assert fraction("f", "rate", value) == 0.5
+    assert type(check_fraction("f", "rate", value)) is float
+    assert check_fraction("f", "rate", value) == 0.5
 
 
 def test_what_is_no_fraction():
@@ -48,13 +48,13 @@ def test_what_is_no_fraction():
         fails(
             ArgumentError,
             f"f: rate must be a probability from 0 to 1, not {value}",
-            lambda v=value: fraction("f", "rate", v),
+            lambda v=value: check_fraction("f", "rate", v),
         )
     problem = "f: rate must be a static Python number from 0 to 1, not"
     for value, kind in (("0.1", "str"), (None, "NoneType"), (np.ones(2), "a plain array")):
-        fails(OperandError, f"{problem} {kind}", lambda value=value: fraction("f", "rate", value))
+        fails(OperandError, f"{problem} {kind}", lambda value=value: check_fraction("f", "rate", value))
     with pytest.raises(OperandError, match=r"must be a static Python number from 0 to 1, not a plain array"):
-        jax.jit(lambda rate: fraction("f", "rate", rate))(0.5)
+        jax.jit(lambda rate: check_fraction("f", "rate", rate))(0.5)
 
 
 def test_only_numbers_of_numpy_are_converted():
@@ -100,20 +100,20 @@ def test_layers_keep_numbers_of_python(name):
 def test_activations():
     x = axn.named(jnp.array([-1.0, 2.0]), "mlp")
     for right in (nn.relu, axn.nmap(jax.nn.relu)):
-        np.testing.assert_array_equal(activated("MLP", right, x).array, [0.0, 2.0])
+        np.testing.assert_array_equal(apply_activation("MLP", right, x).array, [0.0, 2.0])
     hint = "\n  hint: use the one in axonym.nn, or axn.nmap(activation)"
     for raw, name in ((jax.nn.relu, "relu"), (jnp.tanh, "tanh"), (jax.nn.gelu, "gelu")):
         fails(
             OperandError,
             f"MLP: the activation {name} does not take a NamedArray{hint}",
-            lambda raw=raw: activated("MLP", raw, x),
+            lambda raw=raw: apply_activation("MLP", raw, x),
         )
     with pytest.raises(AxisNotFoundError, match=r"^softmax: "):
-        activated("MLP", lambda x: axn.softmax(x, "other"), x)
+        apply_activation("MLP", lambda x: axn.softmax(x, "other"), x)
     with pytest.raises(OperandError, match=r"^add: cannot combine a NamedArray and str"):
-        activated("MLP", lambda x: x + "x", x)
+        apply_activation("MLP", lambda x: x + "x", x)
     with pytest.raises(TypeError, match=r"^bad operand type for abs\(\): 'NoneType'$"):
-        activated("MLP", lambda x: abs(None), x)
+        apply_activation("MLP", lambda x: abs(None), x)
 
 
 BY_ACTIVATION = {
@@ -176,7 +176,7 @@ def test_errors_of_an_initializer_stay():
     fails(
         OperandError,
         'axis_size: 3 is a size without a name\n  hint: name it: Axis("name", 3), or {"name": 3}',
-        lambda: drawn("Linear.init", lambda key, axes: axn.axis_size(3), KEY, (E,)),
+        lambda: draw_parameter("Linear.init", lambda key, axes: axn.axis_size(3), KEY, (E,)),
     )
     text = "unsupported operand type(s) for +: 'int' and 'str'"
-    fails(TypeError, text, lambda: drawn("Linear.init", lambda key, axes: 1 + "1", KEY, (E,)))
+    fails(TypeError, text, lambda: draw_parameter("Linear.init", lambda key, axes: 1 + "1", KEY, (E,)))

@@ -15,7 +15,7 @@ from .kinds import Payload
 A = TypeVar("A")
 
 
-def widened(positions: Payload) -> Payload:
+def widen_positions(positions: Payload) -> Payload:
     """Convert integers of less than 32 bits to a type that can hold all positions along an axis."""
     dtype = getattr(positions, "dtype", None)
     # Numbers of Python have no dtype, and are wide enough.
@@ -43,12 +43,12 @@ def inexact_dtype(dtype: DTypeLike) -> Any:
     return jnp.dtype(jnp.float64 if jnp.dtype(dtype).itemsize == 8 else jnp.float32)
 
 
-def as_inexact(x: Payload) -> Payload:
+def to_inexact(x: Payload) -> Payload:
     """Convert integers and masks to the floats that `jax.numpy` would compute with."""
     return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(inexact_dtype(x.dtype))
 
 
-def of_one_rank(x: Payload, y: Payload) -> tuple[Payload, Payload]:
+def match_ranks(x: Payload, y: Payload) -> tuple[Payload, Payload]:
     """Add leading dimensions of size 1 to the array that has fewer, even if JAX may not promote ranks."""
     if x.ndim == y.ndim:
         return x, y
@@ -63,7 +63,7 @@ def widen(x: A) -> A:
     return wide
 
 
-def widened_to(dtype: Any, x: Payload) -> Payload:
+def widen_to(dtype: Any, x: Payload) -> Payload:
     """Convert an array to a wider dtype, as implicit promotion would."""
     return x.astype(dtype) if x.dtype.itemsize < dtype.itemsize else x
 

@@ -52,7 +52,7 @@ def has_type(leaf: object) -> TypeGuard[Typed]:
     return hasattr(leaf, "dtype") and isinstance(getattr(leaf, "shape", None), tuple)
 
 
-def in_tuple(value: T | tuple[T, ...]) -> tuple[T, ...]:
+def to_tuple(value: T | tuple[T, ...]) -> tuple[T, ...]:
     """Return a tuple as it is, and any other value as the only entry of one."""
     return value if isinstance(value, tuple) else (value,)
 

@@ -43,7 +43,7 @@ def verb(what: str, of_one: str = "has", of_several: str = "have") -> str:
     return of_several if what in _SEVERAL else of_one
 
 
-def given_with_size(name: str, size: object, but: str) -> str:
+def write_size_conflict(name: str, size: object, but: str) -> str:
     """Write that an `Axis` has another size than what it stands for."""
     return f"axis {name!r} was given with size {size}, but {but}"
 

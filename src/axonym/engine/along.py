@@ -88,7 +88,7 @@ def _make_along(
             found: jax.Array = fn(flat, axis=-1, **keywords)
             return found
 
-        return move_elements(apply_flat, [array], explicit.read_layout(array)[:kept])
+        return move_elements(apply_flat, [array], explicit.get_layout(array)[:kept])
 
     return Kernel(target, body)
 

@@ -35,10 +35,10 @@ def whole(array: jax.Array, at: Sequence[int], names: Names = ()) -> jax.Array:
     """
     if not explicit.has_explicit_axes(array):
         return array
-    entries = list(explicit.read_layout(array))
+    entries = list(explicit.get_layout(array))
     for position in at:
         entries[position] = ()
-    return explicit.relayout(array, entries, names)
+    return explicit.reshard(array, entries, names)
 
 
 def local(fn: Callable[..., Any], arrays: Sequence[jax.Array], results: Any) -> Any:
@@ -56,9 +56,9 @@ def local(fn: Callable[..., Any], arrays: Sequence[jax.Array], results: Any) -> 
     if typed is None:
         return fn(*arrays)
     mesh = explicit.mesh_of_type(typed)
-    of_type = functools.partial(explicit.sharding_from, typed)
+    of_type = functools.partial(explicit.make_sharding, typed)
     out: Any = tuple(map(of_type, results)) if isinstance(results, tuple) else of_type(results)
-    return explicit.untyped(fn, mesh, out)(*map(_with_typed_gradient, arrays))
+    return explicit.make_auto(fn, mesh, out)(*map(_with_typed_gradient, arrays))
 
 
 def move_elements(
@@ -78,7 +78,7 @@ def move_elements(
     if not any(map(explicit.has_explicit_axes, arrays)):
         return fn(*arrays)
     if entries is None:
-        entries = explicit.read_layout(arrays[0])
+        entries = explicit.get_layout(arrays[0])
     (fitting,) = keep_dividing(fn, arrays, [entries])
     if fitting != list(entries):
         # A dimension that no longer divides is gathered, which users want to know of large arrays.
@@ -94,7 +94,7 @@ def move_into_parts(
     """Do what `move_elements` does for a function of one array that has `count` results."""
     if not explicit.has_explicit_axes(array):
         return fn(array)
-    entries = [explicit.read_layout(array)] * count
+    entries = [explicit.get_layout(array)] * count
     results: tuple[jax.Array, ...] = local(
         keep_apart(fn), [array], tuple(keep_dividing(fn, [array], entries))
     )
@@ -136,6 +136,6 @@ def broadcast_entries(arrays: Sequence[Any]) -> list[assignment.Entry]:
     entries: list[assignment.Entry] = [()] * max(map(jnp.ndim, arrays))
     # Positional broadcasting aligns from the right. Dimensions of one element have no mesh axes, and give way.
     for array in arrays:
-        for at, entry in enumerate(reversed(explicit.read_layout(array)), start=1):
+        for at, entry in enumerate(reversed(explicit.get_layout(array)), start=1):
             entries[-at] = entry or entries[-at]
     return entries

@@ -206,9 +206,9 @@ def _make_kernel(
     operands = list(_make_operands(function, named, chosen))
     _require_cores(operands)
     batches = tuple(operand.rest for operand in operands)
-    batch = plans.union_of(batches) if mode.outer else plans.broadcast(batches)
+    batch = plans.unite(batches) if mode.outer else plans.broadcast(batches)
     # Each operand has its batch axes in the order of the result, so that aligning them is one transpose.
-    operands = [own._replace(batch=plans.shared(batch, own.rest)) for own in operands]
+    operands = [own._replace(batch=plans.intersect(batch, own.rest)) for own in operands]
 
     targets: list[Names] = []
     for own in outs:
@@ -349,7 +349,7 @@ def _offer_core_entries(
     taken = set(used)
     for operand, array in zip(operands, arrays, strict=True):
         count = len(operand.core)
-        entries = explicit.read_layout(array)
+        entries = explicit.get_layout(array)
         for name, entry in zip(operand.core, entries[len(entries) - count :], strict=True):
             if name not in offered:
                 offered[name] = without(entry, taken)

@@ -15,7 +15,7 @@ from jax.export import is_symbolic_dim
 
 from ..axis import Axis, AxisSelection, Pairs, names_in, selection
 from ..base.kinds import Payload, type_text
-from ..base.phrases import given_with_size, missing_axis, verb
+from ..base.phrases import missing_axis, verb, write_size_conflict
 from ..errors import AxisError, AxisSizeError, OperandError, describe, explained, message
 from ..layout.scope import current_scope
 from ..names import plans
@@ -170,7 +170,7 @@ def check_given(
         if size is not None and sizes[name] != size:
             has = f"the {what} {verb(what)}" if what else "has"
             but = f"{has} size {sizes[name]}"
-            problem = given_with_size(name, size, but)
+            problem = write_size_conflict(name, size, but)
             raise AxisSizeError(
                 message(function, problem, write_axes(describe(names, shape), what))
             )
@@ -182,7 +182,7 @@ def require_size(
     """Check the size of a new axis that was given as `Axis`; `but` describes the real one, with `{}` for its size."""
     name, given = axis
     if given is not None and given != size:
-        problem = given_with_size(name, given, but.format(size))
+        problem = write_size_conflict(name, given, but.format(size))
         raise AxisSizeError(message(function, problem, *_list_facts(operands)))
 
 

@@ -48,7 +48,7 @@ class Kernel:
         @wraps(body)
         def fetchable(*arrays: Payload) -> Any:
             # In each kernel, since any operation may have a result without elements.
-            return empty_arrays.unsplit_empty(body(*arrays))
+            return empty_arrays.replicate_empty(body(*arrays))
 
         self.names = Order(names)
         self.body = fetchable
@@ -139,10 +139,10 @@ def line_up(array: jax.Array, names: plans.Labels, target: plans.Labels) -> jax.
         return array
     anonymous = array.ndim - len(names)
     if plan.order is not None:
-        order = plans.shifted(plan.order, anonymous)
+        order = plans.shift_places(plan.order, anonymous)
         array = lax.transpose(array, (*range(anonymous), *order))
     if plan.insert:
-        array = lax.expand_dims(array, plans.shifted(plan.insert, anonymous))
+        array = lax.expand_dims(array, plans.shift_places(plan.insert, anonymous))
     return array
 
 

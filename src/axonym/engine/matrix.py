@@ -14,7 +14,7 @@ import jax
 from jax import lax
 
 from ..axis import AxisSelection, AxisSelector, names_in, selection, selector, selectors
-from ..base.kinds import Payload, in_tuple
+from ..base.kinds import Payload, to_tuple
 from ..errors import AxisClashError, AxisSizeError, describe, message
 from ..names import plans
 from ..names.plans import Names
@@ -106,7 +106,7 @@ def apply_to_matrices(
     new = None if new_axis is None else selector(new_axis, function)
     new_names: Names = () if new is None else new[:1]
     # One letter for each axis of a result; a function with several results has a pattern for each.
-    patterns = in_tuple(out)
+    patterns = to_tuple(out)
     extra: Names = ()
     if "E" in "".join(patterns):
         extra = _find_side_axes(function, operands[0], operands[1], rows, columns)
@@ -133,7 +133,7 @@ def _expand_pattern(pattern: str, table: Mapping[str, tuple[E, ...]]) -> tuple[E
 def _find_side_axes(function: str, a: object, b: object, rows: Names, columns: Names) -> Names:
     """Return the axes that right-hand sides have in addition; they must not have those of the unknowns."""
     own, known = own_names(b), a.names if isinstance(a, Core) else columns
-    for name in plans.shared(own, columns):
+    for name in plans.intersect(own, columns):
         lines = checks.facts_by_number((a, b))
         problem = f"both operands have axis {name!r}, which is the axis of the unknowns"
         hint = f'rename that of the second operand: b.rename({{"{name}": "{name}_2"}})'

@@ -16,7 +16,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.export import is_symbolic_dim
 
-from ..base.dtypes import widened
+from ..base.dtypes import widen_positions
 from ..base.kinds import Payload
 from ..errors import ArgumentError, AxisSizeError, OperandError, describe, message
 from ..faults import uneven_scatters
@@ -134,7 +134,7 @@ def name_selection(names: Names, steps: Sequence[Step]) -> Names:
     kept = plans.without(names, indexed)
     # The order of axes is that of the longest index array, which the others are aligned with.
     longest_first = sorted((step.axes for step in gathers), key=len, reverse=True)
-    new = plans.without(plans.union_of(longest_first), kept)
+    new = plans.without(plans.unite(longest_first), kept)
     # NumPy has this rule: adjacent index arrays put their axes in place, and others put them first.
     at = list(map(names.index, indexed))
     if not _are_adjacent(at):
@@ -198,7 +198,7 @@ def reading(names: Names, steps: tuple[Step, ...], function: str, reach: Reach) 
 
 
 def _find_split_names(array: jax.Array, names: Names) -> set[str]:
-    entries = explicit.read_layout(array)[array.ndim - len(names) :]
+    entries = explicit.get_layout(array)[array.ndim - len(names) :]
     return {name for name, entry in zip(names, entries, strict=True) if entry}
 
 
@@ -297,10 +297,10 @@ class _Index:
         operands = [tuple(self.sizes), *(vector.axes for vector in gathers)]
         shapes = [tuple(self.sizes.values()), *(vector.positions.shape for vector in gathers)]
         sizes = checks.one_size(self.function, operands, shapes)
-        self._match(plans.union_of(operands[1:]), batch)
+        self._match(plans.unite(operands[1:]), batch)
 
         # All index arrays are known now, and so is the order of their axes.
-        union = plans.union_of(vector.axes for vector in self.vectors)
+        union = plans.unite(vector.axes for vector in self.vectors)
         for name, positions, axes in self.vectors:
             self._set_dim(name, kernels.line_up(positions, axes, _cut_before(union, axes)))
         labels = _order_labels(self.dims, (*range(self.anonymous), *self.names), union)
@@ -333,7 +333,7 @@ def _cut_before(union: Names, axes: Names) -> Names:
 
 def _window_positions(start: object, length: int, size: int, mode: str | None) -> jax.Array:
     """Return the positions of a window, where a negative one does not count from the end."""
-    positions: jax.Array = jnp.arange(length) + widened(start)
+    positions: jax.Array = jnp.arange(length) + widen_positions(start)
     if mode == "clip":
         return jnp.clip(positions, 0, max(size - 1, 0))
     if mode == "promise_in_bounds":
@@ -354,7 +354,7 @@ def _gather(
     """Read elements at index arrays."""
     only = steps[0]
     if len(steps) == 1 and isinstance(only, Gather):
-        shared = plans.shared(only.axes, plans.without(names, (only.name,)))
+        shared = plans.intersect(only.axes, plans.without(names, (only.name,)))
         # Mapping over shared axes tells the compiler that they are batch dimensions.
         if shared:
             return _gather_matched(function, array, names, only, arguments[0], target, reach)
@@ -394,7 +394,7 @@ def _take_elements(
     more = uneven_scatters.count_missing(array, shape) if array.size else ()
     if any(more):
         # The gradient is a scatter, for which each device needs as many positions as the others.
-        at = uneven_scatters.read_more(at, more)
+        at = uneven_scatters.extend_reads(at, more)
     selected = separate_gradient(array, count).at[at]
     found: jax.Array = selected.get(
         mode=mode,
@@ -404,7 +404,7 @@ def _take_elements(
         unique_indices=reach.unique and not any(more),
         wrap_negative_indices=reach.wraps,
     )
-    return uneven_scatters.cut_off(found, at, more)
+    return uneven_scatters.drop_extra(found, at, more)
 
 
 def move_into_range(
@@ -441,7 +441,7 @@ def _gather_matched(
     positions = normalize_indices(function, name, indices, axes, sizes.pop(name), reach.mode)
     operands = [tuple(sizes), axes]
     known = checks.one_size(function, operands, [tuple(sizes.values()), positions.shape])
-    shared = plans.shared(axes, tuple(sizes))
+    shared = plans.intersect(axes, tuple(sizes))
     labels: tuple[Label, ...] = (*range(anonymous), *names)
     # The labels that one call of the mapped function sees.
     single = _drop(labels, shared)

@@ -29,10 +29,10 @@ def find_parts(array: jax.Array, at: int, name: str) -> tuple[Entry, int]:
     mesh = context.context_mesh() or explicit.mesh_of_type(array)
     if mesh.empty or records.AUDIT.get() is not None or not isinstance(size, int):
         return (), 1
-    free = modes.find_auto_axes(mesh) - set(context.taken_axes())
-    entry = partition.only(context.mapped({name: size}).get(name, ()), free)
+    free = modes.find_auto_axes(mesh) - set(context.get_taken_axes())
+    entry = partition.only(context.map_names({name: size}).get(name, ()), free)
     if explicit.has_explicit_axes(array):
-        entry = (*explicit.read_layout(array)[at], *entry)
+        entry = (*explicit.get_layout(array)[at], *entry)
     parts = partition.count_shards(mesh, entry)
     if size % parts or size <= parts:
         return (), 1
@@ -65,16 +65,18 @@ def scan_parts(
     # The last element of a scan is the result of its part. These few elements are replicated: each device combines them
     # all, which takes less time than to send partial results from device to device.
     edge = 0 if reverse else -1
-    totals = [constraints.keep_whole(lax.index_in_dim(result, edge, at + 1), at) for result in own]
+    totals = [
+        constraints.gather_dimension(lax.index_in_dim(result, edge, at + 1), at) for result in own
+    ]
     before = lax.associative_scan(after, totals, reverse=reverse, axis=at)
 
     joined: list[jax.Array] = []
     for result, prefix in zip(own, before, strict=True):
         # The first part has nothing before it. It gets a result that is dropped, computed from real elements: the
         # gradient of made-up ones, such as zeros, may not be finite.
-        shifted = constraints.keep_whole(_shift(prefix, at, reverse), at)
+        shifted = constraints.gather_dimension(_shift(prefix, at, reverse), at)
         # Each device takes its own prefix before it is repeated, so that a gradient is summed before it is sent.
-        shifted = explicit.laid_out_like(shifted, result)
+        shifted = explicit.reshard_like(shifted, result)
         joined.append(jnp.broadcast_to(shifted, result.shape))
     combined = after(joined, own)
 
@@ -100,7 +102,7 @@ def _divide(array: jax.Array, at: int, parts: int) -> jax.Array:
     shape = (*array.shape[:at], parts, array.shape[at] // parts, *array.shape[at + 1 :])
     if not explicit.has_explicit_axes(array):
         return lax.reshape(array, shape)
-    entries = list(explicit.read_layout(array))
+    entries = list(explicit.get_layout(array))
     entries.insert(at + 1, ())
     return _reshape(array, shape, entries)
 
@@ -110,13 +112,13 @@ def _merge(array: jax.Array, at: int) -> jax.Array:
     shape = (*array.shape[:at], array.shape[at] * array.shape[at + 1], *array.shape[at + 2 :])
     if not explicit.has_explicit_axes(array):
         return lax.reshape(array, shape)
-    entries = list(explicit.read_layout(array))
+    entries = list(explicit.get_layout(array))
     del entries[at + 1]
     return _reshape(array, shape, entries)
 
 
 def _reshape(array: jax.Array, shape: tuple[int, ...], entries: Sequence[Any]) -> jax.Array:
     reshaped: jax.Array = lax.reshape(
-        array, shape, out_sharding=explicit.sharding_from(array, entries)
+        array, shape, out_sharding=explicit.make_sharding(array, entries)
     )
     return reshaped

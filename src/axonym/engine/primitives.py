@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..base.dtypes import at_least_float32, of_one_rank
+from ..base.dtypes import at_least_float32, match_ranks
 
 Number = float | int
 Array = jax.Array
@@ -46,7 +46,7 @@ def _make_binary(primitive: Callable[..., Array], general: Callable[..., Array])
             return primitive(x, np.array(y, x.dtype))
         if x.dtype != y.dtype or bool(x.ndim) != bool(y.ndim):
             return general(x, y)
-        return primitive(*of_one_rank(x, y))
+        return primitive(*match_ranks(x, y))
 
     return call
 
@@ -69,7 +69,7 @@ def equal(x: Array, y: Array) -> Array:
     """Compare numbers, as `jnp.equal` does."""
     if x.dtype != y.dtype:
         return jnp.equal(x, y)
-    return lax.eq(*of_one_rank(x, y))
+    return lax.eq(*match_ranks(x, y))
 
 
 def where(condition: Array, x: Array, y: Array | Number) -> Array:

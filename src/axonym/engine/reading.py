@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.export import is_symbolic_dim
 
-from ..base.dtypes import widened
+from ..base.dtypes import widen_positions
 from ..base.kinds import Payload
 from ..faults.merged_slices import fit_start, like, separate_gradient
 from ..faults.shared_paddings import separate_padding
@@ -33,7 +33,7 @@ def take_slice(array: jax.Array, at: int, start: object, length: int) -> jax.Arr
     mesh = explicit.mesh_of_type(array)
     # Beside Manual axes JAX has no gradient of a gather within `auto.local`.
     typed = modes.has_explicit(mesh) and not modes.has_manual(mesh)
-    if length == 1 and typed and explicit.read_layout(array)[at]:
+    if length == 1 and typed and explicit.get_layout(array)[at]:
         return _take_one(array, at, start)
     return take_at(_slice_dimension, array, at, start, length)
 
@@ -47,7 +47,7 @@ def take_at(
     """
     if isinstance(start, int):
         return auto.move_elements(lambda array: read(array, at, start, length), [array])
-    if not context.taken_axes():
+    if not context.get_taken_axes():
         return read(auto.whole(array, (at,)), at, start, length)
 
     def piece(array: jax.Array, start: object) -> jax.Array:
@@ -67,7 +67,7 @@ def _take_one(array: jax.Array, at: int, start: object) -> jax.Array:
         found: jax.Array = array.at[(*[builtins.slice(None)] * at, positions)].get(mode="clip")
         return found
 
-    entries = list(explicit.read_layout(array))
+    entries = list(explicit.get_layout(array))
     entries[at] = ()
     is_known = isinstance(start, int)
     begin = jnp.asarray(start) if is_known else fit_start(start, array.shape[at])
@@ -89,7 +89,7 @@ def _can_stay_split(array: jax.Array, at: int, length: int) -> bool:
     if not length or not explicit.has_explicit_axes(array):
         return False
     shape = jax.typeof(array).sharding.mesh.shape
-    return not length % math.prod(shape[axis] for axis in explicit.read_layout(array)[at])
+    return not length % math.prod(shape[axis] for axis in explicit.get_layout(array)[at])
 
 
 def _slice_dimension(array: jax.Array, at: int, start: object, length: int) -> jax.Array:
@@ -114,7 +114,7 @@ def take_window(array: jax.Array, at: int, start: Any, length: int) -> jax.Array
     size = array.shape[at]
     # Which of two sizes is smaller may not be known in `jax.export`: the whole array is then padded.
     present = size if any(map(is_symbolic_dim, (size, length))) else min(length, size)
-    start = widened(start)
+    start = widen_positions(start)
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         # lax.pad does not accept PRNG keys.
         data = take_window(jax.random.key_data(array), at, start, length)
@@ -148,11 +148,11 @@ def read_locally(
     if not any(map(explicit.has_explicit_axes, operands)):
         found: jax.Array = read(*operands)
         return found
-    array, *positions = explicit.on_one_mesh(operands)
-    entries = explicit.read_layout(array)
+    array, *positions = explicit.move_to_one_mesh(operands)
+    entries = explicit.get_layout(array)
     if not explicit.has_explicit_axes(array):
         # Its gradient comes back with a type.
-        array = jax.reshard(array, explicit.sharding_from(array, entries))
+        array = jax.reshard(array, explicit.make_sharding(array, entries))
     # An indexed dimension offers no mesh axes: the indices say where its elements are.
     own = [*range(array.ndim - len(names)), *(None if name in indexed else name for name in names)]
     offering, arrays = map(list, zip(*indices, (own, array), strict=True))
@@ -166,7 +166,7 @@ def read_locally(
 def _find_dividing(sizes: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
     """Return the mesh axes of the mapping that divide these sizes: a short slice may not split like its axis."""
     mesh = context.context_mesh()
-    mapped = context.mapped(sizes)
+    mapped = context.map_names(sizes)
     if mesh is None:
         return mapped
     counts = {

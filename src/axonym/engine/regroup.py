@@ -14,7 +14,7 @@ import jax
 from jax import lax
 
 from ..axis import Pairs
-from ..base.phrases import given_with_size
+from ..base.phrases import write_size_conflict
 from ..errors import (
     AxisClashError,
     AxisNotFoundError,
@@ -149,20 +149,20 @@ def reshape(array: jax.Array, groups: Sequence[Group], names: Names = ()) -> jax
         return lax.reshape(array, shape)
     # JAX reshapes in place only what both layouts split alike, so that the rest is gathered before.
     source, target = _choose_layouts(array, groups)
-    wanted = explicit.sharding_from(array, target)
-    return lax.reshape(explicit.relayout(array, source, names), shape, out_sharding=wanted)
+    wanted = explicit.make_sharding(array, target)
+    return lax.reshape(explicit.reshard(array, source, names), shape, out_sharding=wanted)
 
 
 def _choose_layouts(
     array: jax.Array, groups: Sequence[Group]
 ) -> tuple[list[assignment.Entry], list[assignment.Entry]]:
     """Choose the mesh axes of each dimension right before and after a reshape."""
-    entries = iter(explicit.read_layout(array))
+    entries = iter(explicit.get_layout(array))
     owned = [list(itertools.islice(entries, group.dims)) for group in groups]
     named: dict[str, int] = {}
     for group in groups:
         named.update(zip(group.names, group.sizes, strict=True))
-    mapping = context.mapped({name: size for name, size in named.items() if name})
+    mapping = context.map_names({name: size for name, size in named.items() if name})
 
     # Dimensions that stay have their mesh axes already; new ones claim from the others, first come, first served.
     pairs = list(zip(groups, owned, strict=True))
@@ -252,7 +252,7 @@ def _make_plan_kernel(text: str, names: Names, plan: Regrouping) -> kernels.Kern
             groups = [Group(1, sizes, source.names) for sizes, source in parts]
             array = reshape(array, [*lead, *groups], names)
         if not plan.is_in_order:
-            order = plans.shifted(plan.order, anonymous)
+            order = plans.shift_places(plan.order, anonymous)
             array = lax.transpose(array, (*range(anonymous), *order))
         if plan.merges:
             wholes = zip(merged, plan.targets, strict=True)
@@ -282,7 +282,7 @@ def _compute_sizes(
     for target in plan.targets:
         size = math.prod(plans.values_at(flat, target.pieces))
         if target.size not in (None, size):
-            problem = given_with_size(target.name, target.size, f"would have size {size}")
+            problem = write_size_conflict(target.name, target.size, f"would have size {size}")
             raise _size_error(problem, text, target.span, describe(names, shape))
         merged.append(size)
     return split, merged
@@ -315,8 +315,8 @@ def regrouping(text: str, names: Names, bindings: Bindings) -> Regrouping:
         AxisNotFoundError: if an axis is missing, or would be dropped.
         AxisClashError: if a name would refer to two axes.
     """
-    expression = pattern.read(text, False)
-    pattern.all_used(expression, bindings)
+    expression = pattern.parse_expression(text, False)
+    pattern.check_used(expression, bindings)
     if not expression.operands:
         hint = f'name the axes on the left, or write "{{}} {text.strip()}" to find them by name'
         raise flaw(PatternError, "the left side is empty", text, (0, text.index("->")), hint)
@@ -339,7 +339,9 @@ def regrouping(text: str, names: Names, bindings: Bindings) -> Regrouping:
         seen.add(target.name)
 
     # Keywords on the right check the size of an axis that is not merged.
-    named = [term.label for term in pattern.flat(expression.result.terms) if term.label in free]
+    named = [
+        term.label for term in pattern.flatten_terms(expression.result.terms) if term.label in free
+    ]
     checked = tuple((name_for(table, key), free[key]) for key in named)
     return plan._replace(checked=(*left.sized, *checked))
 
@@ -411,14 +413,14 @@ def _match_axes(
             hint = f"write the name of the axis: (name: {term.inside(text)})"
             raise flaw(PatternError, "the axis to split has no name", text, term.span, hint)
     if not side.ordered:
-        for term, name in pattern.by_name(text, side.terms, names, table):
+        for term, name in pattern.bind_by_name(text, side.terms, names, table):
             yield name, term
         return
     if not pattern.has_dots(side.terms):
         for term in expression.result.terms:
             if pattern.has_dots((term,)):
                 raise flaw(PatternError, "... is only on the right", text, term.span)
-    for term, axes in pattern.by_position(text, side, names, "the array"):
+    for term, axes in pattern.bind_by_position(text, side, names, "the array"):
         if term.name != DOTS:
             _check_word(text, term, axes[0], names)
             pattern.check_keyword(text, term, axes[0], table)
@@ -461,7 +463,7 @@ def _make_targets(
     """Yield each axis of the result; a merged one has the size that its keyword gives."""
     text, terms, flat = expression.text, expression.result.terms, left.flat
     single: dict[Term, int] = {}
-    for term in pattern.flat(terms):
+    for term in pattern.flatten_terms(terms):
         if term.name != DOTS:
             single[term] = _find_piece(expression, left, table, term)
     # The dots stand for all pieces that no other term of the result names.
@@ -513,7 +515,7 @@ def _check_complete(expression: Expression, left: Left, order: Sequence[int]) ->
     """Raise an error if the result lacks a piece, or has one twice."""
     text, result = expression.text, expression.result
     # `rearrange` drops nothing: an axis that is left out was forgotten.
-    terms = {term.name: term for term in pattern.flat(expression.operands[0].terms)}
+    terms = {term.name: term for term in pattern.flatten_terms(expression.operands[0].terms)}
     flat = left.flat
     for name, piece in left.where.items():
         if piece not in order:

@@ -45,7 +45,7 @@ def put_on_mesh(array: jax.Array) -> jax.Array:
     mesh = context.context_mesh()
     if mesh is None or not modes.has_explicit(mesh) or explicit.has_explicit_axes(array):
         return array
-    placed: jax.Array = jax.reshard(array, explicit.sharding_from(array, [()] * array.ndim))
+    placed: jax.Array = jax.reshard(array, explicit.make_sharding(array, [()] * array.ndim))
     return placed
 
 
@@ -106,9 +106,9 @@ class Write(NamedTuple):
         """
         if any(isinstance(step, Strided) for step in self.steps):
             return ()
-        given = plans.union_of(step.axes for step in gathers_in(self.steps))
+        given = plans.unite(step.axes for step in gathers_in(self.steps))
         kept = plans.without(self.names, axes_of_steps(self.steps))
-        shared = plans.shared(kept, given)
+        shared = plans.intersect(kept, given)
         return shared if len(shared) == len(given) else ()
 
     @property
@@ -188,7 +188,7 @@ def writing(plan: Write) -> kernels.Kernel:
         # An array from before the mesh has no type that the result could keep.
         array = put_on_mesh(array)
         operands = [array, update, *plans.values_at(arguments, traced)]
-        return auto.local(positionally, operands, list(explicit.read_layout(array)))
+        return auto.local(positionally, operands, list(explicit.get_layout(array)))
 
     return kernels.Kernel(plan.names, body)
 
@@ -213,7 +213,7 @@ def _write_box(
     # An axis that an int selects is one element of the block, and the update lacks it.
     if dropped and jnp.ndim(update):
         # Dimensions are counted from the end, since an update may lack the leading ones.
-        update = lax.expand_dims(update, plans.shifted(dropped, -array.ndim))
+        update = lax.expand_dims(update, plans.shift_places(dropped, -array.ndim))
     update = jnp.asarray(update)
     if update.dtype != array.dtype:
         update = update.astype(array.dtype)
@@ -264,7 +264,7 @@ def _scatter(plan: Write, array: jax.Array, update: Payload, position: Position)
     if any(more):
         if mode == "clip":
             at = clamp_indices(array, at, plan.reach.wraps)
-        at, mode = uneven_scatters.write_more(at, array.shape, more), "drop"
+        at, mode = uneven_scatters.extend_writes(at, array.shape, more), "drop"
         update = _lengthen(update, position, dict(zip(position.union, more, strict=True)))
     method = getattr(array.at[at], plan.operation)
     written: jax.Array = method(

@@ -18,8 +18,8 @@ from jax.export import is_symbolic_dim
 from numpy.typing import NDArray
 
 from ..axis import AxisKey, AxisSelector, selection, selector as one_axis
-from ..base.dtypes import widened
-from ..base.kinds import Payload, in_tuple, type_text
+from ..base.dtypes import widen_positions
+from ..base.kinds import Payload, to_tuple, type_text
 from ..dynamic_slice import dslice
 from ..errors import AxisNotFoundError, AxisSizeError, OperandError, describe, message, suggestion
 from ..names import plans
@@ -131,7 +131,7 @@ def removes_axis(step: Step) -> bool:
 
 
 def _take_position(array: jax.Array, at: int, argument: Payload) -> jax.Array:
-    return lax.squeeze(take_slice(array, at, widened(argument), 1), (at,))
+    return lax.squeeze(take_slice(array, at, widen_positions(argument), 1), (at,))
 
 
 def axes_of_steps(steps: Iterable[Step]) -> Names:
@@ -167,7 +167,7 @@ def selectors_of(function: str, x: Core, item: Item) -> Mapping[AxisSelector, An
         return item
     if item is ...:
         return {}
-    pairs: tuple[Any, ...] = in_tuple(item)
+    pairs: tuple[Any, ...] = to_tuple(item)
     if len(pairs) == 2 and isinstance(pairs[0], str):  # as usual, and nothing can be wrong
         return {pairs[0]: pairs[1]}
     # In pairs, axes and selectors take turns.
@@ -359,7 +359,7 @@ def normalize_indices(
     """Check an index array again, as a transformation may have removed a named dimension."""
     shape_of(function, indices, axes)
     _check_indices(function, name, indices, axes)
-    positions = widened(indices)
+    positions = widen_positions(indices)
     return jnp.remainder(positions, size) if mode == "wrap" else positions
 
 

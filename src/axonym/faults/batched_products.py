@@ -10,7 +10,7 @@ from collections.abc import Sequence, Set
 import jax
 
 from ..layout.constraints import constrain_dimensions, find_free_auto_axes
-from ..layout.context import mapped
+from ..layout.context import map_names
 from ..layout.partition import only
 
 
@@ -23,7 +23,7 @@ def shard_batch(array: jax.Array, labels: Sequence[object], batch: Set[str]) -> 
         batch: the labels that are names of batch axes; other dimensions stay as they are.
     """
     sizes = dict(zip(labels, array.shape, strict=True))
-    found = mapped({label: sizes[label] for label in batch if label in sizes})
+    found = map_names({label: sizes[label] for label in batch if label in sizes})
     if not found:
         return array
     # Explicit and Manual axes are safe: there XLA does not choose the layout of an operand.

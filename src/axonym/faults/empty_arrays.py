@@ -8,15 +8,15 @@ from typing import Any
 
 import jax
 
-from ..layout.explicit import relayout
+from ..layout.explicit import reshard
 
 
-def unsplit_empty(results: object) -> Any:
+def replicate_empty(results: object) -> Any:
     """On a mesh with Explicit axes, replicate the results that have no elements."""
 
     def replicate(result: object) -> Any:
         if isinstance(result, jax.Array) and 0 in result.shape:
-            return relayout(result, [()] * result.ndim)
+            return reshard(result, [()] * result.ndim)
         return result
 
     # Most often there is one array, which needs no walk through a tree.

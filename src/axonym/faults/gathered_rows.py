@@ -19,7 +19,7 @@ from ..errors import ShardingError
 from ..layout import partition, records, tracing
 from ..layout.assignment import AxisMapping, Entry, MeshLike
 from ..layout.constraints import constrain
-from ..layout.context import MAPPING, STORED, context_mesh, current_mapping, stored_mapping
+from ..layout.context import MAPPING, STORED, context_mesh, current_mapping, find_stored_mapping
 from ..names.plans import Names
 
 ByName = dict[str, Entry]
@@ -59,7 +59,7 @@ def find_lookup(
     # A check reports the layouts that were asked for, not those between.
     if STORED.get() is None or records.AUDIT.get() is not None or not tracing.tracing():
         return None
-    mapping, stored, mesh = current_mapping(), stored_mapping(names), context_mesh()
+    mapping, stored, mesh = current_mapping(), find_stored_mapping(names), context_mesh()
     if mapping is None or stored is None or mesh is None or set(axes) & set(names):
         return None
     if len(shape) != len(names) or len(ids_shape) != len(axes):

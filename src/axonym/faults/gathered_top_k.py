@@ -51,13 +51,14 @@ def find_blocks(array: jax.Array, names: Names, name: str) -> Blocks | None:
     mesh = find_mesh(array)
     if mesh.empty or records.AUDIT.get() is not None:
         return None
-    layout = explicit.read_layout(array).only(mesh.shape)
+    layout = explicit.get_layout(array).only(mesh.shape)
     auto = _read_sharding(array)
     if auto is None:
-        mapped = context.mapped(names)
+        sizes = array.shape[array.ndim - len(names) :]
+        mapped = context.map_names(dict(zip(names, sizes, strict=True)))
         auto = Layout([()] * (array.ndim - len(names)) + [mapped.get(own, ()) for own in names])
     auto = auto.only(modes.find_auto_axes(mesh))
-    used = set(context.taken_axes())
+    used = set(context.get_taken_axes())
     entries: list[Entry] = []
     for size, typed, other in zip(array.shape, layout, auto, strict=True):
         entry = partition.without((*typed, *other), used)

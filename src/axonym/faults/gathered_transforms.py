@@ -69,8 +69,8 @@ def transform_blocks(
     # All axes, so that no operation inside sees Explicit ones, but those of a surrounding `vmap`.
     manual = set(mesh.axis_names) - modes.find_manual_axes(mesh)
     if explicit.has_explicit_axes(array):
-        manual -= set(context.taken_axes())
-        array = explicit.relayout(array, Layout(before).only(modes.find_explicit_axes(mesh)))
+        manual -= set(context.get_taken_axes())
+        array = explicit.reshard(array, Layout(before).only(modes.find_explicit_axes(mesh)))
     transformed: jax.Array = jax.shard_map(
         transform_block,
         mesh=context.mesh_for_blocks(mesh),
@@ -87,7 +87,7 @@ def _find_wanted(
     """Return the mesh axes of each dimension, those of the mapping for one that they do not divide before."""
     wanted = list(entries)
     for i, name in chosen.items():
-        entry = only(context.mapped({name: shape[i]}).get(name, ()), modes.find_auto_axes(mesh))
+        entry = only(context.map_names({name: shape[i]}).get(name, ()), modes.find_auto_axes(mesh))
         if not entry or set(entry) & set(chain(*wanted)):
             continue
         wanted[i] = entry

@@ -53,7 +53,7 @@ def may_lose_nan(array: jax.Array, axis: Iterable[int]) -> bool:
     if not jnp.issubdtype(array.dtype, jnp.inexact):
         return False
     mesh = jax.typeof(array).sharding.mesh
-    entries = explicit.read_layout(array)
+    entries = explicit.get_layout(array)
     if any(entries[at] for at in axis):
         return True
     # The type of an array may have no mesh, such as that of a constant.

@@ -18,14 +18,14 @@ import numpy as np
 from jax import lax
 from jax.export import is_symbolic_dim
 
-from ..base.dtypes import widened
+from ..base.dtypes import widen_positions
 
 MERGES = jax.__version_info__ < (0, 12)
 
 
 def fit_start(start: Any, size: int, length: int = 1, *, wraps: bool = True) -> Any:
     """Move starts so that a piece of this length fits; negative ones count from the end if `wraps` is set."""
-    start = widened(start)
+    start = widen_positions(start)
     if wraps and jnp.issubdtype(start.dtype, jnp.signedinteger):
         start = lax.select(start < 0, start + like(size, start), start)
     return lax.clamp(like(0, start), start, like(size - length, start))

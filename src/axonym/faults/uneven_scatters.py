@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..base.dtypes import widened
+from ..base.dtypes import widen_positions
 from ..layout import context, modes, partition
 from .shared_paddings import separate_padding
 
@@ -66,7 +66,7 @@ def extend(array: jax.Array, dims: Sequence[int], more: Sequence[int]) -> jax.Ar
     return longer
 
 
-def read_more(at: At, more: Sequence[int]) -> At:
+def extend_reads(at: At, more: Sequence[int]) -> At:
     """Let an index read position 0 as well, as often as is missing."""
     shape = broadcast_shape(at)
     return tuple(
@@ -77,7 +77,7 @@ def read_more(at: At, more: Sequence[int]) -> At:
     )
 
 
-def cut_off(found: jax.Array, at: At, more: Sequence[int]) -> jax.Array:
+def drop_extra(found: jax.Array, at: At, more: Sequence[int]) -> jax.Array:
     """Drop the elements that an index read because of `read_more`."""
     first = find_first_read(at)
     for dim, count in enumerate(more, start=first):
@@ -86,7 +86,7 @@ def cut_off(found: jax.Array, at: At, more: Sequence[int]) -> jax.Array:
     return found
 
 
-def write_more(at: At, sizes: Sequence[int], more: Sequence[int]) -> At:
+def extend_writes(at: At, sizes: Sequence[int], more: Sequence[int]) -> At:
     """Let an index of an array of some sizes write out of range as often as is missing, each time elsewhere."""
     shape = broadcast_shape(at)
     longer: list[Any] = []
@@ -95,7 +95,7 @@ def write_more(at: At, sizes: Sequence[int], more: Sequence[int]) -> At:
             longer.append(part)
             continue
         # Each added position is another one, so that a scatter with unique indices stays correct.
-        part, outside = widened(jnp.asarray(part)), size
+        part, outside = widen_positions(jnp.asarray(part)), size
         for dim, count in zip(*_find_own_dimensions(part, shape, more), strict=True):
             block = (*part.shape[:dim], count, *part.shape[dim + 1 :])
             beyond = outside + jnp.arange(math.prod(block), dtype=part.dtype).reshape(block)

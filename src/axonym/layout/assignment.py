@@ -36,7 +36,7 @@ class FirstFitting:
     alternatives: tuple[Entry, ...]
 
     def __repr__(self) -> str:
-        return f"first_fitting({', '.join(repr(one_or_all(one) or None) for one in self.alternatives)})"
+        return f"first_fitting({', '.join(repr(shorten_entry(one) or None) for one in self.alternatives)})"
 
 
 MeshAxes: TypeAlias = str | Sequence[str] | FirstFitting | None
@@ -86,7 +86,7 @@ class AxisMapping(Mapping[str, Entry]):
     def written(self, name: str) -> MeshAxes:
         """Return the entry of an axis as users write it."""
         several = self.alternatives(name)
-        return FirstFitting(several) if len(several) > 1 else one_or_all(self[name]) or None
+        return FirstFitting(several) if len(several) > 1 else shorten_entry(self[name]) or None
 
     def alternatives(self, name: str) -> tuple[Entry, ...]:
         """Return the mesh axes that the entry of an axis allows, in order."""
@@ -199,7 +199,7 @@ class Mappings:
         """
         own, computed = self.parameters, self.compute
         for name in names:
-            if looked_up(computed, name) and looked_up(own, name) is None:
+            if find_entry(computed, name) and find_entry(own, name) is None:
                 return computed
         for pattern, extra in self.overrides:
             if matches(pattern, path):
@@ -269,7 +269,7 @@ def matches(pattern: str, path: str) -> bool:
     return any(all(map(fnmatch.fnmatchcase, window, run)) for window in windows)
 
 
-def looked_up(table: Mapping[str, T], name: str) -> T | None:
+def find_entry(table: Mapping[str, T], name: str) -> T | None:
     """Return the entry of a name, or of its bases, or None."""
     base = find_key(table, name)
     return None if base is None else table[base]
@@ -287,7 +287,7 @@ def _check_entry(name: str, axes: MeshAxes) -> Entry:
         raise OperandError(
             message("axis mapping", problem, hint="map it to a mesh axis, a tuple of them, or None")
         )
-    return entry_of(axes)
+    return write_entry(axes)
 
 
 def each_mapping(mapping: AxisMapping | Mappings) -> tuple[AxisMapping, ...]:
@@ -295,17 +295,17 @@ def each_mapping(mapping: AxisMapping | Mappings) -> tuple[AxisMapping, ...]:
     return mapping.all() if isinstance(mapping, Mappings) else (mapping,)
 
 
-def entry_of(axes: str | Sequence[str] | None) -> Entry:
+def write_entry(axes: str | Sequence[str] | None) -> Entry:
     """Write mesh axes in one form: as a tuple, which is empty for None."""
     return (axes,) if isinstance(axes, str) else tuple(axes or ())
 
 
-def one_or_all(axes: Entry) -> str | Entry:
+def shorten_entry(axes: Entry) -> str | Entry:
     """Write one mesh axis by its name, as users and JAX do, and any other number as a tuple."""
     return axes[0] if len(axes) == 1 else axes
 
 
-def checked_mapping(mapping: ResourceMapping) -> dict[str, MeshAxes]:
+def check_mapping(mapping: ResourceMapping) -> dict[str, MeshAxes]:
     """Return a mapping with the names of its axes as keys.
 
     Raises:
@@ -341,7 +341,7 @@ def normalized(mapping: ResourceMapping) -> AxisMapping:
         return mapping
     entries: list[tuple[str, Entry]] = []
     fallbacks: list[tuple[str, tuple[Entry, ...]]] = []
-    for name, axes in checked_mapping(mapping).items():
+    for name, axes in check_mapping(mapping).items():
         if isinstance(axes, FirstFitting):
             axes, *others = axes.alternatives
             if others:
@@ -350,7 +350,7 @@ def normalized(mapping: ResourceMapping) -> AxisMapping:
     return AxisMapping(tuple(entries), fallbacks=tuple(fallbacks))
 
 
-def with_bases(names: Iterable[str]) -> set[str]:
+def add_bases(names: Iterable[str]) -> set[str]:
     """Add the bases of derived names."""
     return {base for name in names for base in bases_of(name)}
 

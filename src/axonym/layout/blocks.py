@@ -22,7 +22,7 @@ def choose_manual_axes(mesh: MeshLike, entries: Sequence[Entry], typed: bool) ->
     With Auto axes, these are all: the compiler could use those that are not in `entries`. With Explicit ones, a
     surrounding `vmap` may use other axes.
     """
-    taken = set(context.taken_axes())
+    taken = set(context.get_taken_axes())
     if typed and not taken:
         return set(chain.from_iterable(entries))
     free = set(mesh.axis_names) - modes.find_manual_axes(mesh)
@@ -37,7 +37,7 @@ def find_entries(array: jax.Array, names: Names, *, is_even: bool = True) -> lis
     """
     mapping, mesh = context.current_mapping(), context.context_mesh()
     # Without a mesh, the type of an array has an empty spec.
-    entries = list(explicit.read_layout(array)) or [()] * array.ndim
+    entries = list(explicit.get_layout(array)) or [()] * array.ndim
     if mapping is None or mesh is None or records.AUDIT.get() is not None:
         return entries
     auto = modes.find_auto_axes(mesh)

@@ -16,10 +16,10 @@ from ..errors import ShardingError, describe, message
 from ..names.plans import Names, values_at
 from . import modes
 from .assignment import AxisMapping, Entry, MeshLike
-from .context import context_mesh, current_mapping, mapped, taken_axes
-from .explicit import has_explicit_axes, read_layout, relayout
+from .context import context_mesh, current_mapping, get_taken_axes, map_names
+from .explicit import get_layout, has_explicit_axes, reshard
 from .layout import Layout
-from .partition import find_layout, only, split_evenly
+from .partition import find_layout, only, replicate_uneven
 from .records import AUDIT, Refused, note
 from .tracing import INLINE
 
@@ -57,7 +57,7 @@ def _is_empty(shape: Sequence[int]) -> bool:
 
 def _keep_mesh_axes(spec: PartitionSpec, mesh_axes: Set[str]) -> PartitionSpec:
     """Keep some mesh axes of a spec, except those that a surrounding `vmap` maps over."""
-    return Layout.from_spec(spec).only(mesh_axes - set(taken_axes())).spec
+    return Layout.from_spec(spec).only(mesh_axes - set(get_taken_axes())).spec
 
 
 def constrain(
@@ -88,7 +88,7 @@ def constrain(
     if modes.has_explicit(mesh) and modes.has_auto(mesh):
         array = _constrain_both(array, explicit, auto)
     elif modes.has_explicit(mesh):
-        array = relayout(array, Layout.from_spec(explicit.spec), is_asked=True)
+        array = reshard(array, Layout.from_spec(explicit.spec), is_asked=True)
     elif modes.has_auto(mesh):
         array = _constrain_array_and_gradient(
             array, auto, _gradient_sharding(array, names, gradient, auto)
@@ -204,7 +204,7 @@ def constrain_auto(array: jax.Array, auto: NamedSharding) -> jax.Array:
 def _constrain_both(array: jax.Array, explicit: NamedSharding, auto: NamedSharding) -> jax.Array:
     """Apply both on a mixed mesh; outside jit, the second step would undo the first."""
     moved: jax.Array = jax.lax.with_sharding_constraint(
-        relayout(array, Layout.from_spec(explicit.spec), is_asked=True), auto
+        reshard(array, Layout.from_spec(explicit.spec), is_asked=True), auto
     )
     return moved
 
@@ -216,7 +216,7 @@ def check_result(names: Names, sizes: Mapping[str, int]) -> None:
         _find_spec(names, values_at(sizes, names), mapping, mesh)
 
 
-def decided(names: Names, sizes: Mapping[Any, int]) -> dict[str, Entry] | None:
+def decide_layout(names: Names, sizes: Mapping[Any, int]) -> dict[str, Entry] | None:
     """Return the mesh axes that the current mapping gives to axes of a result; None without mapping or mesh.
 
     Axes without an entry are missing, so that they may follow the operands; one that is mapped to None is replicated.
@@ -225,11 +225,11 @@ def decided(names: Names, sizes: Mapping[Any, int]) -> dict[str, Entry] | None:
     if mapping is None or mesh is None:
         return None
     entries = Layout.from_spec(_find_spec(names, values_at(sizes, names), mapping, mesh))
-    known = mapped(dict(zip(names, values_at(sizes, names), strict=True)))
+    known = map_names(dict(zip(names, values_at(sizes, names), strict=True)))
     return {name: entry for name, entry in zip(names, entries, strict=True) if name in known}
 
 
-def lay_out(array: jax.Array, names: Names) -> jax.Array:
+def shard_result(array: jax.Array, names: Names) -> jax.Array:
     """Shard a result by the current mapping and mesh; without either, leave it as it is."""
     mapping, mesh = current_mapping(), context_mesh()
     if mapping is None or mesh is None:
@@ -237,26 +237,26 @@ def lay_out(array: jax.Array, names: Names) -> jax.Array:
     return constrain(array, names, mapping, mesh)
 
 
-def keep_whole(array: jax.Array, at: int) -> jax.Array:
+def gather_dimension(array: jax.Array, at: int) -> jax.Array:
     """Gather a dimension, whatever the modes of the mesh axes that it may be split over."""
     # A mesh may have both kinds of axes, and the dimension may be split over some of each.
     if has_explicit_axes(array):
-        array = relayout(array, read_layout(array).replace(at, ()), is_asked=True)
+        array = reshard(array, get_layout(array).replace(at, ()), is_asked=True)
     mesh = context_mesh()
     if mesh is None or not modes.find_auto_axes(mesh):
         return array
     return constrain_dimensions(array, {at: ()})
 
 
-def split_first(array: jax.Array, entry: Entry) -> jax.Array:
+def shard_first(array: jax.Array, entry: Entry) -> jax.Array:
     """Split the first dimension over mesh axes; the others keep their layout, which on Auto axes the compiler knows."""
     mesh = context_mesh()
     if mesh is None:
         return array
     typed = only(entry, modes.find_explicit_axes(mesh))
     if typed:
-        entries = [typed, *read_layout(array)[1:]]
-        array = relayout(array, entries, is_asked=True)
+        entries = [typed, *get_layout(array)[1:]]
+        array = reshard(array, entries, is_asked=True)
     auto = only(entry, modes.find_auto_axes(mesh))
     return constrain_dimensions(array, {0: auto}) if auto else array
 
@@ -266,7 +266,7 @@ def find_free_auto_axes() -> set[str]:
     mesh = context_mesh()
     if mesh is None or modes.has_explicit(mesh):
         return set()
-    free = modes.find_auto_axes(mesh) - set(taken_axes())
+    free = modes.find_auto_axes(mesh) - set(get_taken_axes())
     return free if len(free) > 1 else set()
 
 
@@ -295,5 +295,5 @@ def explicit_sharding(
         return None
     typed = modes.find_explicit_axes(mesh)
     if not is_strict:
-        mapping = split_evenly(names, sizes, mapping, mesh, "shard", typed)
+        mapping = replicate_uneven(names, sizes, mapping, mesh, "shard", typed)
     return _keep_mesh_axes(_find_spec(names, sizes, mapping, mesh), typed)

@@ -22,8 +22,8 @@ from .assignment import (
     Mappings,
     MeshLike,
     ResourceMapping,
+    find_entry,
     find_key,
-    looked_up,
     normalized,
 )
 
@@ -61,7 +61,7 @@ def current_mapping() -> AxisMapping | None:
     return MAPPING.get()
 
 
-def stored_mapping(names: Names) -> AxisMapping | None:
+def find_stored_mapping(names: Names) -> AxisMapping | None:
     """Return the mapping by which a parameter with these names leaves the surrounding compiled function.
 
     None if it is not known: outside of compiled functions, and where mappings depend on paths. Data leaves a loss
@@ -79,7 +79,7 @@ def stored_mapping(names: Names) -> AxisMapping | None:
     return mapping if own == stored.compute else own
 
 
-def mapped(sizes: Mapping[str, int]) -> dict[str, Entry]:
+def map_names(sizes: Mapping[str, int]) -> dict[str, Entry]:
     """Look up axes with their sizes in the current mapping; leave out those without an entry for them or a base."""
     mapping, found = current_mapping(), dict[str, Entry]()
     if mapping is None:
@@ -94,24 +94,24 @@ def mapped(sizes: Mapping[str, int]) -> dict[str, Entry]:
     return found
 
 
-def taking(mesh_axes: Entry) -> AbstractContextManager[Any]:
+def take_axes(mesh_axes: Entry) -> AbstractContextManager[Any]:
     """Prevent layouts inside from using Explicit mesh axes that a `vmap` maps over."""
     if not mesh_axes:
         return nullcontext()
-    return TAKEN.using((*taken_axes(), *mesh_axes))
+    return TAKEN.using((*get_taken_axes(), *mesh_axes))
 
 
-def unmapped(names: Iterable[str]) -> AbstractContextManager[Any]:
+def unmap_names(names: Iterable[str]) -> AbstractContextManager[Any]:
     """Shard arrays inside as if the current mapping mapped these axes to nothing."""
     # An entry of None, and not a missing one: derived names would otherwise follow their base.
     mapping = current_mapping()
-    if mapping is None or not any(looked_up(dict(mapping), name) for name in names):
+    if mapping is None or not any(find_entry(dict(mapping), name) for name in names):
         return nullcontext()
     entries = {**mapping, **dict.fromkeys(names, ())}
     return MAPPING.using(dataclasses.replace(mapping, entries=tuple(entries.items())))
 
 
-def taken_axes() -> Entry:
+def get_taken_axes() -> Entry:
     """Return the Explicit mesh axes that surrounding `vmap`s map over."""
     return TAKEN.get()
 

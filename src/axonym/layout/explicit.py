@@ -16,7 +16,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from ..names.plans import values_at
 from . import modes
 from .assignment import AxisMapping, Entry, MeshLike, find_key
-from .context import context_mesh, current_mapping, taken_axes
+from .context import context_mesh, current_mapping, get_taken_axes
 from .layout import Layout
 from .partition import only, without
 from .reshards import LIMIT, report_move
@@ -35,7 +35,7 @@ def mesh_of_type(array: object) -> AbstractMesh:
     return mesh
 
 
-def on_one_mesh(arrays: Sequence[Any]) -> Sequence[Any]:
+def move_to_one_mesh(arrays: Sequence[Any]) -> Sequence[Any]:
     """Without a current mesh, move arrays that have no mesh to that of the others."""
     if not jax.sharding.get_abstract_mesh().empty:
         return arrays
@@ -54,12 +54,12 @@ def on_one_mesh(arrays: Sequence[Any]) -> Sequence[Any]:
     return moved
 
 
-def read_layout(array: jax.Array) -> Layout:
+def get_layout(array: jax.Array) -> Layout:
     """Return the layout in the type of an array: its Explicit mesh axes."""
     return Layout.from_spec(jax.typeof(array).sharding.spec)
 
 
-def sharding_from(array: jax.Array, entries: Sequence[Entry]) -> NamedSharding:
+def make_sharding(array: jax.Array, entries: Sequence[Entry]) -> NamedSharding:
     """Make a sharding on the mesh of an array, or on the current one if the array has none.
 
     Mesh axes that a surrounding `vmap` maps over are left out: arrays that it does not map may be sharded over them.
@@ -71,11 +71,11 @@ def sharding_from(array: jax.Array, entries: Sequence[Entry]) -> NamedSharding:
 
 
 def _remove_taken(entries: Sequence[Entry]) -> tuple[Entry, ...]:
-    taken = taken_axes()
+    taken = get_taken_axes()
     return tuple(without(entry, taken) for entry in entries) if taken else tuple(entries)
 
 
-def relayout(
+def reshard(
     array: jax.Array,
     entries: Sequence[Entry],
     names: Sequence[object] = (),
@@ -90,19 +90,19 @@ def relayout(
         names: its names, where they are known, for `limit_reshards`.
         is_asked: whether the user asked for this layout, so that `limit_reshards` says nothing.
     """
-    if read_layout(array) == _remove_taken(entries):
+    if get_layout(array) == _remove_taken(entries):
         return array
     if LIMIT.get() is not None and not is_asked:
         known = tuple(name for name in names if isinstance(name, str))
-        report_move(array, read_layout(array), _remove_taken(entries), known)
-    moved: jax.Array = jax.reshard(array, sharding_from(array, entries))
+        report_move(array, get_layout(array), _remove_taken(entries), known)
+    moved: jax.Array = jax.reshard(array, make_sharding(array, entries))
     return moved
 
 
 def report_gathered(array: jax.Array, entries: Sequence[Entry]) -> None:
     """Report, as `limit_reshards` says, that a result is not split as the array is that it was made of."""
     if LIMIT.get() is not None and len(entries) == array.ndim:
-        report_move(array, read_layout(array), _remove_taken(entries), ())
+        report_move(array, get_layout(array), _remove_taken(entries), ())
 
 
 def settle(
@@ -155,7 +155,7 @@ def settle(
         return not set(wanted[label]) & set(asked[label]), label not in entries
 
     gets: dict[L, Entry] = {}
-    used = set(taken_axes())
+    used = set(get_taken_axes())
     for label in sorted(labels, key=rank):  # stable: earlier labels first among equals
         gets[label] = without(wanted[label], used)
         used.update(gets[label])
@@ -179,7 +179,7 @@ def _list_offers(
 
 def free_axes(mesh: MeshLike, used: Iterable[str] = ()) -> dict[str, int]:
     """Return the sizes of the Explicit mesh axes that are neither used nor mapped over by a surrounding `vmap`."""
-    free = modes.find_explicit_axes(mesh) - {*used, *taken_axes()}
+    free = modes.find_explicit_axes(mesh) - {*used, *get_taken_axes()}
     return {axis: size for axis, size in mesh.shape.items() if axis in free}
 
 
@@ -194,9 +194,9 @@ def claim(entry: Entry, size: int, free: dict[str, int]) -> Entry:
     return fits
 
 
-def off_taken_axes(array: jax.Array) -> jax.Array:
+def remove_taken_axes(array: jax.Array) -> jax.Array:
     """Remove from a sharding the mesh axes that a surrounding `vmap` maps over, so that mapped arrays can use them."""
-    return relayout(array, read_layout(array))
+    return reshard(array, get_layout(array))
 
 
 def choose(
@@ -215,7 +215,7 @@ def choose(
     """
     operands = [
         (own, layout[len(layout) - len(own) :])
-        for own, layout in zip(labels, map(read_layout, arrays), strict=True)
+        for own, layout in zip(labels, map(get_layout, arrays), strict=True)
     ]
     return settle(out, operands, decided)
 
@@ -247,7 +247,7 @@ def agree(
     """
     if not any(map(has_explicit_axes, arrays)):
         return list(arrays), {}
-    arrays = on_one_mesh(arrays)
+    arrays = move_to_one_mesh(arrays)
     # The array to follow stands twice, once in front; `settle` takes the first operand that splits a label.
     table = choose(out, [labels[first], *labels], [arrays[first], *arrays], decided)
     by_label: dict[object, Entry] = dict(table.items())
@@ -255,30 +255,30 @@ def agree(
 
     moved: list[object] = []
     for array, own in zip(arrays, labels, strict=True):
-        layout = read_layout(array)
+        layout = get_layout(array)
         wanted: list[Entry] = []
         for at, entry in enumerate(_remove_taken(layout), start=len(own) - len(layout)):
             other: Entry = () if others_whole else without(entry, used)
             wanted.append(by_label.get(own[at], other) if at >= 0 else other)
         # A scalar of Python stays one, with its weak type.
         is_there = wanted == list(layout)
-        moved.append(array if is_there else relayout(jax.numpy.asarray(array), wanted, own))
+        moved.append(array if is_there else reshard(jax.numpy.asarray(array), wanted, own))
     return moved, table
 
 
-def laid_out_like(array: jax.Array, other: jax.Array) -> jax.Array:
+def reshard_like(array: jax.Array, other: jax.Array) -> jax.Array:
     """On a mesh with Explicit axes, give an array the layout of another array of the same shape."""
-    entries = read_layout(other)
-    if not has_explicit_axes(other) or read_layout(array) == entries:
+    entries = get_layout(other)
+    if not has_explicit_axes(other) or get_layout(array) == entries:
         return array
     if LIMIT.get() is not None and has_explicit_axes(array):
-        report_move(array, read_layout(array), entries, ())
+        report_move(array, get_layout(array), entries, ())
     sharding = NamedSharding(mesh_of_type(other), Layout(entries).spec)
     moved: jax.Array = jax.reshard(array, sharding)
     return moved
 
 
-def untyped(fn: Callable[..., Any], mesh: MeshLike, out_sharding: object) -> Callable[..., Any]:
+def make_auto(fn: Callable[..., Any], mesh: MeshLike, out_sharding: object) -> Callable[..., Any]:
     """Make a function in which the Explicit axes of a mesh are Auto, so that the compiler decides on layouts."""
     explicit = only(mesh.axis_names, modes.find_explicit_axes(mesh))
     call: Callable[..., Any] = jax.sharding.auto_axes(fn, axes=explicit, out_sharding=out_sharding)

@@ -112,7 +112,7 @@ def _find_layout(
     return Layout(entries)
 
 
-def evenly(
+def resolve_uneven(
     names: Names, shape: tuple[int, ...], mapping: AxisMapping, mesh: MeshLike, function: str
 ) -> AxisMapping:
     """Return a mapping that replicates the axes of one array that a mapping would split unevenly.
@@ -121,10 +121,10 @@ def evenly(
     """
     if not mapping.uneven:
         return mapping
-    return split_evenly(names, shape, mapping, mesh, function, modes.find_auto_axes(mesh))
+    return replicate_uneven(names, shape, mapping, mesh, function, modes.find_auto_axes(mesh))
 
 
-def split_evenly(
+def replicate_uneven(
     names: Names,
     shape: tuple[int, ...],
     mapping: AxisMapping,

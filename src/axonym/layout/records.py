@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 from ..current.features import Feature
 from ..errors import ShardingError
 from ..names.plans import Names
-from .assignment import AxisMapping, Mappings, MeshLike, each_mapping, with_bases
+from .assignment import AxisMapping, Mappings, MeshLike, add_bases, each_mapping
 
 
 class Refused(NamedTuple):
@@ -68,7 +68,7 @@ class Ledger:
         known: Set[str] = frozenset(),
         mappings: Sequence[AxisMapping | Mappings] = (),
     ) -> None:
-        self.known = with_bases(known)
+        self.known = add_bases(known)
         self.entered: list[AxisMapping] = []
         self.seen: dict[AxisMapping, set[str]] = {}
         self.outer = outer

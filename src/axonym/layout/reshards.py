@@ -15,7 +15,7 @@ from ..current.features import Feature
 from ..errors import ShardingError, describe, message
 from ..names.plans import Names
 from .assignment import Entry
-from .context import current_mapping, mapped
+from .context import current_mapping, map_names
 from .layout import Layout
 
 
@@ -76,7 +76,7 @@ def _is_mapped_to(names: Names, shape: Sequence[int], entries: Sequence[Entry]) 
     """Return whether this is the layout that the current mapping gives to all dimensions of an array."""
     if current_mapping() is None or len(names) != len(entries):
         return False
-    asked = mapped(dict(zip(names, shape, strict=True)))
+    asked = map_names(dict(zip(names, shape, strict=True)))
     return [asked.get(name, ()) for name in names] == list(entries)
 
 

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ..current.features import Feature
-from .assignment import Mappings, looked_up
+from .assignment import Mappings, find_entry
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Scope:
     @property
     def axes_of_rows(self) -> frozenset[str]:
         """The mesh axes over which rows are split, by any of the mappings."""
-        entries = (looked_up(mapping, row) for row in self.rows for mapping in self.mappings.all())
+        entries = (find_entry(mapping, row) for row in self.rows for mapping in self.mappings.all())
         return frozenset(axis for entry in entries for axis in entry or ())
 
     def is_data(self, names: Iterable[str]) -> bool:

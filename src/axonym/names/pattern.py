@@ -106,7 +106,7 @@ def flaw(
 
 
 @lru_cache(CACHE)
-def read(text: str, several: bool) -> Expression:
+def parse_expression(text: str, several: bool) -> Expression:
     """Parse an expression: one of einsum (`several` operands, no groups) or of rearrange.
 
     Raises:
@@ -225,7 +225,7 @@ class _Reader:
 
     def check_once(self, terms: Sequence[Term]) -> None:
         seen: set[str | None] = set()
-        for term in flat(terms):
+        for term in flatten_terms(terms):
             if term.name in seen:
                 is_name = term.name != DOTS
                 hint = "the axes of an array have different names" if is_name else None
@@ -233,7 +233,7 @@ class _Reader:
             seen.add(term.name)
 
 
-def flat(terms: Iterable[Term]) -> Iterator[Term]:
+def flatten_terms(terms: Iterable[Term]) -> Iterator[Term]:
     """Iterate over names and dots, including the parts of groups, but not their labels."""
     for term in terms:
         yield from term.parts or (term,)  # no group is empty
@@ -277,16 +277,16 @@ def name_for(table: Mapping[str, Bound], key: str) -> str:
 
 def has_dots(terms: Iterable[Term]) -> bool:
     """Return whether any of the terms is an ellipsis."""
-    return any(term.name == DOTS for term in flat(terms))
+    return any(term.name == DOTS for term in flatten_terms(terms))
 
 
-def all_used(expression: Expression, bindings: Bindings) -> None:
+def check_used(expression: Expression, bindings: Bindings) -> None:
     """Raise PatternError for a keyword that is not in the expression."""
     # `flat` skips the labels of groups, and the terms themselves skip the parts.
     known = {
         term.label
         for side in (*expression.operands, expression.result)
-        for term in (*side.terms, *flat(side.terms))
+        for term in (*side.terms, *flatten_terms(side.terms))
     } - {"", DOTS}
     for key, _ in bindings:
         if key not in known:
@@ -294,7 +294,9 @@ def all_used(expression: Expression, bindings: Bindings) -> None:
             raise flaw(PatternError, problem, expression.text, None, suggestion(key, known))
 
 
-def by_position(text: str, side: Side, names: Names, operand: str) -> Iterator[tuple[Term, Names]]:
+def bind_by_position(
+    text: str, side: Side, names: Names, operand: str
+) -> Iterator[tuple[Term, Names]]:
     """Assign to each term of an ordered operand its axes: one, or those of the dots."""
     terms, count = side.terms, len(names)
     # Dots take what the other terms leave, which may be nothing.
@@ -316,7 +318,7 @@ def by_position(text: str, side: Side, names: Names, operand: str) -> Iterator[t
         at += length
 
 
-def by_name(
+def bind_by_name(
     text: str, terms: Iterable[Term], names: Names, table: Mapping[str, Bound]
 ) -> Iterator[tuple[Term, str]]:
     """Assign to each term, except the dots, the axis of its keyword, or that of its own name."""

@@ -104,7 +104,7 @@ def without(names: Names, removed: Names) -> Names:
 
 
 @lru_cache(CACHE)
-def shared(names: Names, others: Names) -> Names:
+def intersect(names: Names, others: Names) -> Names:
     """Keep the names that are among others, in their own order."""
     return tuple(name for name in names if name in others)
 
@@ -114,7 +114,7 @@ def values_at(table: Table[K, V], keys: Iterable[K]) -> tuple[V, ...]:
     return tuple(table[key] for key in keys)
 
 
-def shifted(places: Iterable[int], by: int) -> tuple[int, ...]:
+def shift_places(places: Iterable[int], by: int) -> tuple[int, ...]:
     """Move positions to the right, such as those of named dimensions past the anonymous ones."""
     return tuple(place + by for place in places)
 
@@ -130,7 +130,7 @@ def union(first: Names, second: Names) -> Names:
     return (*first, *without(second, first))
 
 
-def union_of(operands: Iterable[Names]) -> Names:
+def unite(operands: Iterable[Names]) -> Names:
     """Return the names of all operands, each once, in the order of their first occurrence."""
     return tuple(dict.fromkeys(itertools.chain.from_iterable(operands)))
 
@@ -162,7 +162,7 @@ def broadcast(operands: tuple[Names, ...]) -> Names:
             return names
     # The hint is about the operand with most names, which needs the fewest new ones.
     largest = max(operands, key=len)
-    missing = without(union_of(operands), largest)
+    missing = without(unite(operands), largest)
     # A name that all operands have cannot be meant by another one.
     everywhere = set(largest).intersection(*operands)
     near = suggestion(missing[0], without(largest, tuple(everywhere)))
@@ -220,13 +220,13 @@ def contraction(
     out: tuple[Label, ...],
 ) -> Contraction:
     """Plan a contraction of two operands with labelled dimensions; labels that both have and keep are batched."""
-    shared = tuple(label for label in out if label in left and label in right)
-    done = (*shared, *contracted)
+    intersect = tuple(label for label in out if label in left and label in right)
+    done = (*intersect, *contracted)
     free = tuple(label for label in (*left, *right) if label not in done)
-    produced = (*shared, *free)  # the order of `lax.dot_general`
+    produced = (*intersect, *free)  # the order of `lax.dot_general`
     return Contraction(
         (_index_labels(left, contracted), _index_labels(right, contracted)),
-        (_index_labels(left, shared), _index_labels(right, shared)),
+        (_index_labels(left, intersect), _index_labels(right, intersect)),
         None if produced == out else _index_labels(produced, out),
     )
 

@@ -21,10 +21,10 @@ class Subscripts(NamedTuple):
     given: tuple[tuple[str, int], ...]
 
 
-def read(text: str, operands: tuple[Names, ...], aliases: Bindings) -> Subscripts:
+def plan_einsum(text: str, operands: tuple[Names, ...], aliases: Bindings) -> Subscripts:
     """Plan an einsum over operands with these names."""
-    expression = pattern.read(text, True)
-    pattern.all_used(expression, aliases)
+    expression = pattern.parse_expression(text, True)
+    pattern.check_used(expression, aliases)
     table = dict(aliases)
     sides, result = expression.operands, expression.result.terms
     if not operands:
@@ -35,14 +35,14 @@ def read(text: str, operands: tuple[Names, ...], aliases: Bindings) -> Subscript
         hint = "commas separate the operands: one part for each array"
         raise flaw(PatternError, problem, text, (sides[0].start, sides[-1].end), hint)
 
-    union = plans.union_of(operands)
+    union = plans.unite(operands)
     bound: dict[str, str] = {}
     if sides and all(side.ordered for side in sides):
         bound = _bind_ordered(expression, operands, table)
         named, wanted = tuple(bound.values()), tuple(_look_up_result(expression, bound))
     else:
         named = tuple(_look_up_named(expression, operands, table))
-        wanted = tuple(name for _, name in pattern.by_name(text, result, union, table))
+        wanted = tuple(name for _, name in pattern.bind_by_name(text, result, union, table))
 
     # Dots in the result keep the other axes in their place. Without dots anywhere, operands in braces name only those
     # axes that matter, and the others stay in front.
@@ -69,7 +69,9 @@ def _look_up_named(
             hint = "use braces for all operands: their axes are then found by name"
             at = (side.start, side.end)
             raise flaw(PatternError, "only some operands are in braces", expression.text, at, hint)
-        yield from (name for _, name in pattern.by_name(expression.text, side.terms, names, table))
+        yield from (
+            name for _, name in pattern.bind_by_name(expression.text, side.terms, names, table)
+        )
 
 
 def _bind_ordered(
@@ -81,7 +83,7 @@ def _bind_ordered(
     dotted: dict[str, Term] = {}
     pairs = zip(expression.operands, operands, strict=True)
     for number, (side, names) in enumerate(pairs, start=1):
-        for term, axes in pattern.by_position(text, side, names, f"operand {number}"):
+        for term, axes in pattern.bind_by_position(text, side, names, f"operand {number}"):
             if term.name is None or term.name == DOTS:
                 dotted.update(dict.fromkeys(axes, term))
             else:

@@ -8,7 +8,7 @@ import jax
 
 from ..array import NamedArray
 from ..axis import Axis, AxisSelection, AxisSpec, axis_name, names_in, selection, shown, spec
-from ..base.dtypes import widen, widened_to
+from ..base.dtypes import widen, widen_to
 from ..create import ones, zeros
 from ..engine import checks
 from ..engine.core import facts
@@ -23,7 +23,7 @@ from .inputs import check_input, list_sized_axes
 from .layer import Layer
 from .recompute import from_inputs
 from .switch import switchable
-from .weights import made_if
+from .weights import make_if
 
 __all__ = ["BatchNorm", "BatchNormState"]
 
@@ -122,8 +122,8 @@ class BatchNorm(Layer):
             if each.name in names:
                 problem = f"axis {each.name!r} is both kept and normalised over"
                 raise AxisClashError(message("BatchNorm.init", problem))
-        weight = made_if(use_weight, ones, axes)
-        bias = made_if(use_bias, zeros, axes)
+        weight = make_if(use_weight, ones, axes)
+        bias = make_if(use_bias, zeros, axes)
         fixed, eps, momentum = list_sized_axes(given), float(eps), float(momentum)
         return cls(axes, names, weight, bias, eps, momentum, inference, fixed)
 
@@ -174,7 +174,7 @@ class BatchNorm(Layer):
 
         # Inside of a shard_map, `x` is a block: the mapping says which axes have more elements on other devices.
         sizes = {name: x.axis_size(name) for name in self.over}
-        split = [name for name, entry in context.mapped(sizes).items() if entry]
+        split = [name for name, entry in context.map_names(sizes).items() if entry]
         over = find_mesh_axes("BatchNorm", split, (), meaning="arrays")
         count = math.prod(sizes.values()) * count_devices(over)
         if count < 2:  # the unbiased variance would divide by zero
@@ -228,9 +228,9 @@ def _scale_and_shift(
     # The weight goes into the scale, which is much smaller than `x`: one product per element instead of two.
     scale = rsqrt(widen(var) + eps)
     if weight is not None:
-        scale = scale * widened_to(scale.dtype, weight)
+        scale = scale * widen_to(scale.dtype, weight)
 
     y = (widen(x) - mean) * scale
     if bias is not None:
-        y = y + widened_to(y.dtype, bias)
+        y = y + widen_to(y.dtype, bias)
     return y.astype(x.dtype)

@@ -33,17 +33,17 @@ from .initializer import Initializer, between, uniform
 from .inputs import check_input
 from .layer import Layer
 from .roles import Role
-from .settings import drawn, integer
-from .weights import add_bias, gathered, stored_outputs
+from .settings import check_int, draw_parameter
+from .weights import add_bias, apply_gathered, find_stored_outputs
 from .windows import (
     Padding,
     Pads,
     check_fit,
     count_sides,
-    each,
+    expand_setting,
     find_beyond,
     find_modes,
-    pads,
+    read_padding,
 )
 
 __all__ = ["Conv", "ConvTranspose"]
@@ -104,7 +104,7 @@ class _Conv(Layer):
             arrays = x.array, weight.array, *(own.array for own in beyond)
             return wrap(x, kernel.call(*arrays), kernel.names)
 
-        return add_bias(auto_sharded(gathered(run, (x, *beyond), self.weight)), self.bias)
+        return add_bias(auto_sharded(apply_gathered(run, (x, *beyond), self.weight)), self.bias)
 
 
 class Conv(_Conv):
@@ -194,10 +194,10 @@ class Conv(_Conv):
             "Conv.init", Spatial, In, Out, kernel_size, groups, use_bias, initializer, key
         )
         count = len(spatial)
-        steps = each("Conv.init", "stride", stride, count)
-        apart = each("Conv.init", "dilation", dilation, count)
+        steps = expand_setting("Conv.init", "stride", stride, count)
+        apart = expand_setting("Conv.init", "dilation", dilation, count)
         windows = [step * (size - 1) + 1 for size, step in zip(kernel, apart, strict=True)]
-        sides = pads("Conv.init", padding, count, axis_name(spatial), windows)
+        sides = read_padding("Conv.init", padding, count, axis_name(spatial), windows)
         return cls(weight, bias, spatial, In, Out, kernel, steps, sides, apart, groups)
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
@@ -298,14 +298,14 @@ class ConvTranspose(_Conv):
             function, Spatial, In, Out, kernel_size, groups, use_bias, initializer, key
         )
         count = len(spatial)
-        steps = each(function, "stride", stride, count)
-        apart = each(function, "dilation", dilation, count)
-        extra = each(function, "output_padding", output_padding, count, least=0)
+        steps = expand_setting(function, "stride", stride, count)
+        apart = expand_setting(function, "dilation", dilation, count)
+        extra = expand_setting(function, "output_padding", output_padding, count, least=0)
         for more, step in zip(extra, steps, strict=True):
             if more >= step:
                 problem = f"output_padding must be less than the stride, not {more} where the stride is {step}"
                 raise ArgumentError(message(function, problem))
-        sides = pads(function, padding, count)
+        sides = read_padding(function, padding, count)
         return cls(weight, bias, spatial, In, Out, kernel, steps, sides, apart, groups, extra)
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
@@ -386,13 +386,13 @@ def _make_parameters(
         hint = "use nn.Linear without spatial axes"
         raise ArgumentError(message(function, "there is no spatial axis", hint=hint))
 
-    groups = integer(function, "groups", groups)
+    groups = check_int(function, "groups", groups)
     if groups < 1 or In.size % groups or Out.size % groups:
         problem = f"{groups} groups do not divide both axes evenly"
         raise ArgumentError(message(function, problem, f"In: {shown(In)}", f"Out: {shown(Out)}"))
-    kernel = each(function, "kernel_size", kernel_size, len(given))
+    kernel = expand_setting(function, "kernel_size", kernel_size, len(given))
     inputs = In if groups == 1 else Axis(f"group.{In.name}", In.size // groups)
-    (stored,) = stored_outputs((inputs,), (Out,))
+    (stored,) = find_stored_outputs((inputs,), (Out,))
     window = [Axis(f"kernel.{name}", size) for name, size in zip(names, kernel, strict=True)]
 
     # The default of torch; `or 1` is for an axis or a kernel of size zero.
@@ -401,7 +401,7 @@ def _make_parameters(
     weight_key, bias_key = jax.random.split(key)
     make = between(initializer or draw, (inputs, *window), stored)
     # The order that `lax` takes without a transpose, and that torch stores.
-    weight = drawn(function, make, weight_key, (stored, inputs, *window))
+    weight = draw_parameter(function, make, weight_key, (stored, inputs, *window))
     bias = draw(bias_key, (Out,)) if use_bias else None
     return weight, bias, selectors(given), kernel, groups
 

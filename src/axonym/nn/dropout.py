@@ -12,7 +12,7 @@ from ..engine.core import Core, shape_of
 from ..errors import OperandError, message
 from ..ops.where import where
 from .layer import Layer
-from .settings import fraction
+from .settings import check_fraction
 from .switch import switchable
 
 __all__ = ["Dropout", "dropout"]
@@ -51,7 +51,7 @@ class Dropout(Layer):
         broadcast_axes: AxisSelection | None = None,
         inference: bool = False,
     ) -> None:
-        self.pdrop = fraction("Dropout", "pdrop", pdrop)
+        self.pdrop = check_fraction("Dropout", "pdrop", pdrop)
         self.broadcast_axes = names_in(_parse_broadcast_axes("Dropout", broadcast_axes))
         self.inference = inference
 
@@ -112,7 +112,7 @@ def dropout(
         >>> sorted(set(axn.nn.dropout(axn.ones({"embed": 50}), 0.75, key=jax.random.key(0)).tolist()))
         [0.0, 4.0]
     """
-    rate = fraction("dropout", "pdrop", pdrop)
+    rate = check_fraction("dropout", "pdrop", pdrop)
     together = _parse_broadcast_axes("dropout", broadcast_axes)
     return _drop("dropout", x, rate, together, inference, key)
 

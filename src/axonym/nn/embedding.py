@@ -19,7 +19,7 @@ from ..partitioning.shard import auto_sharded
 from .initializer import Initializer, fan_in
 from .inputs import check_input
 from .layer import Layer, enter_scope
-from .settings import drawn
+from .settings import draw_parameter
 from .weights import look_up, multiply
 
 __all__ = ["Embedding"]
@@ -73,7 +73,9 @@ class Embedding(Layer):
         Vocab, embed = sized(Vocab, "Embedding.init"), spec(Embed, "Embedding.init")
         if initializer is None:
             initializer = fan_in(axis_size(embed), init_scale)
-        return cls(drawn("Embedding.init", initializer, key, (Vocab, *embed)), Vocab, embed)
+        return cls(
+            draw_parameter("Embedding.init", initializer, key, (Vocab, *embed)), Vocab, embed
+        )
 
     def __call__(self, ids: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Call `embed`; `key` is not used, since every layer takes one."""

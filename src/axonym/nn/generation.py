@@ -22,7 +22,7 @@ from ..ops.reduce import argmax
 from ..ops.where import where
 from ..transform.scan import scan
 from .inputs import find_axis_name
-from .settings import integer
+from .settings import check_int
 
 __all__ = ["Generated", "generate"]
 
@@ -172,7 +172,7 @@ def _take_last(logits: NamedArray, pos: str, real: NamedArray | None) -> NamedAr
 def _parse_stops(stop: object) -> tuple[int, ...]:
     """Return the stop tokens as Python ints."""
     if isinstance(stop, Iterable):
-        return tuple(integer("generate", "a stop token", token) for token in stop)
+        return tuple(check_int("generate", "a stop token", token) for token in stop)
     problem = f"stop must be a sequence of tokens, not {type_text(stop)}"
     raise OperandError(message("generate", problem, hint="write stop=(token,) for one of them"))
 

@@ -20,8 +20,8 @@ from ..names.plans import Names
 from .inputs import check_input, list_sized_axes
 from .layer import Layer
 from .recompute import from_inputs
-from .settings import integer
-from .weights import affine, made_if, parameters_of
+from .settings import check_int
+from .weights import apply_affine, collect_parameters, make_if
 
 __all__ = ["GroupNorm"]
 
@@ -97,13 +97,13 @@ class GroupNorm(Layer):
         axis, given = sized(axis, "GroupNorm.init"), selection(over, "GroupNorm.init")
         names = names_in(given)
         plans.distinct((axis.name, *names), "GroupNorm.init: ")
-        groups = integer("GroupNorm.init", "groups", groups)
+        groups = check_int("GroupNorm.init", "groups", groups)
         if groups < 1 or axis.size % groups:
             raise ArgumentError(
                 message("GroupNorm.init", f"{groups} groups do not divide {shown(axis)} evenly")
             )
-        weight = made_if(use_weight, ones, axis)
-        bias = made_if(use_bias, zeros, axis)
+        weight = make_if(use_weight, ones, axis)
+        bias = make_if(use_bias, zeros, axis)
         return cls(axis, groups, names, weight, bias, float(eps), list_sized_axes(given))
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
@@ -125,7 +125,7 @@ class GroupNorm(Layer):
         at = checks.run_plan("GroupNorm", (x,), plans.positions, x.names, normalized)
         weighted, biased = self.weight is not None, self.bias is not None
         kernel = _normalize(x.names, at, self.groups, weighted, biased, self.eps)
-        operands = [x, *parameters_of(self.weight, self.bias)]
+        operands = [x, *collect_parameters(self.weight, self.bias)]
         return wrap(x, kernel.call(*[operand.array for operand in operands]), x.names)
 
 
@@ -148,7 +148,7 @@ def _normalize(
         computed = computed - computed.mean(reduced, keepdims=True)
         scale = lax.rsqrt(lax.square(computed).mean(reduced, keepdims=True) + eps)
         result = (computed * scale).reshape(x.shape)
-        return affine(result, parameters, weighted, biased).astype(x.dtype)
+        return apply_affine(result, parameters, weighted, biased).astype(x.dtype)
 
     def body(x: jax.Array, *parameters: jax.Array) -> jax.Array:
         operands = (names, *[axis] * len(parameters))
@@ -158,7 +158,7 @@ def _normalize(
         # JAX has no rule for the types of a reshape that splits a sharded dimension: on Explicit axes, the compiler
         # decides within, and the result has the type of the input.
         result: jax.Array = auto.local(
-            from_inputs(normalize), [x, *lined], list(explicit.read_layout(x))
+            from_inputs(normalize), [x, *lined], list(explicit.get_layout(x))
         )
         return result
 

@@ -21,7 +21,7 @@ from jax.typing import DTypeLike
 from .. import create, random
 from ..array import NamedArray
 from ..axis import Axis, AxisSelection, AxisSpec, axis_size, selection, shown, spec, without_axes
-from ..base.phrases import given_with_size, missing_axis
+from ..base.phrases import missing_axis, write_size_conflict
 from ..errors import ArgumentError, AxisClashError, AxisSizeError, message, suggestion
 from ..partitioning.shard import auto_sharded
 from .settings import as_python
@@ -420,7 +420,7 @@ def _find_axes(
         if axis is None:
             raise missing_axis(function, name, by_name, facts, what="parameter")
         if size is not None and size != axis.size:
-            problem = given_with_size(name, size, f"the parameter has size {axis.size}")
+            problem = write_size_conflict(name, size, f"the parameter has size {axis.size}")
             raise AxisSizeError(message(function, problem, facts))
         found.append(axis)
     return tuple(found)

@@ -15,8 +15,15 @@ from ..partitioning.shard import auto_sharded
 from .initializer import Initializer, between, fan_in
 from .inputs import check_input
 from .layer import Layer
-from .settings import drawn
-from .weights import add_bias, derived_names, in_order, made_if, multiply, stored_outputs
+from .settings import draw_parameter
+from .weights import (
+    add_bias,
+    find_derived_names,
+    find_stored_outputs,
+    make_if,
+    multiply,
+    order_axes,
+)
 
 __all__ = ["Linear"]
 
@@ -81,15 +88,15 @@ class Linear(Layer):
             AxisClashError: if the weight would have an axis `<name>.out` twice.
         """
         inputs, outputs = spec(In, "Linear.init"), spec(Out, "Linear.init")
-        stored = stored_outputs(inputs, outputs)
+        stored = find_stored_outputs(inputs, outputs)
         _check_distinct(inputs, outputs, stored)
 
         if initializer is None:
             initializer = fan_in(axis_size(inputs), init_scale)
-        axes = in_order(inputs, stored, out_first)
+        axes = order_axes(inputs, stored, out_first)
         # `between` names the sides, since the axes of the weight alone do not say which ones are summed over.
-        weight = drawn("Linear.init", between(initializer, inputs, stored), key, axes)
-        bias = made_if(use_bias, zeros, outputs)
+        weight = draw_parameter("Linear.init", between(initializer, inputs, stored), key, axes)
+        bias = make_if(use_bias, zeros, outputs)
 
         # Transformations reject a plain function as a leaf; a `Partial` is a node that holds it.
         if jax.tree_util.all_leaves([dot_general]):
@@ -114,13 +121,15 @@ class Linear(Layer):
             AxisSizeError: if an axis has another size.
             AxisClashError: if `x` already has an axis of `Out`, or the `<name>.out` of the weight.
         """
-        stored = stored_outputs(self.In, self.Out)
+        stored = find_stored_outputs(self.In, self.Out)
         # A second axis of the name of a stored output would be multiplied position by position.
         check_input("Linear", x, self.In, (*self.Out, *stored), blocks=True)
 
         y = multiply(x, self.weight, self.In, self.dot_general)
         if stored != self.Out:
-            plain = {derived: name for name, derived in derived_names(self.In, self.Out).items()}
+            plain = {
+                derived: name for name, derived in find_derived_names(self.In, self.Out).items()
+            }
             y = auto_sharded(rename(y, plain))  # the mapping may shard the plain name otherwise
         return add_bias(y, self.bias)
 

@@ -25,7 +25,7 @@ from .dropout import Dropout
 from .layer import Layer
 from .linear import Linear
 from .settings import as_axis
-from .weights import derived_names, stored_outputs
+from .weights import find_derived_names, find_stored_outputs
 
 __all__ = ["LoraLinear", "add_lora", "lora_filter", "merge_lora"]
 
@@ -106,7 +106,7 @@ class LoraLinear(Layer):
                 axis, base.Out, key=key, use_bias=False, initializer=_make_zeros
             )
 
-        own = (*base.In, *stored_outputs(base.In, base.Out))
+        own = (*base.In, *find_stored_outputs(base.In, base.Out))
         further = without_axes(base.weight.axes, axis_name(own))
         anonymous = base.weight.array.shape[: base.weight.array.ndim - len(base.weight.names)]
         # Anonymous dimensions come first in an array, so `jax.vmap`, which adds them there, is outermost.
@@ -167,7 +167,7 @@ class LoraLinear(Layer):
         weight = self.base.weight
         dtype = at_least_float32(weight.dtype)
         # `up` calls its outputs by their plain names, the weight of `base` perhaps `<name>.out`.
-        up = self.up.weight.rename(derived_names(self.In, self.Out))
+        up = self.up.weight.rename(find_derived_names(self.In, self.Out))
         up = up.astype(dtype) * (self.alpha / self.Rank.size)
         product = dot(self.down.weight.astype(dtype), up, axis=self.Rank.name, precision="highest")
         merged = (weight.astype(dtype) + product).astype(weight.dtype)

@@ -22,7 +22,7 @@ from ..engine.core import Core, axes_of, facts, wrap
 from ..engine.renaming import share_by_renaming
 from ..errors import ArgumentError, OperandError, message
 from ..layout import explicit
-from ..layout.context import mapped
+from ..layout.context import map_names
 from ..names import plans
 from ..names.plans import Names
 from ..ops import elementwise, logical, reduce
@@ -33,7 +33,7 @@ from ..ops.shape import unflatten_axis
 from ..ops.where import where as select
 from ..partitioning.shard import auto_sharded
 from ..transform import scan as loops
-from .settings import as_python, fraction, integer
+from .settings import as_python, check_fraction, check_int
 
 __all__ = [
     "binary_cross_entropy_loss",
@@ -198,7 +198,7 @@ def chunked_cross_entropy_loss(
     size = weight.axis_size(Label)
     _check_class_numbers(function, targets, label)
     label_smoothing, z_loss = _check_smoothing(function, label_smoothing), as_python(z_loss)
-    block_size = integer(function, "block_size", block_size)
+    block_size = check_int(function, "block_size", block_size)
     if block_size < 1:
         raise ArgumentError(message(function, f"block_size must be positive, got {block_size}"))
     rest = plans.without(x.names, names_in(selection(Embed, function)))
@@ -284,8 +284,8 @@ def _chunk_classes(weight: NamedArray, label: str, size: int, block_size: int) -
     Block, Chunk = Axis(label, -(-size // chunks)), Axis(f"chunk of {label}", chunks)
     if Block.size * chunks > size:
         weight = pad(weight, {label: (0, Block.size * chunks - size)})
-    own = explicit.read_layout(weight.array)[weight.names.index(label) - len(weight.names)]
-    if own or mapped({label: Block.size * chunks}).get(label):
+    own = explicit.get_layout(weight.array)[weight.names.index(label) - len(weight.names)]
+    if own or map_names({label: Block.size * chunks}).get(label):
         weight = unflatten_axis(weight, label, (Block, Chunk))
         return _Blocks(Block, Chunk, weight, stride=chunks, chunk_stride=1)
     weight = unflatten_axis(weight, label, (Chunk, Block))
@@ -565,4 +565,4 @@ def _is_used(factor: Scalar) -> bool:
 
 
 def _check_smoothing(function: str, label_smoothing: float) -> float:
-    return fraction(function, "label_smoothing", label_smoothing, "a fraction")
+    return check_fraction(function, "label_smoothing", label_smoothing, "a fraction")

@@ -75,7 +75,7 @@ def find_division(
         mapping: the current mapping.
         mesh: the current mesh.
     """
-    stored = context.stored_mapping(weight.names)
+    stored = context.find_stored_mapping(weight.names)
     if stored is None or stored.uneven:
         return None
     if x.array.ndim != len(x.names) or weight.array.ndim != len(weight.names):
@@ -137,7 +137,7 @@ def apply_by_hand(
         return _multiply_parts(fn, division, x, _gather_copies(division, weight), weight)
 
     result: NamedArray = jax.checkpoint(run, prevent_cse=False)(x, weight)
-    return wrap(result, constraints.lay_out(result.array, result.names), result.names)
+    return wrap(result, constraints.shard_result(result.array, result.names), result.names)
 
 
 def _gather_copies(division: Division, weight: NamedArray) -> jax.Array:

@@ -16,7 +16,7 @@ from .initializer import Initializer
 from .layer import Layer
 from .linear import Linear
 from .rings import apply_in_ring
-from .settings import activated, as_axis, check_activation, integer
+from .settings import apply_activation, as_axis, check_activation, check_int
 
 __all__ = ["MLP", "GatedMLP"]
 
@@ -79,7 +79,7 @@ class MLP(Layer):
             OperandError: if `activation` is not callable.
         """
         check_activation("MLP.init", activation)
-        depth = integer("MLP.init", "depth", depth)
+        depth = check_int("MLP.init", "depth", depth)
         if depth < 0:
             raise ArgumentError(message("MLP.init", f"depth must not be negative, got {depth}"))
         hidden = as_axis("mlp", width)
@@ -124,7 +124,7 @@ class MLP(Layer):
                 return result
         *hidden, last = zip(self.layers, _keys(key, len(self.layers)), strict=True)
         for layer, own in hidden:
-            x = activated("MLP", self.activation, layer(x, key=own))
+            x = apply_activation("MLP", self.activation, layer(x, key=own))
         return last[0](x, key=last[1])
 
 
@@ -224,7 +224,7 @@ class GatedMLP(Layer):
         if result is not None:
             return result
         keys = _keys(key, 3)
-        gate = activated("GatedMLP", self.activation, self.gate(x, key=keys[0]))
+        gate = apply_activation("GatedMLP", self.activation, self.gate(x, key=keys[0]))
         hidden = gate * self.up(x, key=keys[1])
         return self.down(hidden, key=keys[2])
 

@@ -18,7 +18,7 @@ from jax.typing import DTypeLike
 
 from ..array import NamedArray
 from ..axis import Axis, AxisSpec, axis_name, spec
-from ..base.dtypes import at_least_float32, widened_to
+from ..base.dtypes import at_least_float32, widen_to
 from ..create import ones, zeros
 from ..engine import checks, kernels, primitives
 from ..engine.core import wrap
@@ -28,8 +28,8 @@ from ..names import plans
 from ..names.plans import Names
 from .inputs import check_input
 from .layer import Layer
-from .settings import given_tangent, keeps_intermediates
-from .weights import affine, made_if, parameters_of
+from .settings import keeps_intermediates, read_tangent
+from .weights import apply_affine, collect_parameters, make_if
 
 __all__ = ["LayerNorm", "RmsNorm"]
 
@@ -63,8 +63,8 @@ class _Norm(Layer):
             dtype: the dtype to compute in; by default float32, or the input's if it is wider.
         """
         axes = spec(axis, f"{cls.__name__}.init")
-        weight = made_if(use_weight, ones, axes)
-        bias = made_if(use_bias, zeros, axes)
+        weight = make_if(use_weight, ones, axes)
+        bias = make_if(use_bias, zeros, axes)
         # A dtype, not a scalar type such as `jnp.float32`: static fields must compare and hash alike.
         computed = None if dtype is None else jnp.dtype(dtype)
         return cls(axes, weight, bias, float(eps), computed)
@@ -72,7 +72,7 @@ class _Norm(Layer):
     def _apply(self, x: NamedArray, centered: bool) -> NamedArray:
         check_input(type(self).__name__, x, self.axis, ())
 
-        operands = [x, *parameters_of(self.weight, self.bias)]
+        operands = [x, *collect_parameters(self.weight, self.bias)]
         kernel = _make_kernel(
             tuple([operand.names for operand in operands]),  # a list is faster than a generator
             self.axis,
@@ -242,7 +242,7 @@ class _Normalization:
     ) -> jax.Array:
         """Return the normalised input."""
         standardized = self.standardize(x, statistics)
-        return affine(standardized, parameters, self.weighted, self.biased).astype(x.dtype)
+        return apply_affine(standardized, parameters, self.weighted, self.biased).astype(x.dtype)
 
     def compute_change(
         self,
@@ -273,11 +273,11 @@ class _Normalization:
                 removed = primitives.add(removed, self.mean(moved))
             along = primitives.multiply(primitives.subtract(moved, removed), statistics[0])
             if weight is not None:
-                along = primitives.multiply(along, widened_to(along.dtype, weight))
+                along = primitives.multiply(along, widen_to(along.dtype, weight))
             terms.append(along)
         # The first parameter is the weight, if there is one, and the last one the bias.
         if self.weighted and parameters[0] is not None:
-            wide = widened_to(standardized.dtype, parameters[0])
+            wide = widen_to(standardized.dtype, parameters[0])
             terms.append(primitives.multiply(standardized, wide))
         if self.biased and parameters[-1] is not None:
             terms.append(parameters[-1].astype(standardized.dtype))
@@ -301,7 +301,7 @@ def _normalize_jvp(
     x, parameters = primals
     statistics = how.compute_statistics(x)
     weight = parameters[0] if how.weighted else None
-    given = [given_tangent(tangent) for tangent in (tangents[0], *tangents[1])]
+    given = [read_tangent(tangent) for tangent in (tangents[0], *tangents[1])]
     change = jax.checkpoint(how.compute_change)(x, statistics, weight, tuple(given))
     return how.compute_result(x, statistics, parameters), change
 

@@ -39,7 +39,15 @@ from ..names import plans
 from ..names.plans import Names
 from ..ops import reduce
 from ..partitioning.shard import auto_sharded
-from .windows import Padding, check_fit, count_sides, each, find_beyond, find_modes, pads
+from .windows import (
+    Padding,
+    check_fit,
+    count_sides,
+    expand_setting,
+    find_beyond,
+    find_modes,
+    read_padding,
+)
 
 __all__ = ["adaptive_max_pool", "adaptive_mean_pool", "max_pool", "mean_pool", "min_pool", "pool"]
 
@@ -306,8 +314,8 @@ def _plan_slides(
         raise checks.no_names(function, inputs)
     axes = spec(Window, function)
     names, windows = axis_name(axes), [axis.size for axis in axes]
-    steps = each(function, "stride", 1 if stride is None else stride, len(axes))
-    padded = pads(function, padding, len(axes), names, windows)
+    steps = expand_setting(function, "stride", 1 if stride is None else stride, len(axes))
+    padded = read_padding(function, padding, len(axes), names, windows)
     modes = find_modes(padded) or (None,) * len(axes)
     if use_ceil and any(modes):
         problem = "use_ceil extends windows beyond the padding, which only zeros allow"
@@ -387,7 +395,7 @@ def _make_kernel(
         mesh = jax.typeof(x).sharding.mesh
         entries: list[assignment.Entry] = [
             () if size % partition.count_shards(mesh, entry) else entry
-            for size, entry in zip(shape, explicit.read_layout(x), strict=True)
+            for size, entry in zip(shape, explicit.get_layout(x), strict=True)
         ]
         result: jax.Array = auto.local(run, [x, *beyond], entries)
         return result

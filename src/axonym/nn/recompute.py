@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 import jax
 from jax.core import Tracer
 
-from .settings import keeping
+from .settings import KEEPS_INTERMEDIATES
 
 __all__ = ["from_inputs", "keep_intermediates"]
 
@@ -41,7 +41,9 @@ def from_inputs(fn: Callable[P, R]) -> Callable[P, R]:
     @wraps(fn)
     def run(*args: P.args, **options: P.kwargs) -> R:
         # Arrays that are no tracers have no backward pass, and JAX would evaluate a checkpoint operation by operation.
-        if keeping.value or not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(args)):
+        if KEEPS_INTERMEDIATES.value or not any(
+            isinstance(leaf, Tracer) for leaf in jax.tree.leaves(args)
+        ):
             return fn(*args, **options)
         # Outside a loop, the compiler would otherwise merge the recomputation with the first computation.
         recomputed: Callable[..., R] = jax.checkpoint(partial(fn, **options))
@@ -63,5 +65,5 @@ def keep_intermediates(keep: bool = True) -> AbstractContextManager[None]:
         ...     jax.grad(lambda x: axn.nn.silu(x).sum().scalar())(axn.zeros({"embed": 2})).tolist()
         [0.5, 0.5]
     """
-    context: AbstractContextManager[None] = keeping(keep)
+    context: AbstractContextManager[None] = KEEPS_INTERMEDIATES(keep)
     return context

@@ -25,7 +25,7 @@ from .inputs import find_axis_name
 from .layer import Layer
 from .linear import Linear
 from .settings import as_python
-from .weights import add_bias, made_if
+from .weights import add_bias, make_if
 
 __all__ = ["GRUCell", "LSTMCell", "Recurrent", "RecurrentCell"]
 
@@ -227,7 +227,7 @@ class GRUCell(_Gated):
         """Make a cell; the arguments are those of `LSTMCell.init`."""
         Hidden = sized(Hidden, "GRUCell.init")
         weights = _weights(3, In, Hidden, key, use_bias, initializer)
-        return cls(*weights, made_if(use_bias, zeros, Hidden))
+        return cls(*weights, make_if(use_bias, zeros, Hidden))
 
     def initial_state(self, projected: NamedArray) -> NamedArray:
         """Make zeros for h, axes {..., Hidden}."""

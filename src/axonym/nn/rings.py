@@ -27,7 +27,7 @@ from ..partitioning.shard import auto_sharded
 from ..partitioning.shard_map import shard_map
 from . import activation
 from .linear import Linear
-from .weights import add_bias, find_mesh_to_share, stored_outputs
+from .weights import add_bias, find_mesh_to_share, find_stored_outputs
 
 Pointwise: TypeAlias = Callable[[NamedArray], NamedArray]
 Between: TypeAlias = Callable[..., NamedArray]
@@ -91,7 +91,7 @@ def _go_around(
 ) -> NamedArray:
     """Apply the layers to the blocks of an axis, each while the next one is sent."""
     sizes = dict(zip(x.names, x.array.shape, strict=True))
-    split, names, hidden = tuple(context.mapped(sizes)), x.names, last.In[0].name
+    split, names, hidden = tuple(context.map_names(sizes)), x.names, last.In[0].name
 
     def run(x: NamedArray, first: Sequence[Linear], weight: NamedArray) -> NamedArray:
         # The type of a weight says that it varies over all mesh axes, so its gradient is summed over the batch once,
@@ -131,7 +131,7 @@ def _is_plain(layer: Linear) -> bool:
     # A subclass may do more in its call, and a `dot_general` of its own may need all of an operand for a scale.
     if type(layer) is not Linear or layer.dot_general is not None:
         return False
-    is_square = stored_outputs(layer.In, layer.Out) != layer.Out
+    is_square = find_stored_outputs(layer.In, layer.Out) != layer.Out
     return layer.weight.array.ndim == len(layer.weight.names) and not is_square
 
 

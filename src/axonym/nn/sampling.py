@@ -24,7 +24,7 @@ from ..ops.sorting import top_k
 from ..ops.where import where
 from ..random import categorical
 from .inputs import find_axis_name
-from .settings import as_python, integer
+from .settings import as_python, check_int
 
 __all__ = ["keep_min_p", "keep_top_k", "keep_top_p", "penalize_repetition", "sample"]
 
@@ -53,7 +53,7 @@ def keep_top_k(logits: NamedArray, Vocab: AxisSelector, k: int) -> NamedArray:
         [-inf, 3.0, 2.0]
     """
     name = find_axis_name("keep_top_k", logits, Vocab)
-    k = min(integer("keep_top_k", "k", k, least=1), logits.axis_size(name))
+    k = min(check_int("keep_top_k", "k", k, least=1), logits.axis_size(name))
     return _rule_out_below(logits, top_k(logits, name, k)[0][name, -1])
 
 

@@ -20,7 +20,7 @@ from ..engine.core import Core
 from ..errors import ArgumentError, OperandError, message
 
 
-def integer(function: str, what: str, value: Any, least: int | None = None) -> int:
+def check_int(function: str, what: str, value: Any, least: int | None = None) -> int:
     """Return a setting as a Python int.
 
     Raises:
@@ -39,7 +39,7 @@ def integer(function: str, what: str, value: Any, least: int | None = None) -> i
     return number
 
 
-def fraction(function: str, what: str, value: float, kind: str = "a probability") -> float:
+def check_fraction(function: str, what: str, value: float, kind: str = "a probability") -> float:
     """Return a setting from 0 to 1 as a Python float; a NumPy number would change the dtype of other operands.
 
     Raises:
@@ -81,7 +81,7 @@ def check_activation(function: str, activation: object) -> None:
         )
 
 
-def activated(
+def apply_activation(
     layer: str, activation: Callable[[NamedArray], NamedArray], x: NamedArray
 ) -> NamedArray:
     """Apply an activation.
@@ -101,7 +101,7 @@ def activated(
         raise OperandError(message(layer, problem, hint=hint)) from error
 
 
-def drawn(
+def draw_parameter(
     layer: str,
     initializer: Callable[[jax.Array, tuple[Axis, ...]], NamedArray],
     key: jax.Array,
@@ -152,14 +152,14 @@ def _no_initializer(layer: str, problem: str) -> OperandError:
 
 # A user context is part of the key of every trace cache of JAX. With a plain global, a traced function would
 # keep the old value.
-keeping: Any = jax.make_user_context(default_value=False)
+KEEPS_INTERMEDIATES: Any = jax.make_user_context(default_value=False)
 
 
 def keeps_intermediates() -> bool:
     """Return whether `keep_intermediates` is current."""
-    return bool(keeping.value)
+    return bool(KEEPS_INTERMEDIATES.value)
 
 
-def given_tangent(tangent: Any) -> Any:
+def read_tangent(tangent: Any) -> Any:
     """Return a tangent of a custom JVP with symbolic zeros, None for a zero."""
     return None if isinstance(tangent, jax.custom_derivatives.SymbolicZero) else tangent

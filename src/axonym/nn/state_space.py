@@ -16,7 +16,7 @@ from jax import lax
 from .. import random
 from ..array import NamedArray
 from ..axis import Axis, AxisSelector, sized, without_axes
-from ..base.dtypes import widen, widened_to
+from ..base.dtypes import widen, widen_to
 from ..engine import auto, pointwise, prefixes
 from ..engine.core import Core, facts
 from ..errors import ArgumentError, AxisClashError, message
@@ -29,7 +29,7 @@ from .initializer import normal
 from .inputs import check_input, find_axis_name
 from .layer import Layer, enter_scope
 from .linear import Linear
-from .weights import widened_layer
+from .weights import widen_layer
 
 __all__ = ["DiagonalSSM"]
 
@@ -211,8 +211,8 @@ class DiagonalSSM(Layer):
         """Return Re(C s) + d x, axes {..., In}."""
         # The real part of a complex product is one real product over both parts: the weights hold the sign.
         parts = stack(PARTS, [real(states), imag(states)])
-        skipped = widened_to(parts.dtype, x * auto_sharded(self.skip))
-        y = widened_layer(self.output, parts.dtype)(parts) + skipped
+        skipped = widen_to(parts.dtype, x * auto_sharded(self.skip))
+        y = widen_layer(self.output, parts.dtype)(parts) + skipped
         result: NamedArray = y.astype(jnp.result_type(x.dtype, self.input.weight.dtype))
         return result
 
@@ -252,7 +252,7 @@ def _run(drive: jax.Array, decay: jax.Array, *start: jax.Array, at: int, parts: 
 
     if parts == 1:
         drive = auto.whole(drive, (at,))
-    return auto.move_elements(states, [drive, decay, *start], explicit.read_layout(drive))
+    return auto.move_elements(states, [drive, decay, *start], explicit.get_layout(drive))
 
 
 def _scan(elements: Sequence[jax.Array], at: int) -> Sequence[jax.Array]:

@@ -17,12 +17,12 @@ from jax.typing import DTypeLike
 
 from ..array import NamedArray
 from ..axis import Axis, AxisSpec, axis_name
-from ..base.dtypes import widened_to
+from ..base.dtypes import widen_to
 from ..engine import primitives
 from ..faults.gathered_rows import find_lookup
 from ..layout import tracing
 from ..layout.assignment import AxisMapping, MeshLike
-from ..layout.context import context_mesh, current_mapping, stored_mapping, taken_axes
+from ..layout.context import context_mesh, current_mapping, find_stored_mapping, get_taken_axes
 from ..layout.layout import Layout
 from ..layout.modes import is_one_mode
 from ..layout.partition import count_shards
@@ -51,14 +51,14 @@ def find_mesh_to_share(is_asked: bool) -> tuple[AxisMapping, MeshLike] | None:
     if not is_asked or AUDIT.get() is not None:
         return None
     mapping, mesh = current_mapping(), context_mesh()
-    if mapping is None or mesh is None or mapping.uneven or taken_axes():
+    if mapping is None or mesh is None or mapping.uneven or get_taken_axes():
         return None
     # Operations that run at once need no plan. A shard_map around the product, or mesh axes in two modes, would have to
     # agree with the shard_map by hand about each axis.
     return (mapping, mesh) if tracing.tracing() and is_one_mode(mesh) else None
 
 
-def gathered(
+def apply_gathered(
     fn: Callable[[X, W], R],
     x: X,
     weights: W,
@@ -117,7 +117,7 @@ def multiply(
     division = _find_division(x, weight, names) if _is_plain(dot_general) else None
     if division is not None:
         return apply_by_hand(product, division, x, weight)
-    return gathered(product, x, weight)
+    return apply_gathered(product, x, weight)
 
 
 def _find_division(x: NamedArray, weight: NamedArray, summed: Names) -> Division | None:
@@ -156,7 +156,7 @@ def look_up(weight: NamedArray, rows: Axis, ids: NamedArray) -> NamedArray:
 
 def _find_storage_of_parts(weight: NamedArray, rows: Axis, ids: NamedArray) -> AxisMapping | None:
     """Return the mapping by which a table is stored, if its rows should be looked up in parts there."""
-    mapping, stored, mesh = current_mapping(), stored_mapping(weight.names), context_mesh()
+    mapping, stored, mesh = current_mapping(), find_stored_mapping(weight.names), context_mesh()
     if mapping is None or stored is None or mesh is None or not tracing.tracing():
         return None
     stored_layout = Layout.from_spec(pspec_for(weight, stored, strict=False))
@@ -175,39 +175,41 @@ def add_bias(y: NamedArray, bias: NamedArray | None) -> NamedArray:
     return y if bias is None else y + auto_sharded(bias)
 
 
-def widened_layer(layer: LayerT, dtype: DTypeLike) -> LayerT:
+def widen_layer(layer: LayerT, dtype: DTypeLike) -> LayerT:
     """Return a layer whose floating arrays are of a dtype, or wider."""
     arrays, rest = eqx.partition(layer, eqx.is_inexact_array)
-    widened: LayerT = eqx.combine(jax.tree.map(partial(widened_to, dtype), arrays), rest)
+    widened: LayerT = eqx.combine(jax.tree.map(partial(widen_to, dtype), arrays), rest)
     return widened
 
 
-def made_if(
+def make_if(
     wanted: bool, make: Callable[[AxisSpec], NamedArray], axes: AxisSpec
 ) -> NamedArray | None:
     """Make a parameter that a layer may do without, such as a bias."""
     return make(axes) if wanted else None
 
 
-def in_order(inputs: Sequence[Axis], outputs: Sequence[Axis], out_first: bool) -> tuple[Axis, ...]:
+def order_axes(
+    inputs: Sequence[Axis], outputs: Sequence[Axis], out_first: bool
+) -> tuple[Axis, ...]:
     """Return the axes of a weight in the order in which it is stored."""
     return (*outputs, *inputs) if out_first else (*inputs, *outputs)
 
 
-def stored_outputs(inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> tuple[Axis, ...]:
+def find_stored_outputs(inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> tuple[Axis, ...]:
     """Return the axes of `outputs` in a weight: one that is also an input is called `<name>.out`."""
     # An array cannot have a name twice, so a weight from `embed` to `embed` needs a second name.
     taken = axis_name(inputs)
     return tuple(axis.derive("out") if axis.name in taken else axis for axis in outputs)
 
 
-def derived_names(inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> dict[str, str]:
+def find_derived_names(inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> dict[str, str]:
     """Return the names of those outputs that are called otherwise in a weight: `{"embed": "embed.out"}`."""
-    pairs = zip(outputs, stored_outputs(inputs, outputs), strict=True)
+    pairs = zip(outputs, find_stored_outputs(inputs, outputs), strict=True)
     return {out.name: stored.name for out, stored in pairs if out != stored}
 
 
-def parameters_of(weight: NamedArray | None, bias: NamedArray | None) -> list[NamedArray]:
+def collect_parameters(weight: NamedArray | None, bias: NamedArray | None) -> list[NamedArray]:
     """Return those parameters that a layer has, sharded by the mapping.
 
     A parameter that is gathered before the kernel is gathered once; inside of it, the backward pass would do so again.
@@ -215,7 +217,7 @@ def parameters_of(weight: NamedArray | None, bias: NamedArray | None) -> list[Na
     return [auto_sharded(own) for own in (weight, bias) if own is not None]
 
 
-def affine(
+def apply_affine(
     x: jax.Array,
     parameters: Sequence[jax.Array],
     weighted: bool,
@@ -223,7 +225,7 @@ def affine(
 ) -> jax.Array:
     """Multiply by the first parameter, if `weighted`, and add the last one, if `biased`."""
     if weighted:
-        x = primitives.multiply(x, widened_to(x.dtype, parameters[0]))
+        x = primitives.multiply(x, widen_to(x.dtype, parameters[0]))
     if biased:
-        x = primitives.add(x, widened_to(x.dtype, parameters[-1]))
+        x = primitives.add(x, widen_to(x.dtype, parameters[-1]))
     return x

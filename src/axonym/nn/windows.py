@@ -16,7 +16,7 @@ from ..errors import (
     message,
     suggestion,
 )
-from .settings import integer
+from .settings import check_int
 
 Beyond: TypeAlias = str | Callable[[NamedArray], NamedArray]
 """What lies beyond the ends of an axis: a mode, or a function of the elements at an end."""
@@ -49,7 +49,7 @@ _KINDS_OF_PADDING = '"SAME", "VALID", an int, one int for each axis, or a pair f
 _KINDS_BY_AXIS = f"an int, a pair, one of {', '.join(map(repr, MODES))}, or a function"
 
 
-def each(
+def expand_setting(
     function: str,
     what: str,
     value: int | Sequence[int],
@@ -72,10 +72,10 @@ def each(
     if len(entries) != count:
         problem = f"{what} has {len(entries)} entries, but there are {count} axes"
         raise ArgumentError(message(function, problem, hint="give one int, or one for each axis"))
-    return tuple(integer(function, what, entry, least) for entry in entries)
+    return tuple(check_int(function, what, entry, least) for entry in entries)
 
 
-def pads(
+def read_padding(
     function: str,
     padding: Padding,
     count: int,

@@ -192,7 +192,7 @@ def _make_dot(
     dot_general: DotGeneral = lax.dot_general,
 ) -> kernels.Kernel:
     """Make the kernel of a contraction."""
-    union = plans.union_of(operands)
+    union = plans.unite(operands)
     given = checks.resolve_axis(axis, "dot", union)
     contracted = names_in(given)
     plans.require(union, contracted)
@@ -267,7 +267,7 @@ def _make_contraction(
         constraints.check_result(out, sizes)
         target = plans.labels(out, len(anonymous) + len(out))
         result = _contract(repeated, labels, contracted, target, options)
-        return constraints.lay_out(result, out)
+        return constraints.shard_result(result, out)
 
     return kernels.Kernel(out, body)
 
@@ -291,7 +291,9 @@ def _contract(
     """Contract arrays with labelled dimensions; on a mesh with Explicit axes, set the layout of the result."""
     entries: list[assignment.Entry] | None = None
     if any(map(explicit.has_explicit_axes, arrays)):
-        arrays, entries = _reshard_operands(explicit.on_one_mesh(arrays), labels, contracted, out)
+        arrays, entries = _reshard_operands(
+            explicit.move_to_one_mesh(arrays), labels, contracted, out
+        )
     elif contracted:
         # The compiler decides on Auto axes, but gets one arrangement wrong.
         counts = Counter(chain.from_iterable(labels))
@@ -308,7 +310,7 @@ def _contract(
 
     sharding = None
     if entries is not None:
-        sharding = explicit.sharding_from(arrays[0], entries)
+        sharding = explicit.make_sharding(arrays[0], entries)
         if _is_bool(arrays, options.dtype):
             # Sums of bools are `any`, for which JAX takes no sharding.
             arrays, labels = _reduce_lone_axes(jnp.any, arrays, labels, contracted)
@@ -338,7 +340,7 @@ def _contract_two(
     if entries is not None:
         if plan.order is not None:  # the product has its dimensions in another order
             entries = [entries[plan.order.index(at)] for at in range(len(entries))]
-        sharding = explicit.sharding_from(left, entries)
+        sharding = explicit.make_sharding(left, entries)
 
     numbers = (plan.contract, plan.batch)
     result = lax.dot_general(
@@ -385,7 +387,7 @@ def _reduce_lone_axes(
     remaining: list[Labels] = []
     for array, own in zip(arrays, labels, strict=True):
         # An axis that occurs once in all labels has nothing to be matched with.
-        alone = [label for label in plans.shared(own, contracted) if counts[label] == 1]
+        alone = [label for label in plans.intersect(own, contracted) if counts[label] == 1]
         if alone:
             array = reduction(array, tuple(map(own.index, alone)))
         reduced.append(array)
@@ -433,8 +435,8 @@ def _contract_pairs(
     left, have = operands[0], remaining[0]
     for i, (right, own) in enumerate(zip(operands[1:], remaining[1:], strict=True), start=2):
         later = tuple(chain.from_iterable(remaining[i:]))
-        both = plans.shared(have, own)
-        summed = plans.without(plans.shared(contracted, both), later)
+        both = plans.intersect(have, own)
+        summed = plans.without(plans.intersect(contracted, both), later)
         shared = plans.without(both, summed)
         free = plans.without(plans.union(have, own), both)
         # Before the last product the order is free; this one spares a transposition.
@@ -459,11 +461,11 @@ def _reshard_operands(
     nothing else. If an operand has a contracted axis on the mesh axes of an axis of the result, it is not resharded:
     the partial sums are scattered.
     """
-    operands = list(zip(labels, map(explicit.read_layout, arrays), strict=True))
+    operands = list(zip(labels, map(explicit.get_layout, arrays), strict=True))
     sizes: dict[str | int, int] = {}
     for array, own in zip(arrays, labels, strict=True):
         sizes.update(zip(own, array.shape, strict=True))
-    decided = constraints.decided(tuple(x for x in out if isinstance(x, str)), sizes)
+    decided = constraints.decide_layout(tuple(x for x in out if isinstance(x, str)), sizes)
     table = explicit.choose(out, labels, arrays, decided)
     summed: dict[str | int, assignment.Entry] = {**explicit.choose(contracted, labels, arrays)}
     counts = Counter(chain.from_iterable(labels))
@@ -482,11 +484,11 @@ def _reshard_operands(
 
         # A mesh axis shards one dimension of an array, so that the rest of the sum moves elsewhere.
         taken = set(chain.from_iterable(entries.values()))
-        for label in plans.shared(contracted, own):
+        for label in plans.intersect(contracted, own):
             summed[label] = _drop_axes(summed[label], taken)
 
     moved = [
-        explicit.relayout(array, plans.values_at({**summed, **entries}, own), own)
+        explicit.reshard(array, plans.values_at({**summed, **entries}, own), own)
         for array, own, entries in zip(arrays, labels, wanted, strict=True)
     ]
     return moved, list(plans.values_at(table, out))
@@ -506,7 +508,7 @@ def _make_einsum(
     dot_general: DotGeneral = lax.dot_general,
 ) -> kernels.Kernel:
     """Make the kernel of an expression."""
-    contracted, out, given = subscripts.read(equation, operands, aliases)
+    contracted, out, given = subscripts.plan_einsum(equation, operands, aliases)
     options = _Options(precision, dtype, dot_general)
     return _choose_maker(options)("einsum", operands, contracted, out, given, options)
 

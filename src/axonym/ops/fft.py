@@ -24,7 +24,7 @@ import numpy as np
 
 from ..axis import Axis, AxisSelection, AxisSelector, axis_name, names_in, selection, selector
 from ..base.kinds import type_text
-from ..base.phrases import given_with_size
+from ..base.phrases import write_size_conflict
 from ..engine import auto, checks, reduction
 from ..engine.batched import apply_batched
 from ..engine.core import Core, axes_of, facts, wrap
@@ -270,7 +270,7 @@ def _check_axis_size(function: str, a: Core, name: str, size: int | None, is_hal
     if have == (half if is_half else size):
         return
 
-    problem = given_with_size(name, size, f"has size {have}")
+    problem = write_size_conflict(name, size, f"has size {have}")
     if is_half:
         result = f"half of the result {name}={size} has {half}"
         problem = f"axis {name!r} has size {have}, but {result}"

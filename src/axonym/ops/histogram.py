@@ -458,7 +458,7 @@ def _sum_by_position(weights: jax.Array, at: jax.Array, size: int) -> jax.Array:
     # jax.ops.segment_sum needs one dimension: flattening several sharded ones would gather them.
     more = uneven_scatters.count_missing(weights, at.shape)
     if any(more):
-        (at,) = uneven_scatters.write_more((at,), (size,), more)
+        (at,) = uneven_scatters.extend_writes((at,), (size,), more)
         weights = uneven_scatters.extend(weights, range(weights.ndim), more)
     # Without wrapping, -1 is out of range, and dropped, instead of the last position.
     zeros = jnp.zeros(size, weights.dtype)

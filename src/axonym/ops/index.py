@@ -28,7 +28,7 @@ from ..axis import (
     shown,
     spec,
 )
-from ..base.dtypes import widened
+from ..base.dtypes import widen_positions
 from ..base.kinds import Payload
 from ..engine import checks, kernels, pointwise
 from ..engine.audits import current_report, expect
@@ -375,7 +375,7 @@ def _make_slice(names: Names, given: tuple[str, int | None], length: Any) -> ker
         # Only here is the size known from which a negative start counts.
         if isinstance(start, int) and start < 0:
             start += shape[at]
-        return take_slice(array, at % array.ndim, widened(start), length)
+        return take_slice(array, at % array.ndim, widen_positions(start), length)
 
     return kernels.Kernel(names, body)
 
@@ -455,7 +455,7 @@ def _check_room(
 ) -> None:
     """Check that the dtype of the indices, which is that of the result, can hold all positions."""
     values = [payload(function, value) for value in indices]
-    dtype = jnp.result_type(int, *map(widened, values))
+    dtype = jnp.result_type(int, *map(widen_positions, values))
     if math.prod(shape) - 1 > np.iinfo(dtype).max:
         problem = f"{dtype} cannot index {math.prod(shape)} elements"
         hint = "give indices of int64, under jax.enable_x64(True)"
@@ -463,8 +463,8 @@ def _check_room(
 
 
 def _ravel_multi_index(*indices: ArrayLike, shape: tuple[int, ...], mode: str) -> jax.Array:
-    return jnp.ravel_multi_index([widened(index) for index in indices], shape, mode=mode)
+    return jnp.ravel_multi_index([widen_positions(index) for index in indices], shape, mode=mode)
 
 
 def _unravel_index(indices: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, ...]:
-    return tuple(jnp.unravel_index(widened(indices), shape))
+    return tuple(jnp.unravel_index(widen_positions(indices), shape))

@@ -40,7 +40,7 @@ def multiply_over(
     """Multiply over axes, where all options but the mask are static."""
     # Within `local`, because JAX's gradient of a product reshapes and slices sharded dimensions.
     removed = {at % x.ndim for at in axis}
-    kept = [entry for at, entry in enumerate(explicit.read_layout(x)) if at not in removed]
+    kept = [entry for at, entry in enumerate(explicit.get_layout(x)) if at not in removed]
 
     def call(x: jax.Array, where: jax.Array | None = None) -> jax.Array:
         return fn(x, axis, where=where, **options)

@@ -273,7 +273,7 @@ def _make_stack(operands: tuple[Names, ...], given: tuple[str, int | None]) -> k
         sizes = checks.check_sizes("stack", operands, arrays)
         lined, _ = _agree_on_layout(_repeat_all("stack", arrays, operands, target, sizes), target)
         at = lined[0].ndim - len(target)
-        if context.taken_axes():
+        if context.get_taken_axes():
             # Within a `vmap`, JAX's stack assumes that mapped operands are sharded as those that are not mapped.
             return lax.concatenate([lax.expand_dims(a, (at,)) for a in lined], at)
         return jnp.stack(lined, axis=at)

@@ -92,10 +92,8 @@ def _polyadd(p1: jax.Array, p2: jax.Array) -> jax.Array:
 
 
 def _give_coefficients(p1: jax.Array, p2: jax.Array) -> list[jax.Array]:
-    """Give a scalar, which is constant, a dimension, and an empty polynomial as many zeros as the other has.
-
-    JAX refuses to add an empty polynomial to another one.
-    """
+    """Give a scalar, which is constant, a dimension, and an empty polynomial as many zeros as the other has."""
+    # JAX refuses to add an empty polynomial to another one.
     operands = [jnp.atleast_1d(p1), jnp.atleast_1d(p2)]
     size = max(p.size for p in operands)
     return [p if p.size else jnp.zeros(size, p.dtype) for p in operands]
@@ -129,9 +127,8 @@ def polydiv(
     """Return the quotient and the remainder of a division of polynomials.
 
     Args:
-        p1: the dividend, as in `polyadd`.
-        p2: the divisor, as in `polyadd`.
-        axis: the coefficient axis, or one for each of the two; by default the only one of each.
+        p1, p2: the dividend and the divisor, as in `polyadd`.
+        axis: as in `polyadd`.
 
     Returns:
         The quotient and the remainder over `axis`. The remainder has the size of `p1`, whatever its degree;
@@ -143,9 +140,8 @@ def polydiv(
         ([1.0, -1.0], [0.0, 0.0, 2.0])
     """
     operands, core, out = _line_up_two(_polydiv, p1, p2, axis)
-    quotient, remainder = apply_batched(
-        _polydiv, operands, core, (out, out), each=True, in_place=True
-    )
+    outs = (out, out)
+    quotient, remainder = apply_batched(_polydiv, operands, core, outs, each=True, in_place=True)
     return quotient, remainder
 
 
@@ -319,9 +315,7 @@ def polymul(p1: Operand, p2: Operand, *, axis: Coefficients | None = None) -> "N
     """Multiply polynomials.
 
     Args:
-        p1: as in `polyadd`.
-        p2: as in `polyadd`.
-        axis: the coefficient axis, or one for each of the two; by default the only one of each.
+        p1, p2, axis: as in `polyadd`.
 
     Returns:
         The coefficients over `axis`: axes of sizes m and n give one of size m + n - 1.
@@ -338,15 +332,7 @@ def _polymul(p1: jax.Array, p2: jax.Array) -> jax.Array:
 
 
 def polysub(p1: Operand, p2: Operand, *, axis: Coefficients | None = None) -> "NamedArray":
-    """Subtract polynomials of any degrees.
-
-    Args:
-        p1: as in `polyadd`.
-        p2: as in `polyadd`.
-        axis: the coefficient axis, or one for each of the two; by default the only one of each.
-
-    Returns:
-        The coefficients over `axis`, as many as in the longer of the two.
+    """Subtract polynomials of any degrees; arguments and result are those of `polyadd`.
 
     Examples:
         >>> axn.polysub(axn.named([1, 0, 0], "degree"), axn.named([5, 7], "degree")).tolist()
@@ -581,10 +567,9 @@ def _line_up_two(
     if isinstance(p1, Core):
         first = _choose_coefficients(function, p1, first)
         out = selector(first, function)[0]
+        chosen, second = second, None
         if isinstance(p2, Core):
-            p2, second = _rename_apart(p2, _choose_coefficients(function, p2, second), p1.names)
-        else:
-            second = None
+            p2, second = _rename_apart(p2, _choose_coefficients(function, p2, chosen), p1.names)
     elif isinstance(p2, Core):
         first, second = None, _choose_coefficients(function, p2, second)
         out = selector(second, function)[0]

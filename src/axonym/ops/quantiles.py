@@ -230,7 +230,7 @@ def _find_middle(fn: checks.Function, x: jax.Array, axis: tuple[int, ...]) -> ja
     _check_elements(fn, plans.values_at(x.shape, axis))
     x = gather_sorted(auto.whole(x, axis), axis)
     # JAX reduces by `axis`, so the other dimensions keep their shards.
-    entries = enumerate(explicit.read_layout(x), start=-x.ndim)
+    entries = enumerate(explicit.get_layout(x), start=-x.ndim)
     kept = [entry for at, entry in entries if at not in axis]
     result: jax.Array = auto.local(partial(fn, axis=axis), [x], kept)
     return result

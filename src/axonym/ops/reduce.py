@@ -13,7 +13,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from ..axis import AxisSelection
-from ..base.dtypes import as_inexact, limits, of_one_rank
+from ..base.dtypes import limits, match_ranks, to_inexact
 from ..base.kinds import type_text
 from ..engine import along, reduction
 from ..engine.core import Core, Operand, facts
@@ -159,8 +159,8 @@ def _average(x: jax.Array, axis: At, where: Mask = None) -> jax.Array:
         return jnp.mean(x, axis)
     # Sums of integers could overflow.
     if not jnp.issubdtype(x.dtype, jnp.inexact) and not jnp.issubdtype(where.dtype, jnp.inexact):
-        return _average(as_inexact(x), axis, as_inexact(where))
-    x, weights = of_one_rank(x, where)
+        return _average(to_inexact(x), axis, to_inexact(where))
+    x, weights = match_ranks(x, where)
     # Along an axis that they lack, each weight counts for all elements.
     copies = math.prod(x.shape[at] for at in axis if weights.shape[at] == 1)
     total = jnp.sum(weights, axis) * copies

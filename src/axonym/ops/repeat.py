@@ -10,9 +10,9 @@ import numpy as np
 from jax.core import Tracer
 
 from ..axis import AxisKey, AxisSelection, AxisSelector, Pairs, names_in, selection, selector
-from ..base.dtypes import widened
+from ..base.dtypes import widen_positions
 from ..base.kinds import type_text
-from ..base.phrases import given_with_size
+from ..base.phrases import write_size_conflict
 from ..engine import along, auto, checks, kernels
 from ..engine.batched import apply_batched
 from ..engine.core import Core, Operand, facts, shape_of, wrap
@@ -96,7 +96,7 @@ def repeat(
 
 def _repeat(array: jax.Array, repeats: jax.Array, *, total_repeat_length: int) -> jax.Array:
     # JAX sums up the repeats in their own dtype, where those of few bits overflow.
-    return jnp.repeat(array, widened(repeats), total_repeat_length=total_repeat_length)
+    return jnp.repeat(array, widen_positions(repeats), total_repeat_length=total_repeat_length)
 
 
 def tile(x: "NamedArray", reps: Mapping[AxisKey, int]) -> "NamedArray":
@@ -142,7 +142,7 @@ def _make_tiling(names: Names, given: Pairs, counts: tuple[int, ...]) -> kernels
             present.append((name, size))
         elif size not in (None, table[name]):
             but = f"there are {table[name]} copies"
-            raise AxisSizeError(given_with_size(name, size, but))
+            raise AxisSizeError(write_size_conflict(name, size, but))
     there = tuple(present)
 
     def body(array: jax.Array) -> jax.Array:

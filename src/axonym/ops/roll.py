@@ -129,7 +129,7 @@ def _roll(
 
 
 def _rot90(array: jax.Array, axis: tuple[int, int], k: int) -> jax.Array:
-    entries = list(explicit.read_layout(array))
+    entries = list(explicit.get_layout(array))
     first, second = axis
     if entries and k % 2:
         # Rows become columns on the devices where they are.

@@ -357,7 +357,7 @@ def _reduce_rows(
         size = options["num_segments"]
         if options["mode"] == "clip":
             ids, options = jnp.clip(ids, 0, size - 1), {**options, "mode": None}
-        (ids,) = uneven_scatters.write_more((ids,), (size,), more)
+        (ids,) = uneven_scatters.extend_writes((ids,), (size,), more)
         x = uneven_scatters.extend(x, [0], more)
     return reduction(x, ids, **options)
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..axis import Axis, AxisSelection, AxisSelector, axis_name, sized
-from ..base.kinds import in_tuple
+from ..base.kinds import to_tuple
 from ..engine import checks
 from ..engine.batched import apply_batched
 from ..engine.core import Core, Operand
@@ -592,7 +592,7 @@ def _unique(
         size=size,
         fill_value=fill,
     )
-    return in_tuple(results)
+    return to_tuple(results)
 
 
 def _fill_empty(shape: int | tuple[()], dtype: np.dtype[Any], fill: jax.Array | None) -> jax.Array:

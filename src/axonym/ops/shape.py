@@ -26,7 +26,7 @@ from ..axis import (
     spec,
 )
 from ..base.kinds import type_text
-from ..base.phrases import given_with_size
+from ..base.phrases import write_size_conflict
 from ..engine import checks, kernels, regroup
 from ..engine.core import Core, Operand, axes_of, facts, rename_axes, shape_of, wrap
 from ..engine.renaming import share_by_renaming
@@ -308,7 +308,7 @@ def _broadcast_to(
 
 @share_by_renaming("names", "target")
 def _make_broadcast(names: Names, target: Names, sizes: tuple[int, ...]) -> kernels.Kernel:
-    order = plans.shared(target, names)
+    order = plans.intersect(target, names)
 
     def body(array: jax.Array) -> jax.Array:
         # One `broadcast_in_dim`: `jnp.broadcast_to` could not say how new axes are sharded.
@@ -329,12 +329,12 @@ def _shard_new_axes(
     mapping, mesh = context.current_mapping(), context.context_mesh()
     if mapping is None or mesh is None:
         return None
-    own = explicit.read_layout(array)
+    own = explicit.get_layout(array)
     table = dict(zip(plans.labels(names, len(own)), own, strict=True))
     free = explicit.free_axes(mesh, itertools.chain.from_iterable(own))
     new = {
         name: entry
-        for name, entry in context.mapped(dict(zip(target, sizes, strict=True))).items()
+        for name, entry in context.map_names(dict(zip(target, sizes, strict=True))).items()
         if name not in names
     }
     # As in a layout by the mapping alone, names with their own entries come before derived ones: two names may ask for
@@ -344,7 +344,7 @@ def _shard_new_axes(
     if not any(plans.values_at(table, new)):
         return None
     labels = plans.labels(target, len(own) - len(names) + len(target))
-    return explicit.sharding_from(array, [table.get(label, ()) for label in labels])
+    return explicit.make_sharding(array, [table.get(label, ()) for label in labels])
 
 
 @overload
@@ -489,7 +489,7 @@ def _make_flatten(names: Names, given: Pairs, new: tuple[str, int | None]) -> ke
         merged = array.shape[at : at + len(old)]
         size = math.prod(merged)
         if new[1] not in (None, size):
-            problem = given_with_size(new[0], new[1], f"the axes merge to size {size}")
+            problem = write_size_conflict(new[0], new[1], f"the axes merge to size {size}")
             held = checks.write_axes(describe(names, shape))
             raise AxisSizeError(message("flatten_axes", problem, held))
         # A reshape by groups keeps the shards of dimensions that it does not touch.

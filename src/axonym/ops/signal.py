@@ -18,7 +18,7 @@ from jax.lax import PrecisionLike
 from jax.typing import DTypeLike
 
 from ..axis import Axis, AxisSelection, AxisSelector, names_in, selection, selector, selectors
-from ..base.dtypes import inexact_dtype, of_one_rank
+from ..base.dtypes import inexact_dtype, match_ranks
 from ..engine import along, checks
 from ..engine.batched import apply_batched
 from ..engine.core import Core, Operand, rename_axes
@@ -460,7 +460,7 @@ def _gradient(
     part = partial(lax.slice_in_dim, axis=axis)
     if places:
         between = part(array, 1, None) - part(array, 0, -1)
-        steps = of_one_rank(between, jnp.diff(_make_signed(places[0])))[1]
+        steps = match_ranks(between, jnp.diff(_make_signed(places[0])))[1]
         between = between / steps
         # Each of the two slopes at an inner point is weighted by the distance on the other side, as in NumPy.
         before, behind = steps[..., :-1], steps[..., 1:]
@@ -583,7 +583,7 @@ def _trapezoid(y: jax.Array, spacing: jax.Array, coordinates: bool) -> jax.Array
         if coordinates:
             spacing = jnp.zeros((*spacing.shape[:-1], 1), spacing.dtype)
     if coordinates:
-        return jnp.trapezoid(*of_one_rank(y, spacing), axis=-1)
+        return jnp.trapezoid(*match_ranks(y, spacing), axis=-1)
     return spacing * jnp.trapezoid(y, axis=-1)
 
 

@@ -411,13 +411,13 @@ def _make_update(
     of_starts = tuple(itertools.chain.from_iterable(own))
     plans.require(names, moved)
     plans.require(names, of_starts)
-    for name in plans.shared(of_starts, moved):
+    for name in plans.intersect(of_starts, moved):
         raise AxisClashError(f"a start has axis {name!r}, along which the piece is moved")
     for name in plans.without(updated, names):
         hint = suggestion(name, plans.without(names, updated))
         raise BroadcastError(f"the update has axis {name!r}, which the array lacks", hint)
     # Each position of the axes of the starts has a piece of its own.
-    batch = plans.shared(names, of_starts)
+    batch = plans.intersect(names, of_starts)
 
     def body(array: jax.Array, update: ArrayLike, *starts: ArrayLike) -> jax.Array:
         shape = shape_of(function, array, names)
@@ -446,7 +446,7 @@ def _make_update(
 
         array = put_on_mesh(array)
         arrays: list[Any] = [array, update, *starts]
-        written: jax.Array = auto.local(write_piece, arrays, list(explicit.read_layout(array)))
+        written: jax.Array = auto.local(write_piece, arrays, list(explicit.get_layout(array)))
         return written
 
     return kernels.Kernel(names, body)

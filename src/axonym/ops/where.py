@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from ..axis import Axis, AxisSelection, AxisSelector, selector, sized
-from ..base.dtypes import widened
+from ..base.dtypes import widen_positions
 from ..base.kinds import type_text
 from ..engine import auto, checks, pointwise
 from ..engine.batched import apply_batched, hashable
@@ -362,7 +362,7 @@ def _choose(index: jax.Array, *choices: jax.Array, mode: str, along: bool = Fals
     if not number:
         raise AxisSizeError(message("choose", "the axis of the choices has no elements"))
     # The number of choices may be more than narrow integers can hold.
-    index = widened(index)
+    index = widen_positions(index)
     index = index % number if mode == "wrap" else jnp.clip(index, 0, number - 1)
     if along:
         return choices[0][index]

@@ -14,7 +14,7 @@ import jax
 from jax import lax
 
 from ..axis import AxisSelection, selection
-from ..base.phrases import given_with_size, missing_axis
+from ..base.phrases import missing_axis, write_size_conflict
 from ..errors import AxisNotFoundError, AxisSizeError, ShardingError, describe, message, suggestion
 from ..layout import assignment, context, explicit, modes, partition
 from ..layout.assignment import AxisMapping, Entry
@@ -159,7 +159,9 @@ def find_mesh_axes(
 
 
 def _is_mapped(name: str, names: Names) -> bool:
-    return any(assignment.looked_up(mapping, name) is not None for mapping in _list_mappings(names))
+    return any(
+        assignment.find_entry(mapping, name) is not None for mapping in _list_mappings(names)
+    )
 
 
 def _list_mesh_axes() -> tuple[str, ...]:
@@ -187,7 +189,7 @@ def require_one_meaning(
     if mesh is None or scope is None or name not in mesh.axis_names:
         return
     mappings = (*scope.mappings.all(), *_list_compute_mappings())
-    entries = {assignment.looked_up(mapping, name) for mapping in mappings} - {None}
+    entries = {assignment.find_entry(mapping, name) for mapping in mappings} - {None}
     known = {*names, *present, *scope.names, *scope.hidden, *scope.looped}
     # If all mappings split the axis over the mesh axis of its name, both readings are the same devices.
     is_same = entries == {(name,)}
@@ -221,7 +223,7 @@ def _require_known(function: str, axis: tuple[str, int | None], names: Names) ->
         _require_no_misspelling(function, axis, names)
         return
     mappings = (scope.mappings.compute, scope.mappings.parameters)
-    is_mapped = any(assignment.looked_up(mapping, name) is not None for mapping in mappings)
+    is_mapped = any(assignment.find_entry(mapping, name) is not None for mapping in mappings)
     if is_mapped or name in scope.names:
         return
     known = sorted({*scope.names, *itertools.chain(*mappings), *list_manual_axes()})
@@ -256,7 +258,7 @@ def list_manual_axes() -> Entry:
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return ()
-    free = modes.find_manual_axes(mesh) - set(context.taken_axes())
+    free = modes.find_manual_axes(mesh) - set(context.get_taken_axes())
     return partition.only(mesh.axis_names, free)
 
 
@@ -303,7 +305,7 @@ def _choose_entry(
         return computed
     # If nothing that is computed is split along the axis, the array is stored so: a parameter.
     current: Mapping[str, Entry] = context.current_mapping() or {}
-    if name in names and assignment.looked_up(current, name) is None:
+    if name in names and assignment.find_entry(current, name) is None:
         return stored
     return None
 
@@ -369,9 +371,9 @@ def _is_block(array: jax.Array, names: Names, name: str, axes: Entry) -> bool:
 def require_computed(function: str, name: str, names: Names, array: object) -> None:
     """Raise for a reduction over an axis that splits only parameters: no activation is a partial sum over it."""
     current, scope = context.current_mapping(), current_scope()
-    if scope is None or assignment.looked_up(current or {}, name) is not None:
+    if scope is None or assignment.find_entry(current or {}, name) is not None:
         return
-    stored = assignment.looked_up(scope.mappings.parameters, name) or ()
+    stored = assignment.find_entry(scope.mappings.parameters, name) or ()
     entry = partition.only(stored, list_manual_axes())
     if entry:
         problem = f"only the mapping of parameters has axis {name!r}, "
@@ -387,7 +389,7 @@ def _look_up(name: str, names: Names, mappings: Sequence[AxisMapping] | None = N
     if mappings is None:
         mappings = _list_mappings(names)
     for mapping in mappings:
-        entry = assignment.looked_up(mapping, name)
+        entry = assignment.find_entry(mapping, name)
         if entry is None:
             continue
         used = set[str]()
@@ -496,7 +498,7 @@ def require_even(
     function: str, array: jax.Array, names: Names, name: str, dim: int, axes: Entry
 ) -> None:
     """Raise for an uneven scatter of an axis, counting the Explicit mesh axes that split it already."""
-    beside = explicit.read_layout(array)[dim]
+    beside = explicit.get_layout(array)[dim]
     parts = count_devices(axes) * partition.count_shards(explicit.mesh_of_type(array), beside)
     if array.shape[dim] % parts:
         asked, over = f"{name}={array.shape[dim]}", ", ".join((*axes, *beside))
@@ -534,7 +536,7 @@ def require_size(
 
     inner, outer = _join_sizes(here), _join_sizes(outside)
     sizes = inner if inner == outer else f"{inner} here and {outer} outside"
-    problem = given_with_size(name, size, f"has size {sizes}")
+    problem = write_size_conflict(name, size, f"has size {sizes}")
     raise AxisSizeError(message(function, problem, *facts))
 
 

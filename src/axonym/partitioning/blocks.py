@@ -10,13 +10,7 @@ from typing import Any, Literal
 from ..axis import AxisSelector, selector
 from ..current.features import Block, Values, raise_at_next_read
 from ..errors import ArgumentError, message
-from ..layout.assignment import (
-    AxisMapping,
-    MeshAxes,
-    ResourceMapping,
-    checked_mapping,
-    normalized,
-)
+from ..layout.assignment import AxisMapping, MeshAxes, ResourceMapping, check_mapping, normalized
 from ..layout.context import MAPPING
 from ..layout.records import LEDGER
 from ..layout.reshards import LIMIT, Limit
@@ -44,7 +38,7 @@ def axis_mapping(
         ...     print(axn.current_mapping())
         {'batch': 'data', 'mlp': 'model'}
     """
-    normal = normalized({**dict(checked_mapping(mapping)), **more})
+    normal = normalized({**dict(check_mapping(mapping)), **more})
     # An AxisMapping may be of a subclass, which stays as it is.
     kind = mapping if isinstance(mapping, AxisMapping) else normal
 

@@ -172,7 +172,7 @@ def all_gather(
     def one(array: jax.Array, names: Names, name: str, dim: int, axes: Entry) -> Any:
         require_blocks("all_gather", array, names, name, axes, has_over=over is not None)
 
-        gather = functools.partial(lax.all_gather, axis_name=assignment.one_or_all(axes), to=to)
+        gather = functools.partial(lax.all_gather, axis_name=assignment.shorten_entry(axes), to=to)
         if is_refused_by_collectives(array, dim):
             # JAX refuses to join an empty dimension. Stacked and reshaped, it is as empty, with the type that `to`
             # gives.
@@ -221,7 +221,7 @@ def psum_scatter(
         # JAX takes the blocks along a dimension itself, without a new one (`tiled`).
         scatter = functools.partial(
             lax.psum_scatter,
-            axis_name=assignment.one_or_all(axes),
+            axis_name=assignment.shorten_entry(axes),
             scatter_dimension=dim,
             tiled=True,
         )
@@ -289,7 +289,7 @@ def all_to_all(
         at, to = find_dimension(array, names, cut), find_dimension(array, names, grown)
         require_even("all_to_all", array, names, cut, at, axes)
         return lax.all_to_all(
-            array, assignment.one_or_all(axes), split_axis=at, concat_axis=to, tiled=True
+            array, assignment.shorten_entry(axes), split_axis=at, concat_axis=to, tiled=True
         )
 
     return map_arrays("all_to_all", one, x)
@@ -335,7 +335,7 @@ def ppermute(
         ordered = tuple(mesh_axis for mesh_axis in list_manual_axes() if mesh_axis in axes)
         numbers = renumber(axes, ordered)
         return lax.ppermute(
-            array, assignment.one_or_all(ordered), [(numbers[i], numbers[j]) for i, j in pairs]
+            array, assignment.shorten_entry(ordered), [(numbers[i], numbers[j]) for i, j in pairs]
         )
 
     return map_arrays("ppermute", one, x)
@@ -409,7 +409,7 @@ def ragged_all_to_all(
         operand.rearrange(order).array,
         output.rearrange(order).array,
         *numbers.values(),
-        axis_name=assignment.one_or_all(axes),
+        axis_name=assignment.shorten_entry(axes),
     )
     return NamedArray(sent, order).rearrange(output.names)
 
@@ -590,4 +590,4 @@ def _without_types(collective: Callable[..., Any], array: jax.Array) -> Any:
     # Usual meshes need no detour, which would be traced apart.
     if not modes.has_explicit(sharding.mesh):
         return collective(array)
-    return explicit.untyped(collective, sharding.mesh, sharding)(array)
+    return explicit.make_auto(collective, sharding.mesh, sharding)(array)

@@ -138,7 +138,7 @@ def fsdp_mapping(
         {'mlp': 'data'}
     """
     mesh = context.context_mesh(mesh)
-    wanted = assignment.entry_of(mesh_axis)
+    wanted = assignment.write_entry(mesh_axis)
     if mesh is None:
         hint = 'pass one, or run inside of: with axn.set_mesh(jax.make_mesh((8,), ("data",)))'
         raise ShardingError(message("fsdp_mapping", "there is no mesh", hint=hint))
@@ -164,7 +164,7 @@ def fsdp_mapping(
         if find_layout_names("fsdp_mapping", path, x) == x.names:
             sizes.append({axis.name: axis.size for axis in axes_of("fsdp_mapping", x)})
     large = [own for own in sizes if math.prod(own.values()) >= min_size]
-    chosen = assignment.checked_mapping(mapping or {})
+    chosen = assignment.check_mapping(mapping or {})
     while True:
         open_ones = [own for own in large if not used & own.keys()]
         gains: dict[str, int] = {}

@@ -23,7 +23,7 @@ def holds_array(leaf: object) -> bool:
 
 def spec_of(leaf: object) -> PartitionSpec | None:
     """Return the layout that the type of an array has; None for other leaves."""
-    return Layout(explicit.read_layout(leaf)).spec if isinstance(leaf, jax.Array) else None
+    return Layout(explicit.get_layout(leaf)).spec if isinstance(leaf, jax.Array) else None
 
 
 def fill(leaves: Sequence[object], arrays: Iterable[object]) -> list[Any]:

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Set
 
 from ..errors import ShardingError, message, suggestion
-from ..layout.assignment import AxisMapping, Mappings, MeshLike, matches, with_bases
+from ..layout.assignment import AxisMapping, Mappings, MeshLike, add_bases, matches
 from ..layout.partition import no_mesh_axis
 from ..layout.records import Ledger
 from .arguments import join_first
@@ -59,7 +59,7 @@ def check_keys(
     if ledger is not None:
         names = names | ledger.seen.get(mapping, set())
     # A derived axis, such as `embed.out`, takes the entry of its base.
-    known = with_bases(names)
+    known = add_bases(names)
     for key in mapping:
         if key not in known:
             hint = suggestion(key, known) or _LENIENT.get(function, _LENIENT[""])
@@ -78,7 +78,7 @@ def check_keys_of_data(
     an axis: the array may be a parameter that is on all devices.
     """
     check_mesh_axes(function, mapping, mesh)
-    known = with_bases(names)
+    known = add_bases(names)
     # A mapping without any axis of the data is that of something else.
     is_for_others = bool(names) and not whole and not known & mapping.keys()
     for key in mapping:

@@ -52,10 +52,10 @@ def find_manual_axes(mesh: MeshLike, asked: Entry | None) -> Entry:
                 message("shard_map", problem, facts, hint=suggestion(axis, mesh.axis_names))
             )
     # A surrounding vmap over mesh axes maps the whole call: each device has its rows already.
-    unavailable = modes.find_manual_axes(mesh) | set(context.taken_axes())
+    unavailable = modes.find_manual_axes(mesh) | set(context.get_taken_axes())
     return partition.without(mesh.axis_names if asked is None else asked, unavailable)
 
 
 def find_vmapped_axes(mesh: MeshLike) -> Entry:
     """Return the Auto mesh axes over which a surrounding vmap maps."""
-    return partition.only(context.taken_axes(), modes.find_auto_axes(mesh))
+    return partition.only(context.get_taken_axes(), modes.find_auto_axes(mesh))

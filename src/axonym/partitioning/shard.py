@@ -166,7 +166,7 @@ def auto_sharded(x: T, mesh: MeshLike | None = None) -> T:
     # Layers call this in every program, also in those without a mesh.
     if mapping is None or mesh is None:
         return x
-    return shard_tree(x, mapping, mesh, gradients=context.stored_mapping)
+    return shard_tree(x, mapping, mesh, gradients=context.find_stored_mapping)
 
 
 def pspec_for(

@@ -446,14 +446,14 @@ class _Blocks:
         if not free:
             return array
         # A surrounding vmap adds its mesh axes to the types itself.
-        free -= set(context.taken_axes())
+        free -= set(context.get_taken_axes())
         wanted: list[Entry] = []
         for entry in Layout.from_spec(spec):
             # JAX puts Manual axes before others that split the same dimension.
             ordered = sorted(entry, key=lambda axis: axis not in self.manual)
             wanted.append(partition.only(ordered, free))
         wanted += [()] * (array.ndim - len(wanted))
-        if tuple(wanted) == explicit.read_layout(array):
+        if tuple(wanted) == explicit.get_layout(array):
             return array
         resharded: jax.Array = jax.reshard(array, NamedSharding(self.mesh, Layout(wanted).spec))
         return resharded
@@ -539,7 +539,7 @@ class _Blocks:
             hint += f'or pass out_mapping={{"{name}": None, ...}}'
             return problem, hint
 
-        computed = partition.only(assignment.looked_up(mappings.compute, name) or (), self.manual)
+        computed = partition.only(assignment.find_entry(mappings.compute, name) or (), self.manual)
         if (name, size * partition.count_shards(self.mesh, computed)) in self.whole:
             problem = f"has axis {name!r} split over {', '.join(computed)}, as it is computed, "
             problem += f"but its layout, that of parameters, splits it over {over}"

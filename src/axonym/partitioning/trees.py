@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..array import NamedArray, is_named_array
 from ..axis import Axis
-from ..base.kinds import in_tuple
+from ..base.kinds import to_tuple
 from ..engine.core import shape_of, wrap
 from ..errors import ShardingError, explained, message
 from ..layout import assignment, constraints, partition, tracing
@@ -94,7 +94,7 @@ def find_static_axes(module: eqx.Module) -> dict[str, tuple[Axis, ...]]:
         value: object = None
         if field.metadata.get("static"):
             value = getattr(module, field.name, None)
-        several: tuple[Any, ...] = in_tuple(value)
+        several: tuple[Any, ...] = to_tuple(value)
         if all(isinstance(axis, Axis) for axis in several):
             found[field.name] = several
     return found
@@ -180,7 +180,7 @@ def shard_tree(
         own = choose_mapping(mapping, names, shape, assignment.path_text(path), several)
         if is_result:
             # The compiler splits an uneven result in a way for which JAX has no sharding.
-            own = partition.evenly(names, shape, own, mesh, function)
+            own = partition.resolve_uneven(names, shape, own, mesh, function)
         shard_array = _plan if is_abstract else _shard_array
         if not is_abstract and gradients is not None and tracing.transforming():
             shard_array = partial(constraints.constrain, gradient=gradients(names))

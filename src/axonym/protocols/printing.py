@@ -81,7 +81,7 @@ def text(x: Core) -> str:
     return head(x) if elements is None else f"{head(x)}\n{elements}"
 
 
-def formatted(x: Core, spec: str) -> str:
+def format_element(x: Core, spec: str) -> str:
     """Format the element of an array without dimensions, as in `f"{loss:.3f}"`.
 
     Raises:

@@ -88,7 +88,7 @@ def draw(
             return NamedArray(compiled(plain_key, *floats), out)
     call = partial(sampler, shape=shape, **options)
     drawn = _local(call, plain_key, arrays, labels, out, full)
-    return NamedArray(constraints.lay_out(drawn, out), out)
+    return NamedArray(constraints.shard_result(drawn, out), out)
 
 
 def _outside_of_jit(key: jax.Array) -> bool:
@@ -131,7 +131,7 @@ def _compiled(
         given = iter(numbers)
         operands = [next(given) if parameter is None else parameter for parameter in parameters]
         result = _local(call, key, operands, [()] * len(operands), names, sizes)
-        return constraints.lay_out(result, names)
+        return constraints.shard_result(result, names)
 
     return jax.jit(drawn)
 
@@ -158,7 +158,7 @@ def _lined_up(
         raise AxisNotFoundError(message(function, problem, *lines, hint=suggestion(name, names)))
 
     lead = shape[: len(shape) - len(own)]
-    present = plans.shared(names, batch)
+    present = plans.intersect(names, batch)
     array = kernels.line_up(array, own, (*present, *core))
     known = array.shape[len(lead) : len(lead) + len(batch)]
     checks.one_size(function, [names, present], [sizes, known])
@@ -210,7 +210,7 @@ def _local(
     if wanted is None:
         own = plans.labels(names, len(sizes))
         wanted = PartitionSpec(*explicit.choose(own, labels, arrays).values())
-    result = explicit.untyped(call, mesh, NamedSharding(mesh, wanted))(key, *arrays)
+    result = explicit.make_auto(call, mesh, NamedSharding(mesh, wanted))(key, *arrays)
     return result
 
 

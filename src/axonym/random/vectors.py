@@ -310,8 +310,8 @@ def permutation(
     # On a mesh with Explicit axes JAX gathers only whole vectors, and sorts them next to bits that it draws whole.
     whole = auto.whole(x.array, range(x.array.ndim) if independent else (at,))
     shuffled = jax.random.permutation(one_key("permutation", key), whole, at, independent)
-    shuffled = explicit.laid_out_like(shuffled, x.array)
-    return NamedArray(constraints.lay_out(shuffled, x.names), x.names)
+    shuffled = explicit.reshard_like(shuffled, x.array)
+    return NamedArray(constraints.shard_result(shuffled, x.names), x.names)
 
 
 def _permutation(key: jax.Array, *, shape: Shape) -> jax.Array:

@@ -476,15 +476,15 @@ class _Run:
     ) -> None:
         current = (self._given.compute, *self._ledger.entered)
         is_current = any(mapping.entries == own.entries for own in current)
-        known = assignment.with_bases(self._names)
+        known = assignment.add_bases(self._names)
         if is_current:  # arrays inside are sharded by the current mapping only
-            known |= assignment.with_bases(inside)
+            known |= assignment.add_bases(inside)
         for key in mapping:
             if key in known:
                 continue
             text = f"the mapping has axis {key!r}, which no array here has"
             hint = suggestion(key, known)
-            if key in assignment.with_bases(inside):
+            if key in assignment.add_bases(inside):
                 text = f"the mapping has axis {key!r}, "
                 text += "which only arrays inside of the function have"
                 hint = "those are laid out by `compute` of the Mappings, so write it there"

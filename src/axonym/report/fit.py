@@ -16,8 +16,8 @@ from ..layout.assignment import (
     Mappings,
     MeshLike,
     ResourceMapping,
+    add_bases,
     bases_of,
-    with_bases,
 )
 from ..layout.fitting import Fit, fit
 from ..layout.layout import Layout
@@ -25,7 +25,7 @@ from ..layout.partition import assign_mesh_axes, count_shards, describe_mesh, on
 from ..partitioning.trees import no_mapping
 from .check import WIDTH, Report, check
 from .show import ArrayLayout
-from .table import Printed, Table, byte_text, grouped, listed
+from .table import Printed, Table, byte_text, group_rows, list_items
 from .target import abstract_mesh
 
 __all__ = ["Change", "Fitted", "FittedArray", "fit_mapping"]
@@ -115,7 +115,7 @@ class Fitted(Printed):
             yield Table(titles, tuple(map(_cells, self.changes)), right=("size", "would divide"))
         if self.arrays:
             header = ("array", "axes", "layout", "asked", "per device", "copies")
-            arrays = grouped(_array_cells(array) for array in self.arrays)
+            arrays = group_rows(_array_cells(array) for array in self.arrays)
             yield Table(header, arrays, right=("asked", "per device", "copies"))
         yield (
             f"bytes per device: {byte_text(self.held_bytes)}, "
@@ -206,7 +206,7 @@ def fit_mapping(
         problem = f"each device would hold {byte_text(result.held_bytes)}, "
         problem += f"more than limit_bytes={limit_bytes}"
         larger = [f"{one.name}={one.larger}" for one in result.changes if one.larger]
-        hint = f"sizes that would divide: {listed(larger, WIDTH)}" if larger else None
+        hint = f"sizes that would divide: {list_items(larger, WIDTH)}" if larger else None
         raise ShardingError(message("fit_mapping", problem, *facts, hint=hint))
     return result
 
@@ -290,7 +290,7 @@ def _describe(
     changed = {change.name for change in changes}
     arrays: list[FittedArray] = []
     for row, count in zip(rows, wanted, strict=True):
-        if not changed.isdisjoint(with_bases(row.names)):
+        if not changed.isdisjoint(add_bases(row.names)):
             entries = Layout.from_spec(row.spec or PartitionSpec())
             parts = math.prod(count_shards(fitted.mesh, entry) for entry in entries)
             arrays.append(FittedArray(row, count, fitted.mesh.size // parts))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..base.kinds import Payload, Typed
 from ..errors import ArgumentError, OperandError, message, suggestion
-from ..layout.assignment import with_bases
+from ..layout.assignment import add_bases
 from .axes import StoredArray, StoredAxes, StoredAxis
 from .places import Form, Index, Place, axes_of, on_host, spec_of
 from .record import axes_text
@@ -71,7 +71,7 @@ class Reading:
     def name_there(self, name: str) -> str:
         """Return the name that an axis of the model has in the state dict; derived ones follow their base."""
         # The longest base decides: the table may have `embed` and `embed.out`.
-        bases = [base for base in with_bases((name,)) if base in self.rename_axes]
+        bases = [base for base in add_bases((name,)) if base in self.rename_axes]
         base = max(bases, key=len, default="")
         return self.rename_axes[base] + name[len(base) :] if base else name
 
@@ -150,7 +150,7 @@ def _require_axes(reading: Reading) -> None:
     """Raise unless the table of names has strings, and is about axes of the model."""
     table: Any = reading.rename_axes
     parts = (place.form.parts for place, _ in reading.entries.values())
-    names = with_bases(set(itertools.chain.from_iterable(parts)))
+    names = add_bases(set(itertools.chain.from_iterable(parts)))
     if not isinstance(table, Mapping) or not _are_strings((*table, *table.values())):
         problem = f"rename_axes must be a dict from names of the model to names of the state dict, not {table!r}"
         hint = 'write rename_axes={"embed": "hidden"}'

@@ -14,7 +14,7 @@ from ..nn.group_norm import GroupNorm
 from ..nn.linear import Linear
 from ..nn.moe.linear import MoELinear
 from ..nn.norm import LayerNorm, RmsNorm
-from ..nn.weights import stored_outputs
+from ..nn.weights import find_stored_outputs
 
 __all__ = ["TORCH", "Layout", "Stored", "in_first", "out_first"]
 
@@ -73,7 +73,7 @@ def in_first(layer: Linear | MoELinear) -> dict[str, Stored]:
 
 def _name_outputs(layer: Linear | MoELinear) -> tuple[str, ...]:
     """Return the names of the outputs in a weight."""
-    return tuple(axis.name for axis in stored_outputs(spec(layer.In), spec(layer.Out)))
+    return tuple(axis.name for axis in find_stored_outputs(spec(layer.In), spec(layer.Out)))
 
 
 def _store_table(layer: Embedding) -> dict[str, Stored]:

@@ -102,11 +102,11 @@ def associative_scan(
             return list(settle_carry(scan_with, elems))
 
         def join(first: Sequence[jax.Array], second: Sequence[jax.Array]) -> list[jax.Array]:
-            return list(map(explicit.laid_out_like, call(first, second), first))
+            return list(map(explicit.reshard_like, call(first, second), first))
 
         elems = list(map(lax.expand_dims, map(jnp.asarray, parts), added))
         entry, count = _find_split(elems, place, name)
-        with context.unmapped((name,)):  # slices along it are too small to be split
+        with context.unmap_names((name,)):  # slices along it are too small to be split
             if count == 1:
                 return name_arrays(along_part([auto.whole(elem, (place,)) for elem in elems]))
             elems = [_shard_dimension(elem, place, entry) for elem in elems]
@@ -189,7 +189,7 @@ def _map_over_parts(fn: Callable[..., Any], at: int, entry: Entry) -> Callable[.
 
     def map_parts(*args: Sequence[jax.Array]) -> Any:
         # Inside, these mesh axes split the parts, so that no array may be split over them again.
-        with context.taking(entry):
+        with context.take_axes(entry):
             return jax.vmap(fn, in_axes=at, out_axes=at)(*args)
 
     return map_parts
@@ -200,9 +200,9 @@ def _shard_dimension(elem: jax.Array, at: int, entry: Entry) -> jax.Array:
     if not explicit.has_explicit_axes(elem):
         return elem
     mesh = explicit.mesh_of_type(elem)
-    entries = [partition.without(own, entry) for own in explicit.read_layout(elem)]
+    entries = [partition.without(own, entry) for own in explicit.get_layout(elem)]
     entries[at] = partition.only(entry, modes.find_explicit_axes(mesh))
-    return explicit.relayout(elem, entries)
+    return explicit.reshard(elem, entries)
 
 
 def _unwrap(leaf: object) -> tuple[Any, tuple[str, ...]]:

@@ -60,7 +60,7 @@ def settle_carry(loop: Callable[[Arrays, Keeper], R], start: Arrays) -> R:
 
 
 def _keep(before: Arrays, after: Arrays) -> list[jax.Array]:
-    return list(map(explicit.laid_out_like, after, before))
+    return list(map(explicit.reshard_like, after, before))
 
 
 def _keep_or_give_up(before: Arrays, after: Arrays) -> list[jax.Array]:
@@ -82,12 +82,12 @@ def _new_layout(before: jax.Array, after: jax.Array) -> NamedSharding | None:
     """
     if not explicit.has_explicit_axes(after):
         return None
-    then = explicit.read_layout(after)
+    then = explicit.get_layout(after)
     # One mesh axis cannot split two dimensions, so the layout before may claim only what the step left free.
     used = set(itertools.chain(*then))
     wanted, first = list(then), None
     if explicit.has_explicit_axes(before):
-        first = explicit.read_layout(before)
+        first = explicit.get_layout(before)
         unused = [partition.without(entry, used) for entry in first]
         wanted = [entry or kept for entry, kept in zip(then, unused, strict=True)]
     if first == tuple(wanted):

@@ -143,7 +143,7 @@ def _value_and_grad(
 
     @functools.wraps(fn)
     def value_and_gradient(*args: object, **kwargs: object) -> Any:
-        if context.taken_axes():  # gradients are mapped even if the arguments are not
+        if context.get_taken_axes():  # gradients are mapped even if the arguments are not
             called = list(args)
             for number in _list_numbers(argnums):
                 if -len(args) <= number < len(args):
@@ -187,7 +187,7 @@ def _explain_leaves(
 
 
 def _leave_taken_axes(leaf: object) -> Any:
-    return explicit.off_taken_axes(leaf) if isinstance(leaf, jax.Array) else leaf
+    return explicit.remove_taken_axes(leaf) if isinstance(leaf, jax.Array) else leaf
 
 
 def _list_numbers(argnums: int | Sequence[int]) -> tuple[int, ...]:

@@ -234,7 +234,7 @@ def _run_plan(
         return run(start, scanned)
 
     # A surrounding vmap may map a carry only from the first step on, over mesh axes that it must leave before.
-    start = list(map(explicit.off_taken_axes, start))
+    start = list(map(explicit.remove_taken_axes, start))
     with hiding((plan.axis,), loop=plan.function):
         return settle_carry(loop, start)
 

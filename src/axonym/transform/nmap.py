@@ -97,10 +97,10 @@ def nmap(fn: Callable[..., Any], *, out_axis: AxisSelection | None = None) -> Ca
             anonymous = jnp.ndim(leaf.array) - len(leaf.names)
             labels.append([*[None] * anonymous, *leaf.names])
             seen.append(auto.whole(leaf.array, range(anonymous)))
-        arrays, table = explicit.agree(names, labels, seen, context.mapped(sizes))
+        arrays, table = explicit.agree(names, labels, seen, context.map_names(sizes))
         taken = tuple(itertools.chain.from_iterable(table.values()))
         try:
-            with context.taking(taken), hiding(names):
+            with context.take_axes(taken), hiding(names):
                 results, skeleton = mapped(*arrays)
         except Exception as error:
             # A function of arrays that got scalars fails with errors of its own, which do not say so.

@@ -101,7 +101,7 @@ def _map_over(
     def leave_axes(arguments: Skeleton, *arrays: object) -> Parts:
         # A result may not be split over mesh axes that the mapped axis takes: `jax.vmap` adds them to its type.
         outputs, skeleton = inner(arguments, *arrays)
-        return list(map(explicit.off_taken_axes, outputs)), skeleton
+        return list(map(explicit.remove_taken_axes, outputs)), skeleton
 
     @functools.lru_cache(64)  # making one costs as much as all work on names
     def make_batched(
@@ -129,7 +129,7 @@ def _map_over(
         # Arguments are taken apart at each call, and the mapped function is found again by their dimensions.
         arguments = Arguments("vmap", axis, (positional, keyword), dimension)
         outputs, skeleton = _call_batched(make_batched, name, arguments)
-        arrays = list(map(empty_arrays.unsplit_empty, outputs))
+        arrays = list(map(empty_arrays.replicate_empty, outputs))
         # JAX puts the new dimension first; names say where it goes.
         placed = make_namer("vmap", Axis(name, arguments.size), out_axis)
         moved = make_mover("vmap", name, out_axis)
@@ -146,7 +146,7 @@ def _call_batched(make_batched: Callable[..., Mapped], name: str, arguments: Arg
         return make_batched(dims, arguments.size, None)(arguments.skeleton, *arguments.arrays)
     mesh = context.context_mesh()
     auto: tuple[str, ...] = ()
-    asked = context.mapped({name: arguments.size})
+    asked = context.map_names({name: arguments.size})
     if mapping is not None and mesh is not None and asked.get(name):
         note(mapping, (name,))
         sizes = (arguments.size,)
@@ -167,7 +167,7 @@ def _call_batched(make_batched: Callable[..., Mapped], name: str, arguments: Arg
         known = None
         split = functools.partial(_constrain_labels, mesh=mesh, mesh_axes=constrained)
         arrays = list(map(split, arrays, labels))
-    with context.taking((*taken, *constrained)), hiding((name,)):
+    with context.take_axes((*taken, *constrained)), hiding((name,)):
         return make_batched(dims, arguments.size, known, bool(taken))(arguments.skeleton, *arrays)
 
 

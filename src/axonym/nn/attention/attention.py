@@ -9,8 +9,8 @@ from ...array import NamedArray
 from ...axis import AxisSelector
 from ...engine.core import Operand
 from ...errors import OperandError, message
-from ..settings import fraction
-from ..windows import each
+from ..settings import check_fraction
+from ..windows import expand_setting
 from .call import AttentionCall
 from .choose import choose, find
 from .masks.mask import AttentionMask
@@ -123,7 +123,7 @@ def dot_product_attention(
         precision=precision,
         q_start=q_start,
         k_start=k_start,
-        dropout=0.0 if inference else fraction("dot_product_attention", "dropout", dropout),
+        dropout=0.0 if inference else check_fraction("dot_product_attention", "dropout", dropout),
         key=key,
         block_size=None if block_size is None else _check_block_size(block_size),
     )
@@ -131,7 +131,7 @@ def dot_product_attention(
 
 
 def _check_block_size(block_size: int | tuple[int, int]) -> tuple[int, int]:
-    queries, keys = each("dot_product_attention", "block_size", block_size, 2, least=None)
+    queries, keys = expand_setting("dot_product_attention", "block_size", block_size, 2, least=None)
     return queries, keys
 
 

@@ -15,7 +15,7 @@ from ..initializer import Initializer
 from ..layer import Layer, enter_scope
 from ..linear import Linear
 from ..roles import Role
-from ..settings import fraction
+from ..settings import check_fraction
 from ..switch import switchable
 from .attention import dot_product_attention
 from .cache.cache import KVCache
@@ -118,7 +118,7 @@ class Attention(Layer):
             value=project(context, (*kv_heads, HeadDim), k_value),
             out=project((*heads, HeadDim), Embed, k_out),
             pos=axis_name(pos),
-            dropout=fraction("Attention.init", "dropout", dropout),
+            dropout=check_fraction("Attention.init", "dropout", dropout),
         )
 
     @property

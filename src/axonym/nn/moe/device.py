@@ -16,7 +16,7 @@ from ...faults import narrow_sums
 from ...layout.assignment import Entry
 from ...ops.logical import logical_and
 from ...ops.where import where
-from ..settings import activated
+from ..settings import apply_activation
 from .blocks import apply_in_blocks
 from .layout import TokenLayout
 from .linear import MoELinear
@@ -99,7 +99,7 @@ def _compute_hidden(
     x: NamedArray,
     sizes: NamedArray | None = None,
 ) -> NamedArray:
-    apply = partial(activated, "MixtureOfExperts", activation)
+    apply = partial(apply_activation, "MixtureOfExperts", activation)
     if gate is None:
         return apply(up(x, sizes))
     return apply(gate(x, sizes)) * up(x, sizes)

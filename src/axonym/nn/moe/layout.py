@@ -17,7 +17,7 @@ from ...create import arange
 from ...engine.core import wrap
 from ...layout import constraints, modes, partition
 from ...layout.assignment import AxisMapping, Entry, MeshLike
-from ...layout.context import context_mesh, current_mapping, taken_axes
+from ...layout.context import context_mesh, current_mapping, get_taken_axes
 from ...layout.scope import current_scope
 from ...names.plans import Names
 from ...ops.logical import logical_and
@@ -195,7 +195,7 @@ def find_token_layout(
 
 def _is_typed_map(mesh: MeshLike) -> bool:
     """Return whether a surrounding `vmap` maps over Explicit mesh axes."""
-    return bool(modes.find_explicit_axes(mesh).intersection(taken_axes()))
+    return bool(modes.find_explicit_axes(mesh).intersection(get_taken_axes()))
 
 
 def _find_entries(
@@ -206,11 +206,11 @@ def _find_entries(
     # Tokens and hidden axis as in one array: a sum over parts of the hidden axis must not mix tokens.
     both = {**sizes, Hidden.name: Hidden.size}
     weight = {Experts.name: Experts.size, Hidden.name: Hidden.size}
-    free = {axis for axis, size in mesh.shape.items() if size > 1} - set(taken_axes())
+    free = {axis for axis, size in mesh.shape.items() if size > 1} - set(get_taken_axes())
 
     if current_scope() is None:
-        found = constraints.decided(tuple(both), both) or {}
-        of_weight = constraints.decided(tuple(weight), weight) or {}
+        found = constraints.decide_layout(tuple(both), both) or {}
+        of_weight = constraints.decide_layout(tuple(weight), weight) or {}
     else:
         # No layout is asked for on Manual mesh axes, so that nothing else would check them.
         found, of_weight = (

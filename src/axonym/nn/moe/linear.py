@@ -20,8 +20,8 @@ from ...partitioning.shard import auto_sharded
 from ..initializer import Initializer, between, fan_in
 from ..inputs import check_input
 from ..layer import Layer
-from ..settings import drawn
-from ..weights import add_bias, gathered, in_order, made_if, multiply, stored_outputs
+from ..settings import draw_parameter
+from ..weights import add_bias, apply_gathered, find_stored_outputs, make_if, multiply, order_axes
 
 __all__ = ["MoELinear"]
 
@@ -80,12 +80,12 @@ class MoELinear(Layer):
             ('experts', 'embed', 'mlp')
         """
         Experts, In, Out = (sized(axis, "MoELinear.init") for axis in (Experts, In, Out))
-        (stored,) = stored_outputs((In,), (Out,))
+        (stored,) = find_stored_outputs((In,), (Out,))
         if initializer is None:
             initializer = fan_in(In.size, init_scale)
-        axes = (Experts, *in_order((In,), (stored,), out_first))
-        weight = drawn("MoELinear.init", between(initializer, In, stored), key, axes)
-        bias = made_if(use_bias, zeros, (Experts, Out))
+        axes = (Experts, *order_axes((In,), (stored,), out_first))
+        weight = draw_parameter("MoELinear.init", between(initializer, In, stored), key, axes)
+        bias = make_if(use_bias, zeros, (Experts, Out))
         return cls(weight, bias, Experts, In, Out)
 
     def __call__(
@@ -115,7 +115,7 @@ class MoELinear(Layer):
             >>> linear(axn.ones((Experts, Token, In))).names
             ('experts', 'token', 'mlp')
         """
-        (stored,) = stored_outputs((self.In,), (self.Out,))
+        (stored,) = find_stored_outputs((self.In,), (self.Out,))
         if group_sizes is None:
             check_input("MoELinear", x, (self.Experts, self.In), (self.Out, stored), blocks=True)
             y, bias = multiply(x, self.weight, (self.In,)), self.bias
@@ -138,7 +138,7 @@ class MoELinear(Layer):
                 x, weight, group_sizes, axis=self.In.name, ragged=ragged, groups=self.Experts.name
             )
 
-        y = gathered(product, x, self.weight)
+        y = apply_gathered(product, x, self.weight)
         if self.bias is None:
             return y, None
 

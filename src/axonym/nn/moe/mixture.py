@@ -21,7 +21,7 @@ from ...create import zeros
 from ...engine import checks
 from ...engine.core import Core, facts
 from ...errors import ArgumentError, OperandError, message
-from ...layout.context import taken_axes, unmapped
+from ...layout.context import get_taken_axes, unmap_names
 from ...names import plans
 from ...ops.where import where as select
 from ...partitioning.addresses import find_mesh_axes, is_checked
@@ -34,8 +34,8 @@ from ..inputs import check_input, list_sized_axes
 from ..layer import Layer
 from ..linear import Linear
 from ..mlp import MLP, GatedMLP
-from ..settings import as_axis, check_activation, integer
-from ..weights import gathered, made_if, widened_layer
+from ..settings import as_axis, check_activation, check_int
+from ..weights import apply_gathered, make_if, widen_layer
 from .choice import WEIGHINGS, choose_experts, normalize_weights, report_routing
 from .device import apply_on_device, is_costly
 from .layout import CHOICE, TOKEN, find_token_layout
@@ -203,7 +203,7 @@ class MixtureOfExperts(Layer):
             weighing,
             float(scale),
             groups,
-            made_if(use_choice_bias, zeros, (Experts,)),
+            make_if(use_choice_bias, zeros, (Experts,)),
             always,
         )
 
@@ -257,9 +257,9 @@ class MixtureOfExperts(Layer):
             x = select(where, x, 0)
         Router = self.router.Out[0]
         wide = at_least_float32(x.dtype)
-        router, bias = widened_layer(self._whole_router(), wide), self._whole_bias()
+        router, bias = widen_layer(self._whole_router(), wide), self._whole_bias()
         # Each device has all scores of its tokens, which it sorts.
-        with unmapped((Router.name,)):
+        with unmap_names((Router.name,)):
             scores = router(x.astype(wide))
             weights = WEIGHINGS[self.weighing](scores, Router.name)
             bias = auto_sharded(bias)
@@ -340,10 +340,10 @@ class MixtureOfExperts(Layer):
             run = partial(apply_in_two_maps, layout, self.activation)
         elif layout.is_spread:
             # Under a `vmap` over mesh axes, types fit no check.
-            run = shard_map(run, dict(layout.entries), check=not taken_axes(), strict=False)
+            run = shard_map(run, dict(layout.entries), check=not get_taken_axes(), strict=False)
 
         experts = (self.gate, self.up, self.down)
-        y, dropped = gathered(run, (x, gates, chosen), experts, keep=is_costly)
+        y, dropped = apply_gathered(run, (x, gates, chosen), experts, keep=is_costly)
         if dropped is None:
             return y, zeros(())
         return y, dropped.sum()
@@ -381,7 +381,7 @@ def _count_anonymous(x: NamedArray) -> int:
 
 def _check_top_k(top_k: int, Experts: Axis) -> int:
     function = "MixtureOfExperts.init"
-    top_k = integer(function, "top_k", top_k)
+    top_k = check_int(function, "top_k", top_k)
     if not 0 < top_k <= Experts.size:
         problem = f"top_k is {top_k}, but there are {Experts.size} experts"
         raise ArgumentError(message(function, problem))
@@ -411,8 +411,8 @@ def _check_routing(
     except (TypeError, ValueError):
         problem = f"groups must be two ints, the number of groups and of those to choose from, not {groups!r}"
         raise ArgumentError(message(function, problem)) from None
-    count = integer(function, "the number of groups", count, least=1)
-    kept = integer(function, "the number of groups to choose from", kept, least=1)
+    count = check_int(function, "the number of groups", count, least=1)
+    kept = check_int(function, "the number of groups to choose from", kept, least=1)
     if Experts.size % count:
         problem = f"{Experts.size} experts do not divide into {count} groups of equal size"
         raise ArgumentError(message(function, problem))

@@ -18,7 +18,7 @@ from ...current.features import using
 from ...faults import narrow_sums
 from ...layout import tracing
 from ...layout.assignment import AxisMapping, Entry
-from ...layout.context import MAPPING, TAKEN, current_mapping, taken_axes
+from ...layout.context import MAPPING, TAKEN, current_mapping, get_taken_axes
 from ...layout.scope import SCOPE, Scope, current_scope
 from ...partitioning.shard_map import shard_map
 from .device import Experts, apply_on_device
@@ -59,7 +59,7 @@ def apply_in_two_maps(
     experts: Experts,
 ) -> tuple[NamedArray, NamedArray | None]:
     """Do what `apply_on_device` does on all devices."""
-    call = _Call(layout, activation, current_mapping(), current_scope(), taken_axes())
+    call = _Call(layout, activation, current_mapping(), current_scope(), get_taken_axes())
     result: tuple[NamedArray, NamedArray | None] = _apply_mapped(call, inputs, experts)
     return result
 

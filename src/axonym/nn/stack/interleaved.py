@@ -171,7 +171,7 @@ class Interleaved(BlockFoldable[M]):
             for i, make in enumerate(makes):
                 repeated = running.take_part(given, Block, slice(i, end, period))
                 own, named = by_rounds.split_rounds(repeated, Repeated, rounds)
-                kinds.append(by_rounds.mapped(make, axes)(*own, **named))
+                kinds.append(by_rounds.map_over_axes(make, axes)(*own, **named))
             rest = []
             for i in range(end, Block.size):
                 own, named = running.take_part(given, Block, i)

@@ -49,7 +49,7 @@ from ...current.features import using
 from ...engine.core import wrap
 from ...errors import AxisSizeError, OperandError, ShardingError, message, suggestion
 from ...layout import context, modes, partition
-from ...layout.assignment import find_key, looked_up
+from ...layout.assignment import find_entry, find_key
 from ...layout.records import note_waiting
 from ...ops.where import where
 from ...partitioning.options import MICROBATCHES
@@ -86,7 +86,7 @@ def find_pipeline(function: str, Block: Axis, rounds: int = 1) -> Pipeline | Non
         if axis not in mesh.axis_names:
             raise partition.no_mesh_axis(function, Block.name, axis, mesh)
     # A surrounding shard_map or `vmap` uses these mesh axes already.
-    taken = {*modes.find_manual_axes(mesh), *context.taken_axes()}
+    taken = {*modes.find_manual_axes(mesh), *context.get_taken_axes()}
     entry = partition.without(entry, taken)
     cut, stages = MICROBATCHES.get(), partition.count_shards(mesh, entry)
     # One stage is a plain loop, unless the user asks for microbatches, which then save memory.
@@ -105,7 +105,7 @@ def find_pipeline(function: str, Block: Axis, rounds: int = 1) -> Pipeline | Non
         raise ShardingError(message(function, problem, f"mapping: {mapping}", hint=hint))
     # Within a stage, nothing else can be sharded over the mesh axes of the stages.
     entries = {name: partition.without(axes, entry) for name, axes in mapping.items()}
-    outside = partition.without(looked_up(mapping, cut.axis) or (), taken)
+    outside = partition.without(find_entry(mapping, cut.axis) or (), taken)
     across = partition.without(outside, entry)
     entries |= {Block.name: entry, f"{Block.name}.shards": across}
     of_layers = dataclasses.replace(mapping, entries=tuple(entries.items()))

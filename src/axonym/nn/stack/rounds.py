@@ -69,7 +69,7 @@ def find_block(function: str, layers: object, axes: Sequence[Axis]) -> tuple[Axi
     return Block, over
 
 
-def mapped(fn: Callable[..., Any], axes: Sequence[Axis]) -> Callable[..., Any]:
+def map_over_axes(fn: Callable[..., Any], axes: Sequence[Axis]) -> Callable[..., Any]:
     """Map a function over the axes of `storage`."""
     return functools.reduce(vmap, reversed(axes), fn)
 

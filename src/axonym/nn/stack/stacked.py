@@ -437,7 +437,7 @@ class Stacked(BlockFoldable[M]):
             # Keys are split by layer first and then by round, so that rounds change no parameter.
             kwargs = running.prepare_arguments("Stacked.init", Block, args, kwargs)
             args, kwargs = by_rounds.split_rounds((args, kwargs), Block, rounds)
-            return cls(by_rounds.mapped(make, axes)(*args, **kwargs), Block, policy, rounds)
+            return cls(by_rounds.map_over_axes(make, axes)(*args, **kwargs), Block, policy, rounds)
 
         return initialize
 

@@ -197,7 +197,7 @@ class Pipeline:
         split = unflatten_axis(leaf, self.Block.name, (self.Stage, Layer))
         # Only the stages are constrained. The layers of a stage keep their layout, such as that of tensor parallelism.
         ordered = rearrange(split, (self.Stage, ...))
-        return named(constraints.split_first(ordered.array, self.mesh_axes), ordered.names)
+        return named(constraints.shard_first(ordered.array, self.mesh_axes), ordered.names)
 
     def split_layers(self, layers: T) -> T:
         """Split the layers of a tree into stages; plain arrays have the layers first."""
@@ -235,7 +235,7 @@ class Pipeline:
         """Put a microbatch into a slot of a queue of each stage."""
         # A slice is written in place, while an update at an index would be a scatter.
         piece = rearrange(broadcast_axis(tail, self.Slot.resize(1)), queue.names)
-        update = explicit.laid_out_like(piece.array, queue.array)
+        update = explicit.reshard_like(piece.array, queue.array)
         written = lax.dynamic_update_slice_in_dim(queue.array, update, slot, axis=1)
         return named(written, queue.names)
 
@@ -402,7 +402,7 @@ class Pipeline:
         apart = unflatten_axis(leaf, self.Micro.name, (Group, self.Round, Member))
         micro = flatten_axes(apart, (Group, Member), self.Micro)
         # In order of depth, a stage has other layers than by rounds, so all are gathered before they are joined.
-        with context.unmapped((self.Stage.name,)):
+        with context.unmap_names((self.Stage.name,)):
             gathered = auto_sharded(micro)
         return flatten_axes(gathered, (self.Round, *stages), self.Block.name)
 

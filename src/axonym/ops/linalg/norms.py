@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...axis import AxisSelection, selection, selectors
-from ...base.dtypes import as_inexact
+from ...base.dtypes import to_inexact
 from ...engine import checks, reduction
 from ...engine.core import Core
 from ...engine.matrix import apply_to_matrices, matrix_axes
@@ -169,7 +169,7 @@ def vector_norm(
 
 def _vector_norm(array: jax.Array, axis: tuple[int, ...], ord: Any = 2) -> jax.Array:
     # `jnp.linalg.vector_norm` takes roots of integers in their own type, in which 1/3 is 0.
-    array = as_inexact(array)
+    array = to_inexact(array)
     if ord == 2:  # the gradient at zero is zero, by `root`
         return root(jnp.sum(jnp.real(array * jnp.conj(array)), axis))
     if abs(ord) == np.inf:

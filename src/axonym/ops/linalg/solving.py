@@ -17,7 +17,7 @@ import jax.scipy.linalg
 import numpy as np
 
 from ...axis import AxisSelection, AxisSelector, selector, selectors
-from ...base.dtypes import of_one_rank
+from ...base.dtypes import match_ranks
 from ...base.kinds import type_text
 from ...engine.batched import apply_batched
 from ...engine.core import Operand
@@ -111,7 +111,7 @@ def _cross(x: jax.Array, y: jax.Array, *, name: str) -> jax.Array:
         raise AxisSizeError(
             message("cross", f"axis {name!r} has size {x.shape[-1]}, but must have size 3")
         )
-    return jnp.cross(*of_one_rank(x, y))
+    return jnp.cross(*match_ranks(x, y))
 
 
 def det(a: "NamedArray", row: AxisSelection, column: AxisSelection) -> "NamedArray":

@@ -284,7 +284,7 @@ class Stacked(_Loops, ModuleWithStateDictSerialization, axonym.nn.Stacked[M]):
         """Return one layer; an index out of range, which Haliax clamps, is an error unless it is traced."""
         if isinstance(index, Tracer):
             at: Any = index
-            return self._layer(at)
+            return self._take_layer(at)
         return super().get_layer(int(index))
 
     def vmap_via(self, fn: Steps) -> Steps:

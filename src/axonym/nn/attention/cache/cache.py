@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 
 from ....array import NamedArray
 from ....axis import Axis, AxisSelector, AxisSpec, axis_name, selector, sized, spec
-from ....base.dtypes import widened
+from ....base.dtypes import widen_positions
 from ....base.kinds import type_text
 from ....base.phrases import missing_axis
 from ....create import arange, zeros
@@ -34,7 +34,7 @@ from ....errors import (
 from ....names import plans
 from ....partitioning.shard import auto_sharded
 from ...layer import Layer
-from ...settings import integer
+from ...settings import check_int
 from ..attention import dot_product_attention
 from ..call import show
 from ..masks.conditions import Pairing, count_positions, find_visible, list_conditions
@@ -122,7 +122,7 @@ class KVCache(Layer):
         if isinstance(window, bool):  # which Python takes for an int
             raise ArgumentError(message("KVCache.init", f"window must be an int, not {window}"))
         if window is not None:
-            window = integer("KVCache.init", "window", window)
+            window = check_int("KVCache.init", "window", window)
             if not 1 <= window <= size:
                 problem = f"window must be from 1 to {size}, the size of the cache, not {window}"
                 raise ArgumentError(message("KVCache.init", problem, f"axes: {facts(key)}"))
@@ -390,7 +390,7 @@ class KVCache(Layer):
             raise AxisSizeError(message("KVCache", problem, given))
         expect("KVCache", "layer", index, -size, size - 1, given, room=f"{name}={size}")
         # Writes take no negative indices.
-        return {name: widened(index) % size}
+        return {name: widen_positions(index) % size}
 
     def _check(
         self, what: str, x: NamedArray, kept: NamedArray, pos: str | None, at: Mapping[str, object]

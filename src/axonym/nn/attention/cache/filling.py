@@ -176,7 +176,7 @@ def write_boxes(
         return lax.fori_loop(np.int32(0), np.int32(strides[0]), write_one, array)
 
     operands = [array, update, firsts, *(index[name] for name in layers)]
-    written = auto.local(write_all, operands, list(explicit.read_layout(array)))
+    written = auto.local(write_all, operands, list(explicit.get_layout(array)))
     return wrap(old, written, old.names)
 
 
@@ -246,4 +246,4 @@ def _scatter_each(
 
     starts = [jnp.asarray(layer, where.dtype) for layer in layers]
     operands = [array, update.array, where.array, *starts]
-    return wrap(old, auto.local(scatter, operands, list(explicit.read_layout(array))), old.names)
+    return wrap(old, auto.local(scatter, operands, list(explicit.get_layout(array))), old.names)

@@ -51,7 +51,7 @@ def find_parts(old: NamedArray, new: NamedArray, index: Index, *, ring: bool) ->
         ring: whether slots go on at 0 behind the last one.
     """
     mesh, mapping = context.context_mesh(), context.current_mapping()
-    if mesh is None or not tracing.tracing() or context.taken_axes():
+    if mesh is None or not tracing.tracing() or context.get_taken_axes():
         return None
     if AUDIT.get() is not None:  # A check is to see whole arrays.
         return None
@@ -109,7 +109,7 @@ def write_in_parts(
     if modes.has_explicit(parts.mesh):
         # A shard_map takes only what its type says to be split so.
         arrays = [
-            explicit.relayout(x.array, own, x.names)
+            explicit.reshard(x.array, own, x.names)
             for x, own in zip(operands, layouts, strict=True)
         ]
     specs = [Layout(entries).spec for entries in layouts]

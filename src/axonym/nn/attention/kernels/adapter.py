@@ -23,7 +23,7 @@ from ....errors import ArgumentError, message
 from ....faults.idle_mesh_axes import run_on_idle_axes
 from ....layout import explicit, modes
 from ....layout.assignment import Mappings
-from ....layout.context import context_mesh, current_mapping, taken_axes
+from ....layout.context import context_mesh, current_mapping, get_taken_axes
 from ....layout.partition import assign_mesh_axes
 from ....names import plans
 from ....names.plans import Names
@@ -195,7 +195,7 @@ def _run_on_mesh(
     run: Callable[..., NamedArray] = compute
     options: dict[str, Any] = {"check": False}
     # A surrounding vmap uses the mesh axes that would be idle here, and fits no check.
-    if not taken_axes():
+    if not get_taken_axes():
         manual: set[str] = set()
         for x in given:
             found = assign_mesh_axes(x.names, x.array.shape, Mappings(mapping).compute, mesh)

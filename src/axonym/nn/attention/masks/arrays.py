@@ -14,7 +14,7 @@ from ....engine.core import Core, Operand
 from ....errors import OperandError, message
 from ....ops.logical import equal, logical_or as either
 from ....ops.where import where
-from ...settings import fraction
+from ...settings import check_fraction
 from .conditions import combine, logical_and, logical_or, materialize
 from .mask import AttentionMask, causal, prefix
 
@@ -111,7 +111,7 @@ def forgetful_causal_mask(
     Reference:
         Liu et al. (2022), Towards better few-shot and finetuning performance with forgetful causal language models.
     """
-    mask_prob = fraction("forgetful_causal_mask", "mask_prob", mask_prob)
+    mask_prob = check_fraction("forgetful_causal_mask", "mask_prob", mask_prob)
     # The first key stays, so that each query of a causal mask sees one.
     one, other = jax.random.split(key)
     hidden = random.uniform(one, (), maxval=mask_prob) if sample_prob else mask_prob
@@ -136,7 +136,9 @@ def dropout_mask(axes: AxisSpec, dropout_rate: float, *, key: jax.Array) -> Name
         >>> axn.nn.dropout_mask(axn.Axis("key_pos", 3), 0.0, key=jax.random.key(0)).tolist()
         [True, True, True]
     """
-    return random.bernoulli(key, axes, 1 - fraction("dropout_mask", "dropout_rate", dropout_rate))
+    return random.bernoulli(
+        key, axes, 1 - check_fraction("dropout_mask", "dropout_rate", dropout_rate)
+    )
 
 
 def mask_to_bias(mask: NamedArray, mask_value: float = -1e9) -> NamedArray:

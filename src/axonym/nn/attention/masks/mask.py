@@ -17,7 +17,7 @@ from ....array import NamedArray
 from ....axis import Axis
 from ....engine.core import Core, Operand
 from ....errors import ArgumentError, OperandError, message
-from ...settings import integer
+from ...settings import check_int
 from .conditions import combine, logical_and, materialize, minimum
 
 __all__ = ["AttentionMask", "causal", "prefix", "segments", "window"]
@@ -217,7 +217,7 @@ def window(size: int) -> AttentionMask:
         >>> mask.materialize(Pos, Pos.derive("key")).astype(int).tolist()
         [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
     """
-    size = integer("window", "size", size)
+    size = check_int("window", "size", size)
     if size < 1:
         problem = f"a window must have at least one position, not {size}"
         raise ArgumentError(message("window", problem))

@@ -25,7 +25,7 @@ from ....names import plans
 from ....names.plans import Names
 from ...inputs import check_positions, number_positions
 from ...layer import Layer
-from ...settings import integer
+from ...settings import check_int
 
 __all__ = [
     "FrequencyScaling",
@@ -357,7 +357,7 @@ def rotary(
 
 def _count_features(function: str, size: int | None, axis: Axis) -> int:
     """Return how many features are paired."""
-    size = integer(function, "size", axis.size if size is None else size)
+    size = check_int(function, "size", axis.size if size is None else size)
     if size % 2 or not 0 < size <= axis.size:
         problem = f"features are rotated in pairs: cannot rotate {size} of {shown(axis)}"
         hint = "pass size=..., an even number of features to rotate"
@@ -399,7 +399,7 @@ def _make_kernel(
         x, cos, sin = kernels.align_layouts((names, table, table), operands, names)
         cos, sin = kernels.line_up(cos, table, names), kernels.line_up(sin, table, names)
         rotated = _rotate_pairs(x.astype(cos.dtype), cos, sin, at, tables[0].shape[-1], interleaved)
-        return explicit.laid_out_like(rotated.astype(x.dtype), given)
+        return explicit.reshard_like(rotated.astype(x.dtype), given)
 
     return kernels.Kernel(names, body)
 

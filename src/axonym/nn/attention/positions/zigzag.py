@@ -24,7 +24,7 @@ from ....layout import context, partition
 from ....ops.index import take
 from ....partitioning.trees import collect_names
 from ....transform.leaves import is_hole
-from ...settings import integer
+from ...settings import check_int
 
 __all__ = ["zigzag"]
 
@@ -63,7 +63,7 @@ def zigzag(tree: T, Pos: AxisSelector, ways: int | None = None, *, undo: bool = 
     """
     name = axis_name(Pos)
     if ways is not None:
-        ways = integer("zigzag", "ways", ways)
+        ways = check_int("zigzag", "ways", ways)
     known = collect_names(tree)
     if name not in known:
         raise missing_axis("zigzag", name, known)
@@ -98,7 +98,7 @@ def _find_order(x: NamedArray, name: str, ways: int | None) -> np.ndarray:
 def _count_ways(name: str, size: int) -> int:
     """Return over how many devices the current mapping splits an axis."""
     mesh = context.context_mesh()
-    entry = context.mapped({name: size}).get(name, ())
+    entry = context.map_names({name: size}).get(name, ())
     if mesh is None or not entry:
         return 1
     return partition.count_shards(mesh, entry)

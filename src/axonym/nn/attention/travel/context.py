@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from ....array import NamedArray
 from ....errors import ShardingError, message
 from ....layout import context, explicit, modes, partition
-from ....layout.assignment import Entry, looked_up
+from ....layout.assignment import Entry, find_entry
 from ....layout.blocks import choose_manual_axes, find_entries, find_mesh
 from ....layout.scope import current_scope
 from ....partitioning.addresses import find_mesh_axes
@@ -71,7 +71,7 @@ def find_sharding_inside(call: AttentionCall) -> PositionSharding | None:
     mapping = dict(context.current_mapping() or {})
     found: list[Entry] = []
     for x, name in ((call.query, call.q_pos), (call.keys, call.k_pos)):
-        is_mapped = looked_up(mapping, name) is not None
+        is_mapped = find_entry(mapping, name) is not None
         array = jnp.asarray(x.array)
         found.append(
             find_mesh_axes(FUNCTION, name, x.names, array, meaning="arrays") if is_mapped else ()
@@ -151,7 +151,7 @@ def _plan_devices(
         is_typed = explicit.has_explicit_axes(call.query.array) and not is_nested
         used = [sharding.queries, *(entry for _, entry in sharding.entries)]
         manual = choose_manual_axes(sharding.mesh, used, is_typed)
-    is_mapped = bool(context.taken_axes())  # by a surrounding `vmap` over mesh axes
+    is_mapped = bool(context.get_taken_axes())  # by a surrounding `vmap` over mesh axes
     return DevicePlan(
         method,
         sharding,

@@ -398,7 +398,7 @@ def _reshard_as_taken(
         if devices.manual and explicit.has_explicit_axes(array):
             spec = devices.make_spec(x)
             entries = Layout.from_spec(spec) or [()] * array.ndim
-            array = explicit.relayout(array, _only_explicit(array, entries))
+            array = explicit.reshard(array, _only_explicit(array, entries))
         resharded.append(array)
     return resharded
 
