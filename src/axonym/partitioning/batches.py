@@ -1,6 +1,6 @@
 """Batches whose size devices do not divide."""
 
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import jax
 import numpy as np
@@ -13,6 +13,7 @@ from ..engine.core import wrap
 from ..errors import AxisSizeError, message
 from ..layout.assignment import MeshLike, ResourceMapping
 from ..ops.pad import pad
+from ..transform.leaves import is_hole
 from .shard import round_axis_for_partitioning
 from .trees import collect_names
 
@@ -58,8 +59,11 @@ def pad_batch(
         4.0
     """
     name, wanted = selector(Batch, "pad_batch")
-    leaves = jax.tree.leaves(batch, is_leaf=is_named_array)
-    arrays = [x for x in leaves if isinstance(x, NamedArray) and name in x.names]
+
+    def has_rows(leaf: object) -> TypeGuard[NamedArray]:
+        return isinstance(leaf, NamedArray) and name in leaf.names and not is_hole(leaf)
+
+    arrays = filter(has_rows, jax.tree.leaves(batch, is_leaf=is_named_array))
     sizes = {x.axis_size(name) for x in arrays}
     if not sizes:
         raise missing_axis("pad_batch", name, collect_names(batch))
@@ -77,7 +81,7 @@ def pad_batch(
     how: Any = "edge" if size else "constant"
 
     def longer(leaf: object) -> Any:
-        if not isinstance(leaf, NamedArray) or name not in leaf.names or not more:
+        if not has_rows(leaf) or not more:
             return leaf
         if not isinstance(leaf.array, np.ndarray):
             return pad(leaf, {name: (0, more)}, mode=how)
