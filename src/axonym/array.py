@@ -11,7 +11,7 @@ from jax.core import Tracer
 
 from .axis import Axis, AxisSelection, AxisSelector, names_in, selection
 from .base.foreign import ATTRIBUTES, Lacking
-from .base.kinds import Payload, has_values
+from .base.kinds import Payload, is_concrete
 from .base.phrases import write_size_conflict
 from .engine.checks import require
 from .engine.core import Core, Order, axes_of, facts, register, shape_of
@@ -294,7 +294,7 @@ class NamedArray(Core):
             )
             hint = 'go on with x.scalar(); to look at the value, write jax.debug.print("{x}", x=x)'
             raise OperandError(message("item", problem, f"array has: {facts(self)}", hint=hint))
-        if has_values(array) and array.size != 1:
+        if is_concrete(array) and array.size != 1:
             problem = "the array has several elements" if array.size else "the array has no element"
             hint = "reduce it, as x.mean().item() does; x.tolist() has all"
             raise AxisSizeError(message("item", problem, f"array has: {facts(self)}", hint=hint))
@@ -311,7 +311,7 @@ class NamedArray(Core):
     # There is no __jax_array__: with it, jnp.sin(x) would silently drop the names.
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         array = self.array
-        if not has_values(array):
+        if not is_concrete(array):
             # A lost axis is reported first: it is the mistake that explains the other one.
             shape_of("asarray", array, self.names)
             hint = "inside of jit there are none: compute with functions of axonym, or look with jax.debug.print"

@@ -25,14 +25,14 @@ from axonym.base import kinds
     ],
 )
 def test_what_a_leaf_is(leaf: Any, array: bool, values: bool, typed: bool) -> None:
-    assert (kinds.is_array(leaf), kinds.has_values(leaf), kinds.has_type(leaf)) == (array, values, typed)
+    assert (kinds.is_array(leaf), kinds.is_concrete(leaf), kinds.has_type(leaf)) == (array, values, typed)
 
 
 def test_a_tracer_is_an_array_without_values() -> None:
     found: list[Any] = []
 
     def look(x: jax.Array) -> None:
-        found.append((kinds.is_array(x), kinds.has_values(x), kinds.has_type(x)))
+        found.append((kinds.is_array(x), kinds.is_concrete(x), kinds.has_type(x)))
 
     jax.eval_shape(look, 1.0)
     assert found == [(True, False, True)]

@@ -39,7 +39,7 @@ def is_array(leaf: object) -> bool:
     return isinstance(leaf, jax.Array | np.ndarray | np.generic)
 
 
-def has_values(leaf: object) -> bool:
+def is_concrete(leaf: object) -> bool:
     """Return whether a leaf is an array with values, that is, neither traced nor abstract."""
     return is_array(leaf) and not isinstance(leaf, Tracer)
 

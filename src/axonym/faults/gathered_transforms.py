@@ -39,7 +39,7 @@ def transform_blocks(
         return transform(array)
     entries = find_entries(array, names)
     at = [array.ndim + i for i in positions(names, chosen)]
-    wanted = _find_wanted(mesh, array.shape, entries, dict(zip(at, chosen, strict=True)))
+    wanted = _choose_mesh_axes(mesh, array.shape, entries, dict(zip(at, chosen, strict=True)))
     if all(count_shards(mesh, entry) == 1 for entry in wanted):
         return transform(array)
 
@@ -81,7 +81,7 @@ def transform_blocks(
     return transformed
 
 
-def _find_wanted(
+def _choose_mesh_axes(
     mesh: MeshLike, shape: Sequence[int], entries: Sequence[Entry], chosen: dict[int, str]
 ) -> list[Entry]:
     """Return the mesh axes of each dimension, those of the mapping for one that they do not divide before."""

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from ..base.kinds import Payload, has_type, has_values
+from ..base.kinds import Payload, has_type, is_concrete
 from ..engine.core import Core, facts, shape_of
 from ..errors import OperandError, describe, message
 
@@ -63,7 +63,7 @@ def head(x: Core) -> str:
 
 def _write_elements(array: Payload) -> str | None:
     """Format the elements; None if there are too many, or they are not available."""
-    if not has_values(array) or array.size > SMALL:
+    if not is_concrete(array) or array.size > SMALL:
         return None
     if isinstance(array, jax.Array):
         if array.is_deleted():
@@ -94,7 +94,7 @@ def format_element(x: Core, spec: str) -> str:
         problem = f"format {spec!r} applies to a single element, but the array has dimensions"
         hint = "reduce or index it first; without a format, the array is shown as by print(x)"
         raise OperandError(message("format", problem, f"array has: {facts(x)}", hint=hint))
-    if not has_values(array):
+    if not is_concrete(array):
         hint = 'inside jax.jit, print with jax.debug.print("{x}", x=x)'
         problem = "the array has no values yet"
         raise OperandError(message("format", problem, f"array has: {facts(x)}", hint=hint))

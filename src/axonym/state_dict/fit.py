@@ -106,7 +106,7 @@ def fit(reading: Reading) -> dict[str, Form]:
     Raises:
         ArgumentError: if something does not fit.
     """
-    _require_axes(reading)
+    _check_renames(reading)
     flaws = Flaws()
     forms: dict[str, Form] = {}
     specs: dict[str, Typed] = {}
@@ -146,7 +146,7 @@ def _missing_text(flaws: Flaws, key: str, place: Place, extra: list[str]) -> str
     return f"{place.form.text}; {near}" if near else place.form.text
 
 
-def _require_axes(reading: Reading) -> None:
+def _check_renames(reading: Reading) -> None:
     """Raise unless the table of names has strings, and is about axes of the model."""
     table: Any = reading.rename_axes
     parts = (place.form.parts for place, _ in reading.entries.values())

@@ -383,7 +383,7 @@ def _walk(
     children = jax.tree.leaves_with_path(node, is_leaf=lambda each: each is not node)
     # A leaf of a tree is its own only child, with no keys.
     if is_named_array(node) or (children and not children[0][0]):
-        kept = _place_whole(node, path) if optimised else None
+        kept = _place_reduced_state(node, path) if optimised else None
         yield kept or _place_leaf(node, path, parts, blocks, stored)
         return
     if isinstance(node, Stacked | BlockSeq | Interleaved):
@@ -458,7 +458,7 @@ def _number_layers(node: Stacked[Any], first: int, period: int) -> tuple[Numbers
     return Numbers(first, steps), tuple(axis.name for axis in node.storage)
 
 
-def _place_whole(leaf: Payload, path: Names) -> Place | None:
+def _place_reduced_state(leaf: Payload, path: Names) -> Place | None:
     """Return the place of an optimiser's array with fewer dimensions than names: whole, by its path."""
     if not isinstance(leaf, NamedArray) or not hasattr(leaf.array, "shape"):
         return None

@@ -252,7 +252,7 @@ class Pipeline:
 
         Stage `s` works on microbatch `m` in tick `m + s`, if there are no rounds.
         """
-        micro = self._order_by_step(self.cut_microbatches(leaf))
+        micro = self._repeat_microbatches(self.cut_microbatches(leaf))
         first = micro[self.Micro.name, : self.stages - 1]  # in ticks in which a stage waits
         repeated = concatenate(self.Micro.name, (micro, first))
         return self._shift_in_time(repeated.rename({self.Micro.name: self.Tick.name}), 1)
@@ -385,7 +385,7 @@ class Pipeline:
         with context.MAPPING.using(mapping):
             return auto_sharded(flatten_axes(ordered, (self.Shards, *micro, Rows), self.cut.axis))
 
-    def _order_by_step(self, leaf: NamedArray) -> NamedArray:
+    def _repeat_microbatches(self, leaf: NamedArray) -> NamedArray:
         """Repeat microbatches by round, in the order in which a stage works on them."""
         if self.rounds == 1:
             return leaf
