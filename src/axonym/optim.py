@@ -80,7 +80,7 @@ def per_matrix(
         {'layers': 3, 'embed': 8, 'mlp': 16}
     """
     cut = partial(_matrix_axes, "per_matrix", per_head=per_head, per_expert=per_expert)
-    return _mapped("per_matrix", tx, partial(_as_matrix, cut=cut), roles, per_head)
+    return _map_stacks("per_matrix", tx, partial(_as_matrix, cut=cut), roles, per_head)
 
 
 def per_layer(tx: Transformation, *, roles: Overrides | None = None) -> Transformation:
@@ -101,7 +101,7 @@ def per_layer(tx: Transformation, *, roles: Overrides | None = None) -> Transfor
         >>> updates.stacked.weight["embed", 0].array
         Array([0.01, 0.01, 0.01], dtype=float32)
     """
-    return _mapped("per_layer", tx, _as_stored, roles)
+    return _map_stacks("per_layer", tx, _as_stored, roles)
 
 
 def muon(
@@ -149,12 +149,14 @@ def muon(
         return contrib.MuonDimensionNumbers(tuple(map(at, rows)), tuple(map(at, columns)))
 
     def dimensions(model: Tree) -> Tree:
-        numbers = {own.path: number(own) for own in _walk("muon", model, roles, per_head)}
+        numbers = {
+            own.path: number(own) for own in _list_parameters("muon", model, roles, per_head)
+        }
         return parameters.labels(model, lambda path, _: numbers[path])
 
     tx = contrib.muon(learning_rate, muon_weight_dimension_numbers=dimensions, **options)
     if options.get("adaptive"):  # Optax takes a norm over all layers of a stack
-        return _mapped("muon", tx, partial(_as_matrix, cut=cut), roles, per_head)
+        return _map_stacks("muon", tx, partial(_as_matrix, cut=cut), roles, per_head)
     return on_auto_axes(tx)
 
 
@@ -180,7 +182,7 @@ def on_auto_axes(tx: Transformation) -> Transformation:
 
     def run(updates: Tree, state: Tree, params: Tree = None, **extra: Any) -> tuple[Tree, Tree]:
         args = (updates, state, params)
-        results: tuple[Tree, Tree] = _untyped(update, args, extra, (updates, state))
+        results: tuple[Tree, Tree] = _run_on_auto(update, args, extra, (updates, state))
         return results
 
     return optax.GradientTransformationExtraArgs(tx.init, run)
@@ -192,7 +194,7 @@ def _check_transformation(function: str, tx: object) -> None:
         raise OperandError(message(function, problem, hint="write optax.adam(1e-3)"))
 
 
-def _untyped(fn: Callable[..., Any], args: Any, extra: Mapping[str, Any], like: Tree) -> Any:
+def _run_on_auto(fn: Callable[..., Any], args: Any, extra: Mapping[str, Any], like: Tree) -> Any:
     """Call a function on Auto axes, if arrays have Explicit ones; results are laid out like other arrays.
 
     Args:
@@ -272,14 +274,14 @@ class _Form:
         ends = tuple(range(count)), tuple(range(-count, 0))
         return jnp.moveaxis(array, *(reversed(ends) if back else ends))
 
-    def named(self, value: Payload, is_whole: bool) -> Payload:
+    def add_names(self, value: Payload, is_whole: bool) -> Payload:
         """Name what a state keeps of a parameter, if that has names."""
         if self.names is None:
             return value
-        return _named(self.names if is_whole else self.trailing, value)
+        return _wrap_unchecked(self.names if is_whole else self.trailing, value)
 
 
-def _form(parameter: Parameter, number: int, groups: Sequence[Sequence[Dimension]]) -> _Form:
+def _make_form(parameter: Parameter, number: int, groups: Sequence[Sequence[Dimension]]) -> _Form:
     """Make a form from the stacks, and the axes that become one dimension each."""
     names, every = own_names(parameter.array), _dimensions(parameter)
     sizes = dict(zip(every, payload_of(parameter.array).shape, strict=True))
@@ -307,7 +309,7 @@ def _matrix_axes(
 ) -> tuple[list[Dimension], list[Dimension], list[Dimension]]:
     """Return the axes of a parameter that are stacks, rows and columns."""
     if parameter.kind == "unknown":
-        raise _undeclared(function, parameter)
+        raise _explain_undeclared(function, parameter)
     stacks = [*parameter.list_axes(*(STACKS if per_expert else ("stack",)))]
     if per_head:
         stacks += [at for at in parameter.heads if at not in stacks]
@@ -323,17 +325,19 @@ def _as_matrix(
     """Hand over a matrix or a vector."""
     stacks, rows, columns = cut(parameter)
     is_vector = parameter.kind in ("scale", "shift")
-    return _form(parameter, number, (stacks, columns) if is_vector else (stacks, rows, columns))
+    return _make_form(
+        parameter, number, (stacks, columns) if is_vector else (stacks, rows, columns)
+    )
 
 
 def _as_stored(parameter: Parameter, number: int) -> _Form:
     """Hand over an array without its stacks."""
     every = _dimensions(parameter)
     stacks = [at for at in every if parameter.roles[at] in STACKS]
-    return _form(parameter, number, (stacks, *([at] for at in every if at not in stacks)))
+    return _make_form(parameter, number, (stacks, *([at] for at in every if at not in stacks)))
 
 
-def _undeclared(function: str, parameter: Parameter) -> ArgumentError:
+def _explain_undeclared(function: str, parameter: Parameter) -> ArgumentError:
     """Build the error for a parameter that may or may not be a matrix."""
     sizes = parameter.sizes
     problem = f"cannot tell which axes of {parameter.path!r} are inputs, and which are outputs"
@@ -346,7 +350,9 @@ def _undeclared(function: str, parameter: Parameter) -> ArgumentError:
     return ArgumentError(message(function, problem, facts, hint=hint))
 
 
-def _walk(function: str, tree: Tree, roles: Overrides | None, needs_heads: bool) -> list[Parameter]:
+def _list_parameters(
+    function: str, tree: Tree, roles: Overrides | None, needs_heads: bool
+) -> list[Parameter]:
     """Return the parameters of a tree, and check that some have heads, if that is asked for."""
     found = list(parameters.walk(tree, roles))
     if needs_heads and found and not any(own.heads for own in found):
@@ -355,7 +361,7 @@ def _walk(function: str, tree: Tree, roles: Overrides | None, needs_heads: bool)
     return found
 
 
-def _mapped(
+def _map_stacks(
     function: str,
     tx: Transformation,
     make: Callable[[Parameter, int], _Form],
@@ -368,25 +374,27 @@ def _mapped(
     own_update = optax.with_extra_args_support(tx).update
 
     def find_forms(tree: Tree) -> Forms:
-        found = _walk(function, tree, roles, needs_heads)
+        found = _list_parameters(function, tree, roles, needs_heads)
         return {own.path: make(own, at) for at, own in enumerate(found)}
 
     def find_state(forms: Forms, tree: Tree) -> Tree:
         """Return the types of the state for one position of all stacks."""
-        state = jax.eval_shape(tx.init, _one_of_each(forms, tree))
+        state = jax.eval_shape(tx.init, _type_each(forms, tree))
         if any(jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in jax.tree.leaves(state)):
-            raise _outside(function, "draws random numbers, which would be the same in all layers")
+            raise _explain_outside(
+                function, "draws random numbers, which would be the same in all layers"
+            )
         return state
 
     def init(params: Tree) -> Tree:
         forms = find_forms(params)
 
         def run(params: Tree) -> Tree:
-            return _stored(forms, _call(function, forms, tx.init, _parted(forms, params)))
+            return _join_all(forms, _map_call(function, forms, tx.init, _split_all(forms, params)))
 
-        layouts = {path_text(keys): payload_of(x) for keys, x in _leaves(params)}
+        layouts = {path_text(keys): payload_of(x) for keys, x in _list_leaves(params)}
         abstract = find_state(forms, params)
-        return _untyped(run, (params,), {}, _laid_out(forms, abstract, layouts))
+        return _run_on_auto(run, (params,), {}, _find_layouts(forms, abstract, layouts))
 
     def update(updates: Tree, state: Tree, params: Tree = None, **extra: Any) -> tuple[Tree, Tree]:
         forms = find_forms(updates)
@@ -396,19 +404,19 @@ def _mapped(
         def call(updates: Tree, state: Tree, params: Tree, extra: dict[str, Any]) -> Any:
             return own_update(updates, state, params, **extra)
 
-        def parted(name: str, value: Any) -> Any:
+        def split_value(name: str, value: Any) -> Any:
             if callable(value):
                 return partial(_refuse, function, name)
-            return _parted(forms, value) if jax.tree.structure(value) == structure else value
+            return _split_all(forms, value) if jax.tree.structure(value) == structure else value
 
         def run(updates: Tree, state: Tree, params: Tree, **extra: Any) -> tuple[Tree, Tree]:
-            more = {name: parted(name, value) for name, value in extra.items()}
-            own = _unstored(forms, abstract, state)
-            given = _parted(forms, updates), own, _parted(forms, params), more
-            results = _call(function, forms, call, *given)
-            return _stored(forms, results[0]), _stored(forms, results[1])
+            more = {name: split_value(name, value) for name, value in extra.items()}
+            own = _split_state(forms, abstract, state)
+            given = _split_all(forms, updates), own, _split_all(forms, params), more
+            results = _map_call(function, forms, call, *given)
+            return _join_all(forms, results[0]), _join_all(forms, results[1])
 
-        results: tuple[Tree, Tree] = _untyped(
+        results: tuple[Tree, Tree] = _run_on_auto(
             run, (updates, state, params), extra, (updates, state)
         )
         return results
@@ -416,7 +424,7 @@ def _mapped(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _outside(function: str, what: str) -> ArgumentError:
+def _explain_outside(function: str, what: str) -> ArgumentError:
     """Build the error for a transformation of the whole model."""
     hint = (
         "leave out what works on the whole model, as the norm of all gradients does: "
@@ -427,21 +435,21 @@ def _outside(function: str, what: str) -> ArgumentError:
 
 def _refuse(function: str, name: str, *args: Any, **options: Any) -> None:
     """Take the place of a function of the whole model, which a matrix of it is no argument of."""
-    raise _outside(function, f"calls {name!r}, a function of the whole model")
+    raise _explain_outside(function, f"calls {name!r}, a function of the whole model")
 
 
-def _call(function: str, forms: Forms, fn: Callable[..., Any], *args: Any) -> Any:
+def _map_call(function: str, forms: Forms, fn: Callable[..., Any], *args: Any) -> Any:
     """Call a function of trees of parts, mapped over the stacks of parameters, and over nothing else.
 
     Parameters whose stacks have the same sizes share a `vmap`. Before, `find_sources` makes sure that what belongs to a
     parameter depends on no other one, since the `vmap` would mix only equal positions of their stacks.
     """
-    groups, rest, rebuild = _grouped(forms, args)
+    groups, rest, rebuild = _group_arrays(forms, args)
     rebuilds: list[Callable[[Groups, list[Any]], Any]] = []
     sizes = {own.part.number: own.sizes[: len(own.stacks)] for own in forms.values()}
 
     def flat(groups: Groups, rest: list[Any]) -> tuple[Groups, list[Any]]:
-        found, others, back = _grouped(forms, fn(*rebuild(groups, rest)))
+        found, others, back = _group_arrays(forms, fn(*rebuild(groups, rest)))
         rebuilds.append(back)
         return found, others
 
@@ -459,7 +467,7 @@ def _call(function: str, forms: Forms, fn: Callable[..., Any], *args: Any) -> An
     if any(
         own - kept for own, kept in zip(found, [*allowed, *[none] * len(results[1])], strict=True)
     ):
-        raise _outside(function, "mixes parameters, or the layers of one")
+        raise _explain_outside(function, "mixes parameters, or the layers of one")
 
     mapped = flat
     for stacks in set(sizes.values()):
@@ -470,7 +478,7 @@ def _call(function: str, forms: Forms, fn: Callable[..., Any], *args: Any) -> An
     return rebuilds[-1](made, others)
 
 
-def _grouped(
+def _group_arrays(
     forms: Forms, tree: Tree
 ) -> tuple[Groups, list[Any], Callable[[Groups, list[Any]], Any]]:
     """Return the arrays of a tree by parameter, all others, and what makes the tree of such."""
@@ -500,37 +508,39 @@ def _is_part(leaf: object) -> bool:
     return isinstance(leaf, NamedArray) and isinstance(leaf.names, Part)
 
 
-def _leaves(tree: Tree) -> list[tuple[Any, Payload]]:
+def _list_leaves(tree: Tree) -> list[tuple[Any, Payload]]:
     return jax.tree.leaves_with_path(tree, is_leaf=is_named_array)
 
 
-def _named(names: Names, payload: Payload) -> NamedArray:
+def _wrap_unchecked(names: Names, payload: Payload) -> NamedArray:
     """Name an array, or what else a state has in its place, unchecked."""
     hollow: NamedArray = object.__new__(NamedArray)
     return wrap(hollow, payload, names)
 
 
-def _parted(forms: Forms, tree: Tree) -> Tree:
+def _split_all(forms: Forms, tree: Tree) -> Tree:
     """Replace the parameters of a tree by what a transformation sees, with all stacks in front."""
-    return _replaced(forms, tree, lambda form, array: form.split(array))
+    return _replace_all(forms, tree, lambda form, array: form.split(array))
 
 
-def _one_of_each(forms: Forms, tree: Tree) -> Tree:
+def _type_each(forms: Forms, tree: Tree) -> Tree:
     """Replace the parameters of a tree by the types of what a transformation sees."""
-    return _replaced(forms, tree, lambda form, array: jax.ShapeDtypeStruct(form.shape, array.dtype))
+    return _replace_all(
+        forms, tree, lambda form, array: jax.ShapeDtypeStruct(form.shape, array.dtype)
+    )
 
 
-def _replaced(forms: Forms, tree: Tree, change: Callable[[_Form, Any], Any]) -> Tree:
+def _replace_all(forms: Forms, tree: Tree, change: Callable[[_Form, Any], Any]) -> Tree:
     def one(path: Any, leaf: Payload) -> Payload:
         form, array = forms.get(path_text(path)), payload_of(leaf)
         if form is None or not has_type(array):
             return leaf
-        return _named(form.part, change(form, array))
+        return _wrap_unchecked(form.part, change(form, array))
 
     return jax.tree.map_with_path(one, tree, is_leaf=is_named_array)
 
 
-def _stored(forms: Forms, tree: Tree) -> Tree:
+def _join_all(forms: Forms, tree: Tree) -> Tree:
     """Replace what a transformation returns by arrays with the axes of the parameters."""
     by_number = {form.part.number: form for form in forms.values()}
 
@@ -541,15 +551,15 @@ def _stored(forms: Forms, tree: Tree) -> Tree:
 
         def back(x: jax.Array) -> Payload:
             is_whole = x.shape[len(form.stacks) :] == form.shape
-            return form.named(form.join(x) if is_whole else form.put_last(x), is_whole)
+            return form.add_names(form.join(x) if is_whole else form.put_last(x), is_whole)
 
         return jax.tree.map(back, leaf.array)
 
     return jax.tree.map(one, tree, is_leaf=_is_part)
 
 
-def _unstored(forms: Forms, abstract: Tree, state: Tree) -> Tree:
-    """Undo `_stored`, for a state of which the types for one position of all stacks are known."""
+def _split_state(forms: Forms, abstract: Tree, state: Tree) -> Tree:
+    """Undo `_join_all`, for a state of which the types for one position of all stacks are known."""
     by_number = {form.part.number: form for form in forms.values()}
     leaves = jax.tree.leaves(abstract, is_leaf=_is_part)
     structure: Any = jax.tree.structure(abstract, is_leaf=_is_part)
@@ -559,16 +569,16 @@ def _unstored(forms: Forms, abstract: Tree, state: Tree) -> Tree:
             return stored
         form = by_number[leaf.names.number]
 
-        def parted(own: Payload, x: Payload) -> jax.Array:
+        def split_value(own: Payload, x: Payload) -> jax.Array:
             array = payload_of(x)
             return form.split(array) if own.shape == form.shape else form.put_last(array, back=True)
 
-        return _named(leaf.names, jax.tree.map(parted, leaf.array, stored))
+        return _wrap_unchecked(leaf.names, jax.tree.map(split_value, leaf.array, stored))
 
     return jax.tree.unflatten(structure, map(one, leaves, structure.flatten_up_to(state)))
 
 
-def _laid_out(forms: Forms, abstract: Tree, arrays: Mapping[str, Payload]) -> Tree:
+def _find_layouts(forms: Forms, abstract: Tree, arrays: Mapping[str, Payload]) -> Tree:
     """Return a tree like a stored state with the parameter that each array is laid out like, or None."""
     by_number = {form.part.number: (arrays[path], form) for path, form in forms.items()}
 
@@ -579,7 +589,7 @@ def _laid_out(forms: Forms, abstract: Tree, arrays: Mapping[str, Payload]) -> Tr
 
         def of(own: Payload) -> Payload:
             is_whole = own.shape == form.shape
-            return form.named(like if is_whole else None, is_whole)
+            return form.add_names(like if is_whole else None, is_whole)
 
         return jax.tree.map(of, leaf.array)
 

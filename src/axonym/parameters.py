@@ -261,7 +261,7 @@ def walk(tree: Tree, overrides: Overrides | None = None) -> Iterator[Parameter]:
         [('weight', ('embed',)), ('bias', ())]
     """
     found = jax.tree.leaves_with_path(tree, is_leaf=is_named_array)
-    stated = [_stated(tree, keys, leaf, overrides or {}) for keys, leaf in found]
+    stated = [_read_roles(tree, keys, leaf, overrides or {}) for keys, leaf in found]
     tables: set[Dimension] = set()  # axes of some table, whose scores other arrays may be
     for own, marks in stated:
         every = {**own, **marks}
@@ -287,7 +287,7 @@ def walk(tree: Tree, overrides: Overrides | None = None) -> Iterator[Parameter]:
         )
 
 
-def _stated(
+def _read_roles(
     tree: Tree, keys: tuple[Any, ...], leaf: Payload, overrides: Overrides
 ) -> tuple[dict[Dimension, Role | None], dict[Dimension, Role]]:
     """Return the roles of an array that modules and the user state, and marks; also of what a mask has in its place."""
@@ -337,15 +337,15 @@ class RoleTable(Printed):
         header = ("parameter", "kind", "stacks", "inputs", "outputs", "heads", "not declared")
         rows: list[tuple[str, *tuple[Cell, ...]]] = []
         for own in self.parameters:
-            stacks, inputs = _shown(own, STACKS), _shown(own, INPUTS)
-            outputs, rest = _shown(own, ("output",)), _shown(own, (None,))
+            stacks, inputs = _format_axes(own, STACKS), _format_axes(own, INPUTS)
+            outputs, rest = _format_axes(own, ("output",)), _format_axes(own, (None,))
             rows.append((own.path, own.kind, stacks, inputs, outputs, own.heads, rest))
         kept = [at for at in range(len(header)) if at < 5 or any(row[at] for row in rows)]
         shown = tuple(tuple(row[at] for at in kept) for row in group_rows(rows))
         yield Table(tuple(header[at] for at in kept), shown, None, ())
 
 
-def _shown(own: Parameter, roles: Collection[object]) -> tuple[str, ...]:
+def _format_axes(own: Parameter, roles: Collection[object]) -> tuple[str, ...]:
     """Show the axes with some roles; one without a name shows its number."""
     sizes: dict[Dimension, int] = dict(enumerate(payload_of(own.array).shape))
     sizes.update(own.sizes)

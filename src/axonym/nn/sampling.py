@@ -226,16 +226,19 @@ def _find_least(logits: jax.Array, probabilities: jax.Array, p: jax.Array | floa
     pattern = lax.bitcast_convert_type(logits, unsigned)
     ranks = jnp.where(pattern < sign, pattern | sign, ~pattern)
     digits = jnp.arange(1, 1 << _DIGIT, dtype=unsigned)
-    p = jnp.expand_dims(p, -1)
+    p = jnp.asarray(p)
+    if p.ndim:  # as many dimensions as the sums have, since JAX may be told to add none
+        p = lax.expand_dims(p, range(ranks.ndim - 1 - p.ndim))
 
     def find_digit(i: jax.Array, found: jax.Array) -> jax.Array:
         shift = (bits - _DIGIT * (i + 1)).astype(unsigned)
-        tried = jnp.expand_dims(found, -1) + (digits << shift)
-        is_above = jnp.expand_dims(ranks, -1) >= jnp.expand_dims(tried, -2)
-        sums = jnp.where(is_above, jnp.expand_dims(probabilities, -1), 0).sum(-2)
-        # Rounded sums may reach one before the last token.
-        is_enough = (sums >= p) & (p < 1)
-        return found + (is_enough.sum(-1, dtype=unsigned) << shift)
+
+        def is_enough(digit: jax.Array) -> jax.Array:
+            is_above = ranks >= jnp.expand_dims(found + (digit << shift), -1)
+            # Rounded sums may reach one before the last token.
+            return (jnp.where(is_above, probabilities, 0).sum(-1) >= p) & (p < 1)
+
+        return found + (jax.vmap(is_enough)(digits).sum(0, dtype=unsigned) << shift)
 
     largest = ranks.max(-1)
     start = mark_varying_like(jnp.zeros_like(largest), logits, p)

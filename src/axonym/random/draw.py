@@ -68,7 +68,7 @@ def draw(
     labels: list[Labels] = []
     lead: tuple[int, ...] = ()
     for parameter, core in zip(parameters, cores, strict=False):
-        array, anonymous = _lined_up(function, parameter, given, core)
+        array, anonymous = _line_up(function, parameter, given, core)
         lead = jnp.broadcast_shapes(lead, anonymous)
         arrays.append(array)
         labels.append((*range(-len(anonymous), 0), *names, *core) if jnp.ndim(array) else ())
@@ -81,7 +81,7 @@ def draw(
         floats = [jax.device_put(array) for array in arrays if isinstance(array, float)]
         fixed = [None if isinstance(array, float) else array for array in arrays]
         try:
-            compiled = _compiled(_meaning(plain_key), sampler, shape, out, full, *fixed, **options)
+            compiled = _compile(_meaning(plain_key), sampler, shape, out, full, *fixed, **options)
         except TypeError:
             pass  # parameters that are arrays have no hash; the result follows their layout
         else:
@@ -111,7 +111,7 @@ def _meaning(key: jax.Array) -> tuple[object, ...]:
 
 
 @lru_cache(1024, typed=True)  # 1 and 1.0 are different parameters
-def _compiled(
+def _compile(
     meaning: tuple[object, ...],
     sampler: Callable[..., jax.Array],
     shape: tuple[int, ...],
@@ -127,16 +127,16 @@ def _compiled(
     del meaning
     call = partial(sampler, shape=shape, **options)
 
-    def drawn(key: jax.Array, *numbers: jax.Array) -> jax.Array:
+    def draw_array(key: jax.Array, *numbers: jax.Array) -> jax.Array:
         given = iter(numbers)
         operands = [next(given) if parameter is None else parameter for parameter in parameters]
         result = _local(call, key, operands, [()] * len(operands), names, sizes)
         return constraints.shard_result(result, names)
 
-    return jax.jit(drawn)
+    return jax.jit(draw_array)
 
 
-def _lined_up(
+def _line_up(
     function: str, parameter: Operand, given: tuple[Axis, ...], core: Names
 ) -> tuple[Any, tuple[int, ...]]:
     """Align a parameter with the given axes and its core axes, and return the sizes of its anonymous dimensions."""

@@ -39,7 +39,7 @@ def split(key: Key, axis: AxisSpec) -> NamedArray:
         >>> axn.vmap(lambda key: axn.random.normal(key, Embed), Layers)(keys).axes
         (Axis(name='layers', size=2), Axis(name='embed', size=3))
     """
-    return draw(_split, _typed("split", key), axis)
+    return draw(_split, _convert_key("split", key), axis)
 
 
 def _split(key: jax.Array, *, shape: Shape) -> jax.Array:
@@ -60,7 +60,7 @@ def fold_in(key: Key, data: Operand) -> NamedArray:
         >>> axn.random.fold_in(jax.random.key(0), axn.arange(axn.Axis("step", 3))).shape
         {'step': 3}
     """
-    key = _typed("fold_in", key)
+    key = _convert_key("fold_in", key)
     if not isinstance(key, Core) and not isinstance(data, Core) and not jnp.ndim(data):
         key = NamedArray(key, ())
     return batched.apply_batched(_fold_in, [key, data], [(), ()], (), each=True)
@@ -70,7 +70,7 @@ def _fold_in(key: jax.Array, data: jax.Array) -> jax.Array:
     return jax.random.fold_in(key, data)
 
 
-def _typed(function: str, key: Key) -> Key:
+def _convert_key(function: str, key: Key) -> Key:
     """Convert a legacy key, a vector of integers, to a typed key."""
     if isinstance(key, Core) or jnp.issubdtype(one_key(function, key).dtype, jax.dtypes.prng_key):
         return key

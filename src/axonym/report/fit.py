@@ -189,8 +189,8 @@ def fit_mapping(
         return check(fn_or_model, mappings, on, *args, quiet=True, **kwargs)
 
     # With all axes on no mesh axis, everything fits, so that all arrays are seen.
-    unfitted = run(_replicated(pair), given)
-    sizes, partners = _find_sizes(unfitted), _find_partners(_stored(unfitted), pair)
+    unfitted = run(_replicate_all(pair), given)
+    sizes, partners = _find_sizes(unfitted), _find_partners(_list_stored(unfitted), pair)
     fitted = fit(pair, given, sizes, partners)
     report = run(fitted.mappings, fitted.mesh)
     if report.errors and partners:
@@ -211,7 +211,7 @@ def fit_mapping(
     return result
 
 
-def _replicated(mappings: Mappings) -> Mappings:
+def _replicate_all(mappings: Mappings) -> Mappings:
     """Map all axes to no mesh axis."""
 
     def empty(mapping: AxisMapping) -> AxisMapping:
@@ -221,7 +221,7 @@ def _replicated(mappings: Mappings) -> Mappings:
     return Mappings(empty(mappings.parameters), empty(mappings.compute), overrides)
 
 
-def _stored(report: Report) -> tuple[ArrayLayout, ...]:
+def _list_stored(report: Report) -> tuple[ArrayLayout, ...]:
     return (*report.model, *report.arguments)
 
 
@@ -231,9 +231,11 @@ def _find_sizes(report: Report) -> dict[str, int]:
     The sizes of a derived name count for its bases, whose entries it shares. In trees, an axis of size 1 may stand for
     one with more elements elsewhere, and is then not laid out.
     """
-    inside = [(name, size) for row in report.inside for name, size in _named(row)]
+    inside = [(name, size) for row in report.inside for name, size in _list_named(row)]
     stored = [
-        (name, size) for row in (*_stored(report), *report.results) for name, size in _named(row)
+        (name, size)
+        for row in (*_list_stored(report), *report.results)
+        for name, size in _list_named(row)
     ]
     several = {name for name, size in (*inside, *stored) if size != 1}
     found: dict[str, int] = {}
@@ -243,7 +245,7 @@ def _find_sizes(report: Report) -> dict[str, int]:
     return found
 
 
-def _named(row: ArrayLayout) -> list[tuple[str, int]]:
+def _list_named(row: ArrayLayout) -> list[tuple[str, int]]:
     return list(zip(row.names, row.shape[len(row.shape) - len(row.names) :], strict=True))
 
 
@@ -285,7 +287,7 @@ def _describe(
             if now != ways:
                 changes[Change(name, sizes.get(name, 0), before, entry, ways, now)] = None
 
-    rows = _stored(report)
+    rows = _list_stored(report)
     wanted = [_count_asked_bytes(row, pair, mesh) for row in rows]
     changed = {change.name for change in changes}
     arrays: list[FittedArray] = []
@@ -315,6 +317,6 @@ def _count_asked_bytes(row: ArrayLayout, asked: Mappings, mesh: MeshLike) -> int
     entries = assign_mesh_axes(row.names, row.shape, mapping, mesh, "fit_mapping")
     size = math.prod(row.shape)
     held = (row.nbytes or 0) // max(size, 1)
-    for name, count in _named(row):
+    for name, count in _list_named(row):
         held *= math.ceil(count / count_shards(mesh, entries.get(name, ())))
     return held * math.prod(row.shape[: len(row.shape) - len(row.names)])

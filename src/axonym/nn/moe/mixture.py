@@ -278,7 +278,7 @@ class MixtureOfExperts(Layer):
             y = y + (own if where is None else select(where, own, 0))
         routing = routing._replace(
             load=auto_sharded(routing.load.rename({Router.name: self.Experts.name})),
-            dropped=dropped / choices,
+            dropped=dropped / choices.astype(dropped.dtype),
         )
         return auto_sharded(y.rearrange(x.names)).astype(x.dtype), routing
 
