@@ -160,7 +160,9 @@ def test_offloading_carries_while_contractions_are_saved():
     both, saved = Policy(save_carries="offload", save_block_internals=True), Policy(save_block_internals=True)
     flops = lambda remat: flops_bytes(gradient_of(remat).lower(*data()).compile()).flops  # noqa: E731
     assert kept(both)[1] > 0
-    assert flops(both) == flops(saved) < flops(True)
+    # A newer compiler counts two more for the copies.
+    assert flops(both) == pytest.approx(flops(saved), rel=2e-3)
+    assert flops(both) < flops(True)
 
 
 def gradient_of(remat):
@@ -175,7 +177,8 @@ def kept(remat):
 def test_what_is_kept_to_the_number():
     carry = 4 * 8
     (everything, host), carries = kept(False), kept(True)[0]
-    assert everything == carries + 16 * 2 * carry
+    # JAX 0.10 keeps two results of each layer, newer versions one.
+    assert everything in (carries + 16 * carry, carries + 16 * 2 * carry)
     for remat in ("save_all", Policy(nested=True, disable=True)):
         assert kept(remat) == (everything, host)
     for remat in (True, "full", "recompute", Policy(save_block_internals=["hidden"])):

@@ -1,8 +1,8 @@
 """Internal. XLA gathers the batch of a Fourier transform, and may end the process over a split axis.
 
-All versions and platforms; `tests/upstream/test_gathered_transforms.py` shows the first. The second has no reproducer,
-since it would end the process that runs the tests. The guard transforms what each device has in a shard_map. The mesh
-axes of a transformed axis move to another one before, by one all-to-all, and back after it.
+JAX 0.10 does the first, as `tests/upstream/test_gathered_transforms.py` shows, and all versions the second, which has
+no reproducer: it would end the process that runs the tests. The guard transforms what each device has in a shard_map.
+The mesh axes of a transformed axis move to another one before, by one all-to-all, and back after it.
 """
 
 from collections.abc import Callable, Sequence
