@@ -96,3 +96,10 @@ def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) ->
     with pytest.raises(error) as caught:
         call(axn.ones((axn.Axis("batch", 4), axn.Axis("embed", 3))))
     assert str(caught.value) == text
+
+
+def test_bits_of_no_bytes_have_the_shape_that_numpy_gives() -> None:
+    for sizes, count in (((2, 0), 5), ((0, 2), -3), ((0, 2), None), ((0, 2), 7)):
+        raw = np.zeros(sizes, np.uint8)
+        got = axn.unpackbits(axn.named(raw, ("batch", "embed")), "embed", count=count)
+        assert tuple(got.shape.values()) == np.unpackbits(raw, 1, count).shape

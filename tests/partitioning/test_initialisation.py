@@ -72,7 +72,7 @@ def test_named_jit_makes_parts(mesh, mapping, name):
 def test_a_draw_outside_of_jit_makes_parts(mesh, name, monkeypatch):
     calls = []
 
-    def kept(*args, compiled=draw._compiled, **options):
+    def kept(*args, compiled=draw._compile, **options):
         program = compiled(*args, **options)
 
         def call(*operands):
@@ -81,7 +81,7 @@ def test_a_draw_outside_of_jit_makes_parts(mesh, name, monkeypatch):
 
         return call
 
-    monkeypatch.setattr(draw, "_compiled", kept)
+    monkeypatch.setattr(draw, "_compile", kept)
     key = jax.random.key(0)
     alone = SAMPLERS[name](key)
     assert calls == []

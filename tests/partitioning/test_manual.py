@@ -23,5 +23,6 @@ def test_an_inner_call_leaves_out_the_axes_of_the_outer_one() -> None:
     spec = jax.P("data")
     with jax.set_mesh(mesh):
         local = jax.shard_map(inside, in_specs=spec, out_specs=spec, axis_names={"data"})
-        jax.eval_shape(local, jax.ShapeDtypeStruct((4,), "float32"))
+        x = jax.ShapeDtypeStruct((4,), "float32", sharding=jax.NamedSharding(mesh, spec))
+        jax.eval_shape(local, x)
     assert seen == [("model",)]

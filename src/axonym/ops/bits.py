@@ -85,6 +85,7 @@ def _unpackbits(array: jax.Array, axis: int, count: int | None, bitorder: str) -
         )
     if not array.size:  # JAX cannot tell the length of an axis without elements
         bits = 8 * array.shape[axis]
-        size = bits if count is None else count if count >= 0 else max(bits + count, 0)
-        return jnp.zeros((*array.shape[:axis], size, *array.shape[axis + 1 :]), jnp.uint8)
+        shape = list(array.shape)
+        shape[axis] = bits if count is None else count if count >= 0 else max(bits + count, 0)
+        return jnp.zeros(shape, jnp.uint8)
     return jnp.unpackbits(array, axis, count, bitorder)
