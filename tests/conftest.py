@@ -51,8 +51,7 @@ settings.register_profile(
     derandomize="CI" in os.environ,  # elsewhere every run looks at new examples
     suppress_health_check=[HealthCheck.too_slow],  # the same first compilation
 )
-# Of a usual run: each example of other shapes compiles programs of its own.
-settings.register_profile("sample", settings.get_profile("axonym"), max_examples=8)
+settings.load_profile("axonym")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -61,10 +60,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all-rows", action="store_true", help=about)
     about = "run one of so many shares of the files, another one at each commit"
     parser.addoption("--share", type=int, default=1, metavar="N", help=about)
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    settings.load_profile("axonym" if config.getoption("--all-rows") else "sample")
 
 
 def pytest_report_header() -> str:

@@ -431,19 +431,12 @@ class Table:
         laws_of_the_sample: which laws look at a third of the rows, another one at each commit, but for `--all-rows`.
     """
 
-    # A usual run looks at the values of all rows, on Explicit axes too: there an operation can fail by itself, where
-    # its call of JAX has no rule for a layout. The other laws are the engine's, and what breaks one breaks many rows.
+    # Those that compile programs, but for values in all orders and on Explicit axes: there an operation can fail by
+    # itself, where its call of JAX has no rule for a layout. What only traces costs little and runs for all rows.
     laws_of_the_sample: ClassVar[tuple[str, ...]] = (
-        "test_accepts_layouts_that_exclude_each_other",
-        "test_answers_along_each_empty_axis_as_jnp_does",
         "test_has_the_gradient_of_positional_code",
         "test_ignores_leading_dimensions_without_names",
         "test_keeps_its_meaning_under_jit",
-        "test_refuses_an_array_that_lost_an_axis",
-        "test_results_vary_over_the_devices_of_a_shard_map_as_operands_do",
-        "test_takes_empty_and_single_axes_as_jnp_does",
-        "test_takes_single_axes_as_jnp_does",
-        "test_takes_the_dtypes_that_jnp_takes",
         "test_works_on_auto_axes",
         "test_works_under_named_vmap",
     )
@@ -515,7 +508,8 @@ class Values(Table):
             expected = attempt(jax.eval_shape, row.reference, *arrays)
             got = attempt(jax.eval_shape, lambda *named: positional_results(row, row.call(*named)), *named)
             if isinstance(expected, Exception):
-                assert isinstance(got, AxonymError | tuple), got
+                # Nothing, as `unbind` returns, has no types to compare.
+                assert isinstance(got, AxonymError | tuple) or row.function == "unbind", got
             elif isinstance(got, AxonymError):
                 is_refused = row.oracle is not None and isinstance(attempt(row.oracle, *arrays), Exception)
                 assert is_refused or "was given with size" in str(got)
@@ -525,8 +519,8 @@ class Values(Table):
 
 
 # What these do along an empty axis is their own: results of a given size, positions that JAX moves into range, and an
-# axis of coefficients that stays. `unbind` returns nothing, which has no types to compare.
-NOT_OF_EMPTY = {"argpartition", "insert", "partition", "poly", "unbind", "unique", "unique_all", "unique_counts"}
+# axis of coefficients that stays.
+NOT_OF_EMPTY = {"argpartition", "insert", "partition", "poly", "unique", "unique_all", "unique_counts"}
 # A result of these depends on no element; `sinc` is refused by jax 0.12 inside of a shard_map.
 OF_NO_OPERAND = {"choose-one choice", "histogram-density", "polyfit-full", "sinc"}
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 import axonym as axn
 from axonym.errors import OperandError
@@ -92,6 +92,7 @@ def on_device(array: np.ndarray, names: tuple[str, ...]) -> axn.NamedArray:
     return axn.NamedArray(jax.device_put(array.astype(np.float32)), names)
 
 
+@settings(max_examples=30)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
 def test_reading_and_writing_mean_the_elements_of_numpy(data: Any, seed: int) -> None:
     rng = np.random.default_rng(seed)

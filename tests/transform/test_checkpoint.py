@@ -2,13 +2,13 @@
 
 import dataclasses
 import functools
+import re
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from measure import flops_bytes
 
 import axonym as axn
 from axonym import ScanCheckpointPolicy
@@ -158,11 +158,9 @@ def test_a_loop_that_is_written_out_is_kept_from_being_merged(unroll, written_ou
 
 def test_offloading_carries_while_contractions_are_saved():
     both, saved = Policy(save_carries="offload", save_block_internals=True), Policy(save_block_internals=True)
-    flops = lambda remat: flops_bytes(gradient_of(remat).lower(*data()).compile()).flops  # noqa: E731
+    products = lambda remat: len(re.findall(r" dot\(", gradient_of(remat).lower(*data()).compile().as_text()))  # noqa: E731
     assert kept(both)[1] > 0
-    # A newer compiler counts two more for the copies.
-    assert flops(both) == pytest.approx(flops(saved), rel=2e-3)
-    assert flops(both) < flops(True)
+    assert products(both) == products(saved) < products(True)
 
 
 def gradient_of(remat):
@@ -177,8 +175,8 @@ def kept(remat):
 def test_what_is_kept_to_the_number():
     carry = 4 * 8
     (everything, host), carries = kept(False), kept(True)[0]
-    # JAX 0.10 keeps two results of each layer, newer versions one.
-    assert everything in (carries + 16 * carry, carries + 16 * 2 * carry)
+    results = 2 if jax.__version_info__ < (0, 12) else 1  # those of each layer that JAX keeps
+    assert everything == carries + 16 * results * carry
     for remat in ("save_all", Policy(nested=True, disable=True)):
         assert kept(remat) == (everything, host)
     for remat in (True, "full", "recompute", Policy(save_block_internals=["hidden"])):
