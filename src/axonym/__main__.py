@@ -32,8 +32,8 @@ arguments of a call:
         model = jax.eval_shape(Model.init, jax.random.key(0))
         return step, {"batch": "data", "mlp": "model"}, model, batch
 
-Of arrays, only shapes and dtypes count: jax.eval_shape and jax.ShapeDtypeStruct
-make some that take no memory. MODULE may be the path of a file, such as
+Arrays need only shapes and dtypes: jax.eval_shape and jax.ShapeDtypeStruct make
+arrays that take no memory. MODULE may be the path of a file, such as
 examples/train.py:small.
 """
 PLANNED = """

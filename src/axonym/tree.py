@@ -114,10 +114,7 @@ def scan_aware_map(fn: Callable[..., Any], tree: Tree, *rest: Tree, is_leaf: IsL
     `BlockSeq`.
 
     Args:
-        fn: a function of a leaf of each tree.
-        tree: any tree.
-        rest: further trees, which have the structure of the first.
-        is_leaf: a predicate for further nodes that are leaves.
+        fn, tree, rest, is_leaf: as in `map`.
 
     Returns:
         A tree of the results; those of a `Stacked` have its layer axis.

@@ -122,7 +122,7 @@ def wrap(like: Core, array: Payload, names: Names) -> "NamedArray":
         {'y': 3}
     """
     cls = type(like)
-    # Without `__init__`, whose checks cost as much as a small operation.
+    # The checks of `__init__` cost as much as a small operation.
     made = object.__new__(cls)
     if names.__class__ is tuple:  # another subclass, as Haliax's sized names, stays as it is
         names = Order(names)

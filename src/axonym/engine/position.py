@@ -50,8 +50,8 @@ class Reach(NamedTuple):
     """How to treat indices out of range, and promises about the indices.
 
     Attributes:
-        mode: as in `x.at[...]` of JAX, and "wrap", which wraps around. By default (None), reads take the nearest
-            element, or 0 in a window, and writes are dropped.
+        mode: a mode of `x.at[...]` in JAX, or "wrap", which wraps around. The default, None, reads the nearest
+            element, or 0 in a window, and drops writes.
         fill: the value that "fill" reads, as an option `fill_value`.
         sorted: the indices ascend.
         unique: no element is selected twice.

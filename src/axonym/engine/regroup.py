@@ -141,8 +141,8 @@ def keep_dimensions(shape: Iterable[int]) -> list[Group]:
 def reshape(array: jax.Array, groups: Sequence[Group], names: Names = ()) -> jax.Array:
     """Reshape an array group by group; for messages, pass its names.
 
-    On a mesh with Explicit axes, new dimensions that the mapping has are sharded by it. Without an entry, the first
-    dimension of a group keeps its mesh axes, so that an axis whose leading part is sharded splits and merges in place.
+    On Explicit axes, the mapping shards the new dimensions that it has. If it has none of a group, the first dimension
+    keeps the mesh axes of the group, so that an axis whose leading part is sharded splits and merges in place.
     """
     shape = tuple(itertools.chain.from_iterable(group.sizes for group in groups))
     if not explicit.has_explicit_axes(array):

@@ -46,7 +46,7 @@ def transform_blocks(
     result = jax.eval_shape(transform, jax.ShapeDtypeStruct(array.shape, array.dtype))
     places = _find_places(mesh, array.shape, wanted, at)
     sent = [i for i in places if entries[i]]
-    # The last one that moved to an axis moves back first. What a new size does not divide stays where it is.
+    # The mesh axes that moved last move back first. They stay where they are if they do not divide the new size.
     back = list(
         takewhile(lambda i: not result.shape[i] % count_shards(mesh, wanted[i]), reversed(places))
     )

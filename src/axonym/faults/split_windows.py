@@ -147,7 +147,7 @@ def add_edges(
         beyond: what lies before and after the dimension whose mode is "given".
     """
     modes = modes or {}
-    # What is given has the sizes of the block, and so comes first.
+    # The given ends have the sizes of the block before other edges widen it.
     for at in sorted(edges, key=lambda at: modes.get(at) != "given"):
         pieces = [block]
         for is_after, width in enumerate(edges[at]):

@@ -36,7 +36,7 @@ def find_entries(array: jax.Array, names: Names, *, is_even: bool = True) -> lis
     it has its mesh axes: the compiler may split it unevenly.
     """
     mapping, mesh = context.current_mapping(), context.context_mesh()
-    # Without a mesh, the type of an array has an empty spec.
+    # The type of an array has an empty spec if there is no mesh.
     entries = list(explicit.get_layout(array)) or [()] * array.ndim
     if mapping is None or mesh is None or records.AUDIT.get() is not None:
         return entries

@@ -179,7 +179,7 @@ def check_one_mesh(arrays: Iterable[Any]) -> None:
         own = jax.typeof(array).sharding.mesh
         if mesh is None and not own.empty:
             mesh = own
-        # Without a current mesh, the first array that has one decides.
+        # The first array with a mesh decides, if no mesh is current.
         if mesh is not None and is_elsewhere(array, mesh):
             other = "one before it" if context_mesh() is None else "current one"
             problem = f"an operand is on another mesh than the {other}"

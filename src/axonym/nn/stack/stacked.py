@@ -143,14 +143,7 @@ class BlockFoldable(Layer, Generic[M]):
         return self.map_via(_call, unroll=unroll)(*args, **kwargs)
 
     def vmap(self, *args: Any, **kwargs: Any) -> Any:
-        """Apply every layer to the same arguments, all at once.
-
-        Args:
-            args: the arguments of the layers.
-            kwargs: as `args`.
-
-        Returns:
-            The results, stacked along `Block`.
+        """Apply every layer to the same arguments, all at once; arguments and result are those of `map`.
 
         Examples:
             >>> Layers, Embed = axn.make_axes(layers=3, embed=4)
