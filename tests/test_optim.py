@@ -394,6 +394,14 @@ REFUSED = {
 }
 
 
+def test_what_mixes_parameters_is_refused_without_stacks_too():
+    layer = nn.Linear.init(axn.Axis("embed", 4), axn.Axis("mlp", 3), key=jax.random.key(0))
+    for wrapper in (optim.per_matrix, optim.per_layer):
+        tx = wrapper(optax.clip_by_global_norm(1.0))
+        with pytest.raises(ArgumentError, match="the transformation mixes parameters, or the layers of one"):
+            tx.update(layer, tx.init(layer), layer)
+
+
 def test_what_mixes_parameters_is_refused():
     model = in_rounds(drawn(0))
     others = {"add_noise": lambda: optax.add_noise(0.1, 0.1, key=0)}

@@ -459,7 +459,7 @@ def _map_call(function: str, forms: Forms, fn: Callable[..., Any], *args: Any) -
     single = {number: [one(number, x) for x in group] for number, group in groups.items()}
     program, results = jax.make_jaxpr(flat, return_shape=True)(single, rest)
     given, allowed = (
-        [frozenset({number} if sizes[number] else ()) for number in tree for _ in tree[number]]
+        [frozenset({number}) for number in tree for _ in tree[number]]
         for tree in (single, results[0])
     )
     none: Sources = frozenset()
