@@ -151,6 +151,11 @@ BAD: list[tuple[Any, type[Exception], str]] = [
         "  hint: an int, a pair, one of 'constant', 'edge', 'reflect', 'symmetric', 'wrap', or a function",
     ),
     (
+        lambda: make("edge", "circular", 3),
+        ArgumentError,
+        "Conv.init: unknown padding of axis 'lon': 'circular'\n  hint: write 'wrap'",
+    ),
+    (
         lambda: make(cross_pole, cross_pole, 3),
         ArgumentError,
         "Conv.init: only one axis can be padded by a function\n  hint: pad the other axis by a mode",

@@ -81,9 +81,9 @@ class AxisMapping(Mapping[str, Entry]):
         return len(self.entries)
 
     def __str__(self) -> str:
-        return str({name: self.written(name) for name in self})
+        return str({name: self.spell(name) for name in self})
 
-    def written(self, name: str) -> MeshAxes:
+    def spell(self, name: str) -> MeshAxes:
         """Return the entry of an axis as users write it."""
         several = self.alternatives(name)
         return FirstFitting(several) if len(several) > 1 else shorten_entry(self[name]) or None
@@ -115,7 +115,7 @@ class AxisMapping(Mapping[str, Entry]):
                 return entry
         return several[0]
 
-    def settled(
+    def settle(
         self, sizes: Iterable[tuple[str, int]], mesh: MeshLike, function: str
     ) -> "AxisMapping":
         """Return this mapping with one alternative for each of some axes.
@@ -136,7 +136,7 @@ class AxisMapping(Mapping[str, Entry]):
             entry, text = self.choose(key, size, mesh), f"{name}={size}"
             other, before = chosen.setdefault(key, (entry, text))
             if entry != other:
-                problem = f"{before} and {text} need different mesh axes of {self.written(key)}"
+                problem = f"{before} and {text} need different mesh axes of {self.spell(key)}"
                 hint = "devices know only parts of axes inside: give one entry"
                 raise ShardingError(message(function, problem, f"mapping: {self}", hint=hint))
         own = AxisMapping(tuple((key, entry) for key, (entry, _) in chosen.items()))
@@ -206,16 +206,14 @@ class Mappings:
                 own = own.updated(extra)
         return own
 
-    def settled(
-        self, sizes: Sequence[tuple[str, int]], mesh: MeshLike, function: str
-    ) -> "Mappings":
+    def settle(self, sizes: Sequence[tuple[str, int]], mesh: MeshLike, function: str) -> "Mappings":
         """Return these mappings with one alternative for each of some axes; see `AxisMapping.settled`."""
         if not any(own.fallbacks for own in self.all()):
             return self
         stored, computed = (
-            own.settled(sizes, mesh, function) for own in (self.parameters, self.compute)
+            own.settle(sizes, mesh, function) for own in (self.parameters, self.compute)
         )
-        rules = {path: own.settled(sizes, mesh, function) for path, own in self.overrides}
+        rules = {path: own.settle(sizes, mesh, function) for path, own in self.overrides}
         return Mappings(stored, computed, rules)
 
     def all(self) -> tuple[AxisMapping, ...]:
@@ -323,7 +321,7 @@ def check_mapping(mapping: ResourceMapping) -> dict[str, MeshAxes]:
             message("axis mapping", problem, hint='write {"batch": "data", "mlp": "model"}')
         )
     if isinstance(mapping, AxisMapping):
-        return {name: mapping.written(name) for name in mapping}
+        return {name: mapping.spell(name) for name in mapping}
     # `Axis("batch", 8)` and "batch" are different keys of a dict, but one axis.
     by_name: dict[str, MeshAxes] = {}
     for key, mesh_axes in mapping.items():

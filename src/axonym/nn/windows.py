@@ -44,6 +44,7 @@ Pads: TypeAlias = str | tuple[tuple[int, int] | Side, ...]
 Counts: TypeAlias = str | tuple[tuple[int, int], ...]
 """How much a padding adds at both ends of each axis, as `lax` takes it."""
 
+_MODES_OF_TORCH = {"circular": "wrap", "replicate": "edge", "zeros": "constant"}
 MODES = ("constant", "edge", "reflect", "symmetric", "wrap")
 _KINDS_OF_PADDING = '"SAME", "VALID", an int, one int for each axis, or a pair for each axis'
 _KINDS_BY_AXIS = f"an int, a pair, one of {', '.join(map(repr, MODES))}, or a function"
@@ -134,7 +135,9 @@ def _read_by_axis(
         ends = _as_tuple(value, 2)
         if isinstance(value, str) or len(ends) != 2 or not all(map(_is_count, ends)):
             problem = f"unknown padding of axis {name!r}: {value!r}"
-            raise ArgumentError(message(function, problem, hint=_KINDS_BY_AXIS))
+            ours = _MODES_OF_TORCH.get(value) if isinstance(value, str) else None
+            hint = f"write {ours!r}" if ours else _KINDS_BY_AXIS
+            raise ArgumentError(message(function, problem, hint=hint))
         sides.append(Side(int(ends[0]), int(ends[1])))
     if sum(callable(side.beyond) for side in sides) > 1:
         # Which of the two would make the corners?

@@ -238,7 +238,7 @@ class ShardMap(Generic[P, R]):
         options = self._options
         mesh, is_nested = choose_mesh(options.mesh, mappings)
         check_mesh("shard_map", f, mesh, args, kwargs)
-        mappings = mappings.settled(list_sizes((f, args, kwargs)), mesh, "shard_map")
+        mappings = mappings.settle(list_sizes((f, args, kwargs)), mesh, "shard_map")
         blocks = _Blocks(
             mesh, find_manual_axes(mesh, options.manual), options.check, (f, args, kwargs)
         )
