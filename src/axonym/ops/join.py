@@ -325,6 +325,7 @@ def _agree_on_layout(
     out = plans.labels(names, arrays[0].ndim)
     labels: list[tuple[object, ...]] = [plans.labels(names, a.ndim) for a in arrays]
     if joined is not None:
+        # An array that the mesh axes do not divide must not decide on the layout of the joined axis.
         at, entry = out.index(joined), explicit.choose(out, labels, arrays)[joined]
         ways = partition.count_shards(explicit.mesh_of_type(typed), entry)
         labels = [

@@ -300,6 +300,7 @@ def _broadcast_to(
             raise AxisNotFoundError(message(function, problem, *lines))
     own = tuple((axis.name, axis.size) for axis in check if axis.name in names)
     checks.check_given(function, own, names, shape)
+    # No kernel for what is there already: eager code broadcasts often, and mostly for nothing.
     if target == names:
         return x
     kernel = _make_broadcast(names, target, sizes)

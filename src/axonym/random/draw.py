@@ -158,6 +158,7 @@ def _line_up(
         raise AxisNotFoundError(message(function, problem, *lines, hint=suggestion(name, names)))
 
     lead = shape[: len(shape) - len(own)]
+    # JAX's samplers broadcast parameters from the right: bring axes into the order asked for, and fill in size 1.
     present = plans.intersect(names, batch)
     array = kernels.line_up(array, own, (*present, *core))
     known = array.shape[len(lead) : len(lead) + len(batch)]

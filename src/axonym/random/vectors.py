@@ -269,6 +269,7 @@ def choice(
         a = NamedArray(jnp.arange(a.size), a)
     alone("choice", "the array has anonymous dimensions", a, len(a.names))
 
+    # Each draw is a row along the other axes, which are the last ones of the result.
     rest = tuple(own for own in a.axes if own != along)
     cores = (along.name, *(own.name for own in rest)), (along.name,)
     parameters = [a]

@@ -86,6 +86,7 @@ def _backward(call: _Call, saved: tuple[Inputs, Experts], cotangents: Any) -> An
 
     leaves = jax.tree.leaves(given, is_leaf=is_named_array)
     mesh_axes = set[str](call.layout.experts).union(call.layout.hidden, *map(own, leaves))
+    # A device has its own share of the gradient of what is replicated, and shares add up.
     to_sum = [tuple(sorted(mesh_axes - own(leaf))) for leaf in leaves]
 
     def local(given: Any, chosen: NamedArray, cotangent: NamedArray) -> Any:

@@ -81,6 +81,7 @@ def _count_earlier_choices(
     shape = [turned.axis_size(name) for name in (CHOICE, *outer)]
     stretches = math.prod(shape)
 
+    # A stretch is a run of choices that one device has without a gap. Each device counts its own stretches.
     stretch = (arange(queue.axes[0]) // length) % stretches
     counts = bincount(queue * stretches + stretch, Axis(QUEUE, queues * stretches))
     own = counts.array.reshape(queues, *shape, 1)
@@ -92,6 +93,7 @@ def _count_earlier_choices(
         for size, entry in zip(own.shape, entries, strict=True)
     ]
     axes = tuple(axis for entry in entries for axis in entry)
+    # Counts are small: a sum of arrays with zeros elsewhere gathers them in one collective over all mesh axes.
     zeros = tracing.varying(jnp.zeros(whole, own.dtype), tracing.varying_over(own))
     everywhere = lax.psum(lax.dynamic_update_slice(zeros, own, starts), axes)
     mine = lax.dynamic_slice(_count_earlier_stretches(everywhere), starts, own.shape)

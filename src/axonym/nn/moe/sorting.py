@@ -125,6 +125,7 @@ def _apply_round(
     bucket, local = rounds.bucket, rounds.Local.size
     choices, first = gates.axis_size(CHOICE), number * bucket
 
+    # The way there: a row of the bucket looks its token up, by its place among the choices of its device.
     place = (first + arange(Axis(PLACE, bucket))).broadcast_axis(plan.starts.axes)
     choice = take(plan.order, SLOT, plan.starts + place, mode="clip")
     is_row = place < plan.sizes
@@ -136,6 +137,7 @@ def _apply_round(
     weight = take(weights, SLOT, of_row, mode="fill", fill_value=0)
     home = _send_there_and_back(rounds, experts, rows, expert, weight)
 
+    # The way back: a choice looks its row up. Choices of other rounds are out of bounds, and read zero.
     device = plan.number // local
     place = plan.back - take(plan.starts, DEVICE, device, mode="clip") - first
     is_here = logical_and(place >= 0, place < bucket)
