@@ -7,7 +7,7 @@ are `kv_heads * group` heads of queries.
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -86,6 +86,8 @@ class Attention(eqx.Module):
     scale: float = eqx.field(static=True)
     soft_cap: float | None = eqx.field(static=True)
     mask: nn.AttentionMask
+    # What the layers inside cannot know: which of their axes count heads.
+    axis_roles: ClassVar[dict[str, str]] = {"kv_heads": "head", "group": "head"}
 
     @staticmethod
     def init(cfg: DecoderConfig, kind: Kind, *, key: jax.Array) -> "Attention":

@@ -160,6 +160,25 @@ def test_published_models_have_their_numbers_of_parameters(name):
 
 
 @published
+def test_every_axis_of_a_published_model_has_a_role(name):
+    _, settings = PUBLISHED[name]
+    model = eqx.filter_eval_shape(Decoder.init, read_config(settings), key=jax.random.key(0))
+    inputs = {"out": {"kv_heads", "group", "head_dim"}, "down": {"mlp"}, "embedding": {"vocab"}, "positions": {"pos"}}
+    for own in axn.parameters.walk(model):
+        *_, layer, field = own.path.split(".")
+        owner = layer.removeprefix("un")
+        is_vector = field == "bias" or layer.endswith("norm")
+        kind = "shift" if field == "bias" else "scale" if is_vector else "matrix"
+        assert own.kind == ("table" if owner in ("embedding", "positions") else kind)
+        stacks = {"layers", "experts"} & {*own.sizes}
+        summed = set() if is_vector else inputs.get(owner, {"embed"})
+        assert {*own.list_axes("stack", "expert")} == stacks
+        assert {*own.list_axes("input", "table")} == summed
+        assert {*own.list_axes("output")} == {*own.sizes} - stacks - summed
+        assert {*own.heads} == {"kv_heads", "group"} & {*own.sizes}
+
+
+@published
 def test_what_is_written_reads_the_same(name):
     config = read_config(PUBLISHED[name][1])
     written = write_config(config)
