@@ -1,7 +1,9 @@
 """Gradients and Jacobians by name, against those of raw JAX on the arrays."""
 
+import re
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -335,3 +337,27 @@ def test_a_pair_may_be_a_list() -> None:
     gradient, aux = axn.grad(lambda x: [(x**2).sum(), "aux"], has_aux=True)(V)
     check(gradient, ("inner",), 2 * V.array)
     assert aux == "aux"
+
+
+class Leaky(eqx.Module):
+    weight: axn.NamedArray
+    slope: float = 0.1
+
+
+def test_a_number_in_a_model_is_named_since_it_would_be_trained() -> None:
+    model = Leaky(V)
+
+    def loss(model: Leaky, number: float) -> jax.Array:
+        return (axn.nn.leaky_relu(model.weight, model.slope) * number).sum().scalar()
+
+    text = (
+        "value_and_grad: argument 0.slope is the Python number 0.1, and gets a gradient as a parameter does\n"
+        "  hint: a parameter is an array: jnp.array(0.1). To leave numbers alone, differentiate by eqx.filter_grad, "
+        "or declare the field with eqx.field(static=True)"
+    )
+    with pytest.warns(UserWarning, match=re.escape(text)) as caught:
+        axn.value_and_grad(loss)(model, 2.0)
+    assert [one.filename for one in caught] == [__file__]
+    # Neither an argument that is a number, nor what Equinox leaves alone.
+    axn.grad(loss, 1)(model, 2.0)
+    assert eqx.filter_grad(loss)(model, 2.0).slope is None

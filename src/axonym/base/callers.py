@@ -129,3 +129,15 @@ def _list_parts(value: object) -> Iterable[tuple[str, object]]:
     if isinstance(value, list | tuple):
         return [(str(i), below) for i, below in enumerate(value)]
     return ()
+
+
+def users_line() -> tuple[str, int]:
+    """Return the innermost line of the user's code that is running, and how many frames are above it."""
+    ours = {"axonym", "jax", "jaxlib", "equinox", "contextlib", "functools"}
+    # Libraries through which a call of the user's passes, and through which his functions are called.
+    frame, depth = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ours:
+        frame, depth = frame.f_back, depth + 1
+    if frame is None:
+        return "JAX", 1
+    return f"{frame.f_code.co_name}, {frame.f_code.co_filename}, line {frame.f_lineno}", depth

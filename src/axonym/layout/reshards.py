@@ -3,7 +3,6 @@
 `limit_reshards` in `partitioning` sets the limit; `explicit` reports each move.
 """
 
-import inspect
 import math
 import warnings
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import Literal, NamedTuple
 
 import jax
 
+from ..base.callers import users_line
 from ..current.features import Feature
 from ..errors import ShardingError, describe, message
 from ..names.plans import Names
@@ -78,15 +78,3 @@ def _is_mapped_to(names: Names, shape: Sequence[int], entries: Sequence[Entry]) 
         return False
     asked = map_names(dict(zip(names, shape, strict=True)))
     return [asked.get(name, ()) for name in names] == list(entries)
-
-
-def users_line() -> tuple[str, int]:
-    """Return the innermost line of the user's code that is running, and how many frames are above it."""
-    ours = {"axonym", "jax", "jaxlib", "equinox", "contextlib", "functools"}
-    # Libraries through which a call of the user's passes, and through which his functions are called.
-    frame, depth = inspect.currentframe(), 0
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ours:
-        frame, depth = frame.f_back, depth + 1
-    if frame is None:
-        return "JAX", 1
-    return f"{frame.f_code.co_name}, {frame.f_code.co_filename}, line {frame.f_lineno}", depth

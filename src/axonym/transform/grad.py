@@ -5,6 +5,7 @@ named arrays too, if the function returns a plain scalar; the functions here als
 """
 
 import functools
+import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Integral
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..array import NamedArray, is_named_array
+from ..base.callers import users_line
 from ..base.kinds import is_array, type_text
 from ..engine.core import facts, shape_of
 from ..errors import (
@@ -40,6 +42,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Renames = Mapping[str, str]
 
+_NUMBER = (
+    "a parameter is an array: jnp.array(0.1). To leave numbers alone, differentiate by eqx.filter_grad, or declare the "
+    "field with eqx.field(static=True)"
+)
 _FILTER = (
     "eqx.filter_grad(fn) takes any model: it differentiates with respect to floating arrays only"
 )
@@ -149,6 +155,7 @@ def _value_and_grad(
                 if -len(args) <= number < len(args):
                     called[number] = jax.tree.map(_leave_taken_axes, called[number])
             args = tuple(called)
+        _warn_of_numbers(function, args, argnums)
         with _explain_leaves(function, args, argnums, allow_int):
             (_, returned), gradients = both(*args, **kwargs)
         return returned, gradients
@@ -184,6 +191,18 @@ def _explain_leaves(
                         problem = f"{place} has no derivatives: {has}"
                         raise OperandError(message(function, problem, hint=_FILTER)) from flaw
         raise
+
+
+def _warn_of_numbers(function: str, args: Sequence[object], argnums: int | Sequence[int]) -> None:
+    """Warn of a Python number within a model: it gets a gradient, so an optimiser would train it."""
+    for number in _list_numbers(argnums):
+        asked = args[number] if -len(args) <= number < len(args) else None
+        for path, leaf in jax.tree_util.tree_leaves_with_path(asked):
+            # An argument that is a number itself was meant. NumPy's numbers are floats of Python, too.
+            if path and isinstance(leaf, float | complex) and not isinstance(leaf, np.generic):
+                place = f"argument {number}{jax.tree_util.keystr(path)}"
+                problem = f"{place} is the Python number {leaf!r}, and gets a gradient as a parameter does"
+                warnings.warn(message(function, problem, hint=_NUMBER), stacklevel=users_line()[1])
 
 
 def _leave_taken_axes(leaf: object) -> Any:

@@ -16,6 +16,7 @@ import numpy as np
 
 from ...array import NamedArray, is_named_array
 from ...axis import Axis, AxisSelector, axis_name, without_axes
+from ...base.callers import users_line
 from ...base.dtypes import at_least_float32
 from ...base.kinds import type_text
 from ...engine import checks
@@ -28,7 +29,6 @@ from ...errors import (
     message,
     suggestion,
 )
-from ...layout.reshards import users_line
 from ...names import plans
 from ...names.plans import Names
 from ...ops.contract import dot
