@@ -1,5 +1,6 @@
 """The sizes of an array by name."""
 
+import warnings
 from collections.abc import ItemsView, Iterable, KeysView, Mapping, ValuesView
 from typing import NoReturn
 
@@ -55,6 +56,13 @@ class Shape(Mapping[str, int]):
         raise self._refuse_use("added to others, which have no names")
 
     __radd__ = __add__
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, tuple | list):
+            problem = f"sizes by name are never equal to {other!r}"
+            hint = 'write x.shape == {"batch": 8}, or x.array.shape == (8,)'
+            warnings.warn(message("shape", problem, self._facts(), hint=hint), stacklevel=2)
+        return super().__eq__(other)
 
     def __len__(self) -> int:
         return len(self._sizes)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 import axonym as axn
 from axonym import nn
-from tests.mistakes.answers import says, silent
+from tests.mistakes.answers import says, silent, warns
 
 Batch, Pos, Embed, Mlp, Vocab = axn.make_axes(batch=8, pos=4, embed=16, mlp=32, vocab=10)
 
@@ -195,3 +195,14 @@ def test_einsum_of_an_unknown_output(x: axn.NamedArray) -> None:
 )
 def test_einsum_of_too_few_operands(x: axn.NamedArray) -> None:
     axn.einsum("b p e, e m -> b p m", x)
+
+
+@warns(
+    """
+    shape: sizes by name are never equal to (8, 4, 16)
+      array has: batch=8, pos=4, embed=16
+      hint: write x.shape == {"batch": 8}, or x.array.shape == (8,)
+    """
+)
+def test_a_shape_compared_with_sizes(x: axn.NamedArray) -> None:
+    assert x.shape != (8, 4, 16)

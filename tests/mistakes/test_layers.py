@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 import axonym as axn
 from axonym import nn
-from tests.mistakes.answers import says, silent
+from tests.mistakes.answers import says, silent, warns
 
 Batch, Pos, Embed, Mlp, Layers, Vocab, Heads = axn.make_axes(
     batch=8, pos=4, embed=16, mlp=32, layers=3, vocab=10, heads=2
@@ -87,7 +87,9 @@ def test_too_few_keys() -> None:
 
 @says(
     """
-    Linear.init() missing 1 required keyword-only argument: 'key'
+    Linear.init: key is missing
+      it takes: (In, Out, *, key, use_bias=True, out_first=False, init_scale=1.0, initializer=None, dot_general=None)
+      hint: a key is made from a seed: key=jax.random.key(0)
     """
 )
 def test_a_stack_without_a_key() -> None:
@@ -320,3 +322,67 @@ def test_a_plain_array_put_in_place_of_a_weight(x: axn.NamedArray) -> None:
 def test_other_axes_put_in_place_of_a_weight(x: axn.NamedArray) -> None:
     layer = nn.Linear.init(Embed, Mlp, key=KEY)
     eqx.tree_at(lambda layer: layer.weight, layer, axn.ones({"embed": 16, "vocab": 32}))(x)
+
+
+@says(
+    """
+    Linear.init: there is no argument 'bias'
+      it takes: (In, Out, *, key, use_bias=True, out_first=False, init_scale=1.0, initializer=None, dot_general=None)
+      hint: write use_bias
+    """
+)
+def test_the_word_of_torch_for_an_argument() -> None:
+    nn.Linear.init(Embed, Mlp, bias=False, key=KEY)  # type: ignore[call-arg]
+
+
+@says(
+    """
+    Linear.init: key is missing
+      it takes: (In, Out, *, key, use_bias=True, out_first=False, init_scale=1.0, initializer=None, dot_general=None)
+      hint: a key is made from a seed: key=jax.random.key(0)
+    """
+)
+def test_a_layer_without_a_key() -> None:
+    nn.Linear.init(Embed, Mlp)  # type: ignore[call-arg]
+
+
+@says(
+    """
+    RmsNorm.init: 3 arguments are given by position, where there are 2: axis, eps
+      it takes: (axis, eps=1e-05, *, use_weight=True, use_bias=True, dtype=None)
+      hint: give the others by name
+    """
+)
+def test_arguments_by_position() -> None:
+    nn.RmsNorm.init(Embed, 1e-5, True)  # type: ignore[call-arg]
+
+
+@says(
+    """
+    Dropout: there is no argument 'p'
+      it takes: (pdrop=0.5, broadcast_axes=None, inference=False)
+      hint: write pdrop
+    """
+)
+def test_the_word_of_torch_for_a_layer_without_init() -> None:
+    nn.Dropout(p=0.1)  # type: ignore[call-arg]
+
+
+@says(
+    """
+    'Linear' object has no attribute 'state_dict'
+      hint: write axonym.state_dict.to_state_dict(model)
+    """
+)
+def test_a_method_of_modules_in_torch() -> None:
+    nn.Linear.init(Embed, Mlp, key=KEY).state_dict()  # type: ignore[attr-defined]
+
+
+@warns(
+    """
+    lora_filter: the model has no LoraLinear, so that nothing is selected
+      hint: adapt it first: axn.nn.add_lora(model, rank, key=key)
+    """
+)
+def test_a_filter_of_adapters_that_are_not_there() -> None:
+    nn.lora_filter(nn.Linear.init(Embed, Mlp, key=KEY))

@@ -408,3 +408,25 @@ def test_a_misspelt_value_in_a_traced_function(mesh: Mesh) -> None:
         return x * 2 if x.sum() > 0 else x
 
     train_step(X)
+
+
+@says(
+    """
+    axis mapping: axis 'batch' is mapped to mesh axis 'data' twice
+      entry: ('data', 'data')
+    """
+)
+def test_a_mesh_axis_twice_in_an_entry(mesh: Mesh) -> None:
+    axn.shard(X, {"batch": ("data", "data")}, mesh)
+
+
+@warns(
+    """
+    fsdp: the mapping of parameters stores none of the arrays
+      mappings: parameters {'batch': 'data'}, compute {'embed': 'data'}
+      hint: it is the first one; if the two are exchanged, weights count as data
+    """
+)
+def test_mappings_of_fsdp_exchanged(mesh: Mesh) -> None:
+    with axn.set_mesh(mesh):
+        axn.fsdp(lambda layer, x: layer(x), {"batch": "data"}, {"embed": "data"})(LAYER, X)

@@ -349,7 +349,10 @@ def test_rotary_positions_of_an_odd_number_of_features(x: axn.NamedArray) -> Non
 
 @says(
     """
-    MLP.init() missing 1 required keyword-only argument: 'key'
+    MLP.init: key is missing
+      it takes: (Input, Output, width, depth, activation=relu, *, key, out_first=False, use_bias=True, \
+use_final_bias=True, init_scale=1.0, initializer=None)
+      hint: the key goes by its name: key=...
     """
 )
 def test_an_mlp_with_its_key_by_position() -> None:

@@ -181,3 +181,23 @@ def test_jit_of_jax_with_an_axis(x: axn.NamedArray) -> None:
 @theirs("unbound axis name: e", page="faq.md", answer="`axn.tree.map` passes named arrays whole")
 def test_tree_map_of_jax_over_names(x: axn.NamedArray) -> None:
     jax.tree.map(lambda p: p.mean("embed"), nn.LayerNorm.init(Embed))
+
+
+@says(
+    """
+    scan: got only the initial carry, which has axis 'batch'
+      hint: write axn.scan(f, "batch")(init, x); for a loop without arrays, give its size: Axis("batch", size)
+    """
+)
+def test_a_scan_without_its_carry(x: axn.NamedArray) -> None:
+    axn.scan(lambda total, row: (total + row, row), "batch")(x)
+
+
+@says(
+    """
+    fold: got only the initial carry, and nothing with axis 'layers'
+      hint: write axn.fold(f, "layers")(init, x); for a loop without arrays, give its size: Axis("layers", size)
+    """
+)
+def test_a_fold_of_nothing(x: axn.NamedArray) -> None:
+    axn.fold(lambda total: total, "layers")(x)

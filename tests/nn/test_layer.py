@@ -197,7 +197,7 @@ def test_errors_inside_of_a_constructor_stay_as_they_are() -> None:
 
 
 def test_a_layer_that_has_no_init_is_made_by_its_fields() -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument 'rate'"):
+    with pytest.raises(TypeError, match="Dropout: there is no argument 'rate'"):
         nn.Dropout(rate=0.1)
 
 

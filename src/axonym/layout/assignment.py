@@ -285,7 +285,12 @@ def _check_entry(name: str, axes: MeshAxes) -> Entry:
         raise OperandError(
             message("axis mapping", problem, hint="map it to a mesh axis, a tuple of them, or None")
         )
-    return write_entry(axes)
+    entry = write_entry(axes)
+    twice = [axis for axis in entry if entry.count(axis) > 1]
+    if twice:
+        problem = f"axis {name!r} is mapped to mesh axis {twice[0]!r} twice"
+        raise OperandError(message("axis mapping", problem, f"entry: {entry}"))
+    return entry
 
 
 def each_mapping(mapping: AxisMapping | Mappings) -> tuple[AxisMapping, ...]:

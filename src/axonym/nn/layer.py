@@ -11,17 +11,18 @@ longer.
 """
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import wraps
+from functools import partial, wraps
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import equinox as eqx
 import jax
 from jax.core import Tracer
 
 from ..engine.core import Core
-from ..errors import OperandError, message
+from ..errors import OperandError, message, suggestion
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,6 +32,43 @@ L = TypeVar("L", bound=eqx.Module)
 _MOST_CALLERS = 40
 # Most arguments of layers beside named arrays: no trees, so that nobody needs to flatten them.
 _PLAIN = (type(None), bool, int, float, str, jax.Array)
+
+# Words of torch and Flax for arguments, and ours.
+_OTHER_WORDS: dict[str, tuple[str, ...]] = {
+    "bias": ("use_bias",),
+    "p": ("rate", "pdrop"),
+    "dropout": ("rate", "pdrop"),
+    "rngs": ("key",),
+    "rng": ("key",),
+    "dim": ("axis", "Axis", "In"),
+    "in_features": ("In",),
+    "out_features": ("Out",),
+    "features": ("Out",),
+    "normalized_shape": ("axis",),
+    "num_embeddings": ("Vocab",),
+    "embedding_dim": ("Embed",),
+    "num_heads": ("Heads",),
+    "kernel_size": ("kernel_size", "Kernel"),
+    "epsilon": ("eps",),
+    "elementwise_affine": ("use_weight",),
+    "use_scale": ("use_weight",),
+}
+# Methods of modules in torch and Flax, and what does the same.
+_HINTS_OF_METHODS = {
+    "parameters": "eqx.filter(model, eqx.is_inexact_array) keeps them, axn.parameters.table lists them",
+    "named_parameters": "axn.parameters.table(model) lists parameters with their paths",
+    "state_dict": "write axonym.state_dict.to_state_dict(model)",
+    "load_state_dict": "write axonym.state_dict.from_state_dict(model, state_dict), which returns a new model",
+    "train": "write eqx.nn.inference_mode(model, False), which returns a new model",
+    "eval": "write eqx.nn.inference_mode(model), which returns a new model",
+    "to": "axn.shard(model, mapping) or jax.device_put(model, device) return a model there; jmp converts dtypes",
+    "cuda": "JAX computes on the first GPU it finds; jax.device_put(model, device) returns a model there",
+    "zero_grad": "gradients are values that axn.grad returns; there is nothing to reset",
+    "requires_grad_": "give what is trained to eqx.partition(model, mask), and differentiate by that part",
+    "forward": "call the layer: layer(x)",
+    "apply": "call the layer: layer(x); its parameters are in it",
+    "bind": "call the layer: layer(x); its parameters are in it",
+}
 
 
 if TYPE_CHECKING:
@@ -47,18 +85,22 @@ else:
                 return super().__call__(*args, **options)
             except TypeError:
                 # If the arguments are those of the class, the error is one of its own code.
-                if _fits(cls, args, options) or not hasattr(cls, "init"):
+                if _fits(cls, args, options):
                     raise
-                raise _point_to_init(cls) from None
+                if hasattr(cls, "init"):
+                    raise _point_to_init(cls) from None
+                raise _describe_call(cls, cls.__name__, args, options) from None
 
     class Made(eqx.Module, metaclass=_Made):
         """An Equinox module that says how it is made."""
 
 
-def _fits(cls: type, args: tuple[object, ...], options: Mapping[str, object]) -> bool:
-    """Return whether arguments can be those of a class."""
+def _fits(
+    made: Callable[..., object], args: tuple[object, ...], options: Mapping[str, object]
+) -> bool:
+    """Return whether arguments can be those of a class or function."""
     try:
-        inspect.signature(cls).bind(*args, **options)
+        inspect.signature(made).bind(*args, **options)
     except TypeError:
         return False
     return True
@@ -79,14 +121,78 @@ def _point_to_init(cls: Any) -> OperandError:
     return OperandError(message(name, problem, hint=hint))
 
 
+def _explain_calls(
+    init: Callable[Concatenate[type[L], P], R],
+) -> Callable[Concatenate[type[L], P], R]:
+    """Answer a call with wrong arguments after Python has refused it, so that right calls pay nothing for it."""
+
+    @wraps(init)
+    def call(cls: type[L], /, *args: P.args, **options: P.kwargs) -> R:
+        __tracebackhide__ = True
+        try:
+            return init(cls, *args, **options)
+        except TypeError:
+            made = partial(init, cls)
+            if _fits(made, args, options):
+                raise
+            raise _describe_call(made, f"{cls.__name__}.init", args, options) from None
+
+    return call
+
+
+def _describe_call(
+    made: Callable[..., object],
+    function: str,
+    args: tuple[object, ...],
+    options: Mapping[str, object],
+) -> OperandError:
+    """Build the error for a call whose arguments do not fit the signature."""
+    taken = inspect.signature(made).parameters
+    positional = [name for name, one in taken.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
+    unknown = [name for name in options if name not in taken]
+    given = {*positional[: len(args)], *options}
+    lacking = [
+        name for name, one in taken.items() if one.default is one.empty and name not in given
+    ]
+    extra = args[len(positional) :]
+    has_key = "key" in lacking and any(hasattr(one, "dtype") for one in args)
+    problem, hint = "an argument is given twice", None
+    if unknown:
+        problem = f"there is no argument {unknown[0]!r}"
+        others = [own for own in _OTHER_WORDS.get(unknown[0], ()) if own in taken]
+        hint = f"write {others[0]}" if others else suggestion(unknown[0], taken)
+    elif extra:
+        names = ", ".join(positional) or "none"
+        problem = f"{len(args)} arguments are given by position, where there are {len(positional)}: {names}"
+        hint = "write key=..." if has_key else "give the others by name"
+    elif lacking:
+        problem = f"{', '.join(lacking)} is missing"
+        hint = "a key is made from a seed: key=jax.random.key(0)" if lacking == ["key"] else None
+        hint = "the key goes by its name: key=..." if has_key else hint
+    # Types would make the line too long to read.
+    shown = [one.replace(annotation=one.empty) for one in taken.values()]
+    facts = re.sub(r"<function (\w+) at 0x\w+>", r"\1", f"it takes: {inspect.Signature(shown)}")
+    return OperandError(message(function, problem, facts, hint=hint))
+
+
 class Layer(Made):
     """An Equinox module whose operations carry its name."""
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
+        init = vars(cls).get("init")
+        if isinstance(init, classmethod):
+            setattr(cls, "init", classmethod(_explain_calls(init.__func__)))  # noqa: B010
         # Only where a class defines its own call: an inherited one is wrapped already.
         if "__call__" in vars(cls):
             setattr(cls, "__call__", enter_scope(vars(cls)["__call__"]))  # noqa: B010  # of a type, it is read-only
+
+    if not TYPE_CHECKING:  # a type checker should not take each name for an attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            problem = f"{type(self).__name__!r} object has no attribute {name!r}"
+            hint = _HINTS_OF_METHODS.get(name)
+            raise AttributeError(problem + (f"\n  hint: {hint}" if hint else ""))
 
 
 def enter_scope(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L, P], R]:

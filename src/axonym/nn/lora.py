@@ -5,6 +5,7 @@ products to the weights after training, which gives a plain model again.
 """
 
 import dataclasses
+import warnings
 from collections.abc import Callable
 from typing import Self, TypeVar
 
@@ -246,6 +247,10 @@ def lora_filter(model: T) -> T:
         >>> trained.base.weight.array is None
         True
     """
+    if not any(map(_is_lora, jax.tree.leaves(model, is_leaf=_is_lora))):
+        problem = "the model has no LoraLinear, so that nothing is selected"
+        hint = "adapt it first: axn.nn.add_lora(model, rank, key=key)"
+        warnings.warn(message("lora_filter", problem, hint=hint), stacklevel=2)
 
     def mark(each: object) -> object:
         if not isinstance(each, LoraLinear):

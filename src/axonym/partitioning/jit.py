@@ -39,7 +39,7 @@ from .arguments import (
     signature_of,
 )
 from .flattened import Flattened, Structure, modules_in
-from .keys import check_keys, check_mesh_axes
+from .keys import check_keys, check_mesh_axes, warn_of_unused_storage
 from .numbers import ChangingNumbers
 from .options import PRODUCTS, Products
 from .signatures import Result, Signature, has_hash, identify
@@ -498,6 +498,9 @@ class NamedJit(Generic[P, R]):
             # The mappings of `axis_mapping` blocks inside are checked as well.
             for mapping in (*checked, *ledger.entered):
                 check_keys(roles.function, mapping, names, mesh, paths, ledger=ledger)
+            if isinstance(roles.arguments, Mappings):
+                used = parts, list_closure(self._fn)
+                warn_of_unused_storage(roles.function, roles.arguments, used, result)
         if results is not None and mesh is not None:
             result = shard_tree(
                 result, results, mesh, None, roles.function, _path_of_result, is_result=True

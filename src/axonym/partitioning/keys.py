@@ -5,12 +5,18 @@ functions that take a mapping call this.
 """
 
 import itertools
+import warnings
 from collections.abc import Set
 
+import jax
+
+from ..array import NamedArray, is_named_array
+from ..base.callers import users_line
 from ..errors import ShardingError, message, suggestion
-from ..layout.assignment import AxisMapping, Mappings, MeshLike, add_bases, matches
+from ..layout.assignment import AxisMapping, Mappings, MeshLike, add_bases, find_entry, matches
 from ..layout.partition import no_mesh_axis
 from ..layout.records import Ledger
+from ..names.plans import Names
 from .arguments import join_first
 
 # The hint for a key that no array has; not all functions have an option for it.
@@ -86,6 +92,30 @@ def check_keys_of_data(
         if key not in known and (is_for_others or hint is not None):
             hint = hint or "pass strict=False if all of it is the same on all processes"
             raise _key_error(function, key, mapping, known, hint)
+
+
+def warn_of_unused_storage(
+    function: str, mappings: Mappings, arguments: object, result: object
+) -> None:
+    """Warn if the mapping of parameters has entries, and stores none of the named arrays of a call by them."""
+    own = mappings.parameters
+
+    def list_names(tree: object) -> list[Names]:
+        leaves = jax.tree.leaves(tree, is_leaf=is_named_array)
+        return [leaf.names for leaf in leaves if isinstance(leaf, NamedArray)]
+
+    # A function that makes a model has none among its arguments.
+    arrays = list_names(arguments) or list_names(result)
+    if not any(own.values()) or own == mappings.compute:
+        return
+    if not any(
+        mappings.of(names) != mappings.compute and any(find_entry(own, name) for name in names)
+        for names in arrays
+    ):
+        problem = "the mapping of parameters stores none of the arrays"
+        hint = "it is the first one; if the two are exchanged, weights count as data"
+        text = message(function, problem, f"mappings: {mappings}", hint=hint)
+        warnings.warn(text, stacklevel=users_line()[1])
 
 
 def check_mesh_axes(function: str, mapping: AxisMapping, mesh: MeshLike | None) -> None:

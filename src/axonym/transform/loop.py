@@ -21,7 +21,15 @@ from ..axis import Axis, AxisSelector, selector
 from ..base.kinds import is_array, type_text
 from ..engine import auto, kernels
 from ..engine.core import payload_of, wrap
-from ..errors import AxisError, AxisSizeError, OperandError, describe, message, suggestion
+from ..errors import (
+    ArgumentError,
+    AxisError,
+    AxisSizeError,
+    OperandError,
+    describe,
+    message,
+    suggestion,
+)
 from ..layout import context, explicit, tracing
 from ..layout.assignment import Entry
 from ..layout.scope import current_scope, hiding
@@ -119,6 +127,8 @@ def loop(
             wanted = is_scanned if given is None else given[i]
             return at if (wanted(leaf) if callable(wanted) else wanted) else None
 
+        if not args and not kwargs and size is None:
+            raise _explain_lonely_carry(function, name, init)
         arguments = Arguments(function, (name, size), (args, kwargs), dimension)
         # Arrays that stay the same in all steps become arguments of the compiled loop too, not its constants.
         start, skeleton = take_arrays(init)
@@ -512,3 +522,13 @@ def _describe_entry(leaf: Any) -> str:
     if is_array(leaf):
         return f"a plain array of shape {leaf.shape}"
     return repr(leaf)
+
+
+def _explain_lonely_carry(function: str, axis: str, init: object) -> ArgumentError:
+    """Build the error for a loop that got its carry, or what it should run along, and nothing else."""
+    leaves = jax.tree.leaves(init, is_leaf=is_named_array)
+    has_axis = any(isinstance(leaf, NamedArray) and axis in leaf.names for leaf in leaves)
+    along = f"which has axis {axis!r}" if has_axis else f"and nothing with axis {axis!r}"
+    problem = f"got only the initial carry, {along}"
+    hint = f'write axn.{function}(f, "{axis}")(init, x); for a loop without arrays, give its size: Axis("{axis}", size)'
+    return ArgumentError(message(function, problem, hint=hint))
