@@ -176,6 +176,41 @@ def test_the_number_of_microbatches_is_found():
     assert f"{found.microbatches} microbatches" in str(found)
 
 
+def test_key_heads_that_devices_do_not_divide_share_them_with_their_groups():
+    KVHeads, Group, HeadDim = axn.make_axes(kv_heads=2, group=4, head_dim=8)
+    weights = jax.eval_shape(lambda: (axn.ones((Embed, KVHeads, Group, HeadDim)), axn.ones((Embed, KVHeads, HeadDim))))
+    x = jax.eval_shape(lambda: axn.ones((Batch.resize(6), Embed)))
+
+    def value(weights, x):
+        query, key = (axn.dot(x, weight, axis="embed") for weight in weights)
+        return (axn.dot(query, key, axis="head_dim") ** 2).mean().scalar()
+
+    # Memory takes most of the time, so heads are divided; a part of a mesh axis has the link of the whole.
+    slow = dataclasses.replace(TARGETS["cpu"], memory_bandwidth=1e6, link=axn.partitioning.Link(1))
+    parts = {"a": 2, "b": 4}
+    link = axn.partitioning.Link(1e8)
+    theirs = axn.cost(
+        jax.grad(value),
+        {"kv_heads": "a", "group": "b"},
+        parts,
+        weights,
+        x,
+        target=slow.linked(a=link, b=link),
+        depth="traced",
+    )
+    mesh = jax.make_mesh((8,), ("model",))
+    options = {"target": slow.linked(model=link), "limit": 60, "verify": 1}
+    found = axn.plan(jax.grad(value), mesh, weights, x, **options)
+    assert rank(found.best.cost, slow) <= rank(theirs, slow)
+    assert found.is_verified
+    assert found.split == {"model": {"model": 2, "model_2": 4}}
+    assert found.mesh == {"model": 2, "model_2": 4}
+    assert "\nfitted: mesh axis model=8 is split into model=2, model_2=4\n" in str(found)
+    # What is asked for is not adapted.
+    with pytest.raises(ShardingError, match="kv_heads=2 cannot be split evenly in 8"):
+        axn.plan(jax.grad(value), mesh, weights, x, fixed={"kv_heads": "model"}, **options)
+
+
 def test_positions_are_divided_where_there_are_no_rows():
     Pos, Heads, HeadDim = axn.make_axes(pos=64, heads=2, head_dim=4)
     weight = jax.eval_shape(lambda: axn.ones((Embed, Heads, HeadDim)))

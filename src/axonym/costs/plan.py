@@ -5,9 +5,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from jax.sharding import AbstractMesh, Mesh
+
 from .. import AxisSelector, Mappings, ResourceMapping
 from ..engine import MeshLike, Tree, normalized, type_text
 from ..errors import ArgumentError, AxonymError, OperandError, message, suggestion
+from ..report import Fit, abstract_mesh, divide_mesh, find_partners, fit_sizes
 from .search.meshes import INNER, iterate_finer, iterate_meshes
 from .shared.targets import Target
 
@@ -57,6 +60,10 @@ def plan(
     give a number of devices, it then divides a mesh axis of the best mapping, and moves something to the new mesh axis
     `inner`. It learns from mappings that are not legal. The search is deterministic; it does not prove that no mapping
     is better.
+
+    Sizes need not divide: as in `axn.partitioning.fit_mapping`, a mesh axis that divides an axis in part is split in
+    two, and the other part holds copies, or divides the one axis beside it that is free, such as the groups of queries
+    that share a key head. `split` of the plan says which mesh axes were split, and `mesh` has their parts.
 
     Args:
         fn: the whole step: forward, backward and optimiser. The forward pass alone favours other mappings.
@@ -141,9 +148,12 @@ def plan(
 
     def compile_candidate(one: "Candidate") -> "Cost":
         """Compile a candidate, for the devices of the mesh if it has some."""
-        where = dict(one.mesh) if isinstance(mesh, int) else first
+        where: MeshLike | Mapping[str, int] = dict(one.mesh)
+        if isinstance(mesh, Mesh | AbstractMesh):
+            where = divide_mesh(mesh, one.split)
         tally.add("compiling", PRICE, math.inf)
-        return step.cost(one.mappings, where, one.choices, one.microbatches, "compiled")
+        divided = step.link_parts(one.split)
+        return divided.cost(one.mappings, where, one.choices, one.microbatches, "compiled")
 
     ranked = sort_near(sorted(candidates, key=_rank))
     (best, *others), text = verifier.run(ranked, counted, compile_candidate)
@@ -155,7 +165,6 @@ def plan(
 
 def _make_verifier(mesh: object, target: Target | str, limit: int, wanted: int) -> "Verifier":
     """Make the verifier, which knows whether programs for the target can be compiled here."""
-    from ..report import abstract_mesh
     from .compiled.devices import find_obstacle, find_target
     from .search.verifier import Verifier
 
@@ -236,6 +245,8 @@ class _Counter:
     def __init__(self, step: "Step", mesh: dict[str, int], tally: "Tally") -> None:
         self._step, self._tally = step, tally
         self.mesh = mesh
+        self._names: tuple[tuple[str, ...], ...] = ()
+        self._sizes: dict[str, int] = {}
         self._parameters: tuple[str, ...] = ()
         self._states: tuple[str, ...] = ()
         self.candidates: dict[Choice, Candidate] = {}
@@ -273,13 +284,19 @@ class _Counter:
         if piped is not None:
             _check_piped(piped, parameters, data)
         self._parameters, self._states = tuple(parameters), find_state_patterns(report)
+        arrays = _count_elements(report)
+        self._names = tuple(arrays)
+        for name in (*parameters, *data):
+            # Arrays in which an axis has size 1 are not divided along it, so this size does not count.
+            sizes = parameters.get(name, frozenset()) | data.get(name, frozenset())
+            self._sizes[name] = math.gcd(*(sizes - {1} or sizes))
         own = _sort_entries(pinned.parameters), _sort_entries(pinned.compute)
         return Axes(
             self.mesh,
             parameters,
             data,
             Choice(*own, microbatches=microbatches, given=given),
-            _count_elements(report),
+            arrays,
             piped,
             tuple(map(len, choices.values())),
             bool(self._states),
@@ -289,19 +306,33 @@ class _Counter:
         """Return the numbers that decide about a choice; None if it is not legal."""
         from .search.result import Candidate
 
-        mappings = choice.make_mappings(self._parameters, self._states)
         chosen = self._step.choose(choice.given)
+        fitted = self._fit(choice)
+        mappings, sizes = fitted.mappings, dict(fitted.mesh.shape)
+        step = self._step.link_parts(fitted.split)
         try:
-            report = self._step.cost(mappings, self.mesh, chosen, choice.microbatches, "traced")
+            report = step.cost(mappings, sizes, chosen, choice.microbatches, "traced")
         except (AxonymError, ValueError):
             self._tally.add("counting", 1, math.inf)
             return None
-        mesh = tuple(self.mesh.items())
-        found = Candidate(mesh, mappings, report, choices=chosen, microbatches=choice.microbatches)
+        found = Candidate(
+            tuple(sizes.items()),
+            mappings,
+            report,
+            choices=chosen,
+            microbatches=choice.microbatches,
+            split=fitted.split,
+        )
         seconds = report.time.seconds if found.fits else math.inf
         self._tally.add("counting", 1, seconds)
         self.candidates[choice] = found
         return _rank(found)
+
+    def _fit(self, choice: "Choice") -> Fit:
+        """Return the mappings of a choice, and this mesh or one with some axes split, so that all sizes divide."""
+        mappings = choice.make_mappings(self._parameters, self._states)
+        mesh = abstract_mesh(self.mesh, "plan")
+        return fit_sizes(mappings, mesh, self._sizes, find_partners(self._names, mappings))
 
 
 def _check_piped(

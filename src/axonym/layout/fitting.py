@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from jax.sharding import AbstractMesh, Mesh
 
+from ..names.plans import Names
 from .assignment import Entry, Mappings, MeshLike
 
 # A mapping of `Mappings`, by its number, and a key of it.
@@ -39,7 +40,7 @@ class _Part(NamedTuple):
     size: int
 
 
-def fit(
+def fit_sizes(
     mappings: Mappings, mesh: MeshLike, sizes: Mapping[str, int], partners: Mapping[str, str]
 ) -> Fit:
     """Return mappings and a mesh that fit.
@@ -95,7 +96,31 @@ def fit(
     patterns = [pattern for pattern, _ in mappings.overrides]
     fitted = Mappings(stored, computed, dict(zip(patterns, extras, strict=True)))
     split = {axis: parts for axis, parts in split.items() if len(parts) > 1}
-    return Fit(fitted, _divide_mesh(mesh, split) if split else mesh, split)
+    return Fit(fitted, divide_mesh(mesh, split), split)
+
+
+def find_partners(arrays: Iterable[Names], mappings: Mappings) -> dict[str, str]:
+    """Return, for axes of the mappings, the one axis without an entry that divides some of the same arrays further.
+
+    All arrays with the partner have the axis, and some have the axis alone: so queries have a group for each key head.
+    If several axes are so, nothing says which one to divide. Derived names follow their bases.
+
+    Args:
+        arrays: the names of the axes of each array.
+        mappings: the mappings.
+    """
+    having: dict[str, set[int]] = {}
+    for number, names in enumerate(arrays):
+        for name in names:
+            having.setdefault(name, set()).add(number)
+    known = {name for mapping in mappings.all() for name in mapping}
+    free = {name: own for name, own in having.items() if name not in known and "." not in name}
+    found: dict[str, str] = {}
+    for name in sorted(known & having.keys()):
+        partners = [other for other, own in free.items() if own < having[name]]
+        if len(partners) == 1:
+            found[name] = partners[0]
+    return found
 
 
 def _factor(axis: str, size: int) -> Iterator[_Part]:
@@ -138,8 +163,10 @@ def _labels(axis: str, taken: Iterable[str]) -> Iterator[str]:
     yield from (label for i in itertools.count(2) if (label := f"{axis}_{i}") not in known)
 
 
-def _divide_mesh(mesh: MeshLike, split: Mapping[str, Mapping[str, int]]) -> MeshLike:
+def divide_mesh(mesh: MeshLike, split: Mapping[str, Mapping[str, int]]) -> MeshLike:
     """Return the mesh of the same devices, in the same order, with some axes split."""
+    if not split:
+        return mesh
     sizes: dict[str, int] = {}
     kinds = []
     for (axis, size), kind in zip(mesh.shape.items(), mesh.axis_types, strict=True):

@@ -4,6 +4,7 @@ The package lists names for libraries that write reports of their own: how a cal
 out without values, and how tables are written. `axonym.costs` is one.
 """
 
+from ..layout.fitting import Fit, divide_mesh, find_partners, fit_sizes
 from ..partitioning.arguments import by_parameter, identifiers, labels
 from ..partitioning.jit import remapped
 from ..partitioning.trees import find_several, is_optimiser_state, no_mapping, shard_tree
@@ -19,13 +20,17 @@ __all__ = [
     "LETTER",
     "ArrayLayout",
     "Cell",
+    "Fit",
     "Printed",
     "Table",
     "abstract_array",
     "abstract_mesh",
     "by_parameter",
     "byte_text",
+    "divide_mesh",
+    "find_partners",
     "find_several",
+    "fit_sizes",
     "identifiers",
     "is_array",
     "is_optimiser_state",

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from jax.sharding import Mesh, PartitionSpec
@@ -19,7 +19,7 @@ from ..layout.assignment import (
     add_bases,
     bases_of,
 )
-from ..layout.fitting import Fit, fit
+from ..layout.fitting import Fit, find_partners, fit_sizes
 from ..layout.layout import Layout
 from ..layout.partition import assign_mesh_axes, count_shards, describe_mesh, only
 from ..partitioning.trees import no_mapping
@@ -190,12 +190,13 @@ def fit_mapping(
 
     # With all axes on no mesh axis, everything fits, so that all arrays are seen.
     unfitted = run(_replicate_all(pair), given)
-    sizes, partners = _find_sizes(unfitted), _find_partners(_list_stored(unfitted), pair)
-    fitted = fit(pair, given, sizes, partners)
+    sizes = _find_sizes(unfitted)
+    partners = find_partners((row.names for row in _list_stored(unfitted)), pair)
+    fitted = fit_sizes(pair, given, sizes, partners)
     report = run(fitted.mappings, fitted.mesh)
     if report.errors and partners:
         # A layer may refuse what sizes allow, so the simpler fit is next.
-        fitted = fit(pair, given, sizes, {})
+        fitted = fit_sizes(pair, given, sizes, {})
         report = run(fitted.mappings, fitted.mesh)
     facts = f"mapping: {asked}", f"mesh: {describe_mesh(given)}"
     if report.errors:
@@ -247,26 +248,6 @@ def _find_sizes(report: Report) -> dict[str, int]:
 
 def _list_named(row: ArrayLayout) -> list[tuple[str, int]]:
     return list(zip(row.names, row.shape[len(row.shape) - len(row.names) :], strict=True))
-
-
-def _find_partners(rows: Sequence[ArrayLayout], mappings: Mappings) -> dict[str, str]:
-    """Return, for axes of the mappings, the one axis without an entry that divides some of the same arrays further.
-
-    All arrays with the partner have the axis, and some have the axis alone: so queries have a group for each key head.
-    If several axes are so, nothing says which one to divide. Derived names follow their bases.
-    """
-    having: dict[str, set[int]] = {}
-    for number, row in enumerate(rows):
-        for name in row.names:
-            having.setdefault(name, set()).add(number)
-    known = {name for mapping in mappings.all() for name in mapping}
-    free = {name: own for name, own in having.items() if name not in known and "." not in name}
-    found: dict[str, str] = {}
-    for name in sorted(known & having.keys()):
-        partners = [other for other, own in free.items() if own < having[name]]
-        if len(partners) == 1:
-            found[name] = partners[0]
-    return found
 
 
 def _describe(

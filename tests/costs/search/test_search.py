@@ -30,11 +30,16 @@ def searched(axes, score, limit, lessons=None):
     return search, budget
 
 
-def test_entries_divide_all_sizes():
-    assert list(AXES.iterate_entries("mlp")) == [(), ("model",)]
+def test_entries_split_all_sizes_further_with_each_mesh_axis():
+    assert list(AXES.iterate_entries("mlp")) == [(), ("data",), ("model",)]
+    assert not AXES.is_divisible("mlp", ("data",))
+    assert AXES.count_ways("mlp", ("data", "model")) == 2
     assert list(AXES.iterate_entries("embed")) == [(), ("data",), ("model",), ("data", "model")]
     assert AXES.find_widest("embed", ("data",)) == ("data",)
-    assert AXES.find_widest("mlp", ("data",)) == ()
+    assert AXES.find_widest("mlp", ("data", "model")) == ("model",)
+    wide = dataclasses.replace(AXES, mesh={"data": 8, "model": 3}, parameters={"embed": frozenset({36})})
+    assert wide.find_widest("embed", ("data", "model")) == ("data", "model")
+    assert wide.find_widest("batch", ("model",)) == ()
 
 
 def test_the_best_choice_is_found_and_nothing_is_counted_twice():

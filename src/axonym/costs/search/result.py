@@ -1,6 +1,7 @@
 """The result of a search for mappings: the best one, and why the others lose."""
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from ... import Mappings
@@ -27,6 +28,7 @@ class Candidate:
         refusal: the error of the compiler, if it refuses the program.
         choices: the chosen values of keyword arguments.
         microbatches: the number of microbatches for `axn.pipelined`; None if it is no pipeline.
+        split: for each mesh axis that was split, since it does not divide all sizes, its parts with their sizes.
 
     Examples:
         >>> x = axn.zeros({"batch": 64})
@@ -42,6 +44,7 @@ class Candidate:
     refusal: str = ""
     choices: Mapping[str, Tree] = dataclasses.field(default_factory=dict)
     microbatches: int | None = None
+    split: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
 
     @property
     def fits(self) -> bool:
@@ -94,6 +97,11 @@ class Plan(Printed):
         return dict(self.best.mesh)
 
     @property
+    def split(self) -> Mapping[str, Mapping[str, int]]:
+        """The parts of each mesh axis that was split for the best mappings, with their sizes."""
+        return self.best.split
+
+    @property
     def choices(self) -> Mapping[str, Tree]:
         """The chosen keyword arguments of the best one."""
         return self.best.choices
@@ -123,6 +131,9 @@ class Plan(Printed):
             f"for {target}, mesh {write_mesh(self.best.mesh)}: {self.counted} mappings counted,"
             f" {self.illegal} of them not legal; {how}"
         ]
+        for axis, parts in self.split.items():
+            whole = write_mesh([(axis, math.prod(parts.values()))])
+            lines.append(f"fitted: mesh axis {whole} is split into {write_mesh(parts.items())}")
         if self.verification:
             lines.append(self.verification)
         yield "\n".join(lines)

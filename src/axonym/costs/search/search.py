@@ -63,21 +63,25 @@ class Axes:
         ways = math.prod(self.mesh[axis] for axis in entry)
         return all(size % ways == 0 for size in sizes)
 
+    def count_ways(self, name: str, entry: Entry) -> int:
+        """Return into how many parts mesh axes can split an axis, if they may be split themselves."""
+        sizes = self.parameters.get(name, frozenset()) | self.data.get(name, frozenset())
+        return math.gcd(math.prod(self.mesh[axis] for axis in entry), *sizes)
+
     def iterate_entries(self, name: str) -> Iterator[Entry]:
-        """Yield the mesh axes that divide all sizes of an axis: none, one, several in their order."""
+        """Yield mesh axes that can split an axis, all of them further: none, one, several in their order."""
         for count in range(len(self.mesh_axes) + 1):
             for entry in itertools.combinations(self.mesh_axes, count):
-                if self.is_divisible(name, entry):
+                ways = self.count_ways(name, entry)
+                fewer = itertools.combinations(entry, count - 1) if count else ()
+                if all(self.count_ways(name, own) < ways for own in fewer):
                     yield entry
 
     def find_widest(self, name: str, among: Entry) -> Entry:
-        """Return as many of some mesh axes as divide an axis."""
-        # Entries come with their lengths in order, so the last one that fits is the longest.
-        found: Entry = ()
-        for entry in self.iterate_entries(name):
-            if set(entry) <= set(among):
-                found = entry
-        return found
+        """Return those of some mesh axes that split an axis into most parts."""
+        entries = [entry for entry in self.iterate_entries(name) if set(entry) <= set(among)]
+        # Entries come with their lengths in order, so the last one is the longest.
+        return max(reversed(entries), key=lambda entry: self.count_ways(name, entry))
 
     def list_moves(self) -> list[Change]:
         """List all changes: those of axes of data first, then those of axes that divide most parameters."""
@@ -162,7 +166,7 @@ class Axes:
         # An axis that needs no rows of its own, such as experts, shares the mesh axes of the rows.
         for name in self._sort_by_elements():
             for axis in self._narrow_first:
-                if "both" in self._list_roles(name) and self.is_divisible(name, (axis,)):
+                if "both" in self._list_roles(name) and self.count_ways(name, (axis,)) > 1:
                     yield from self._add_rest(Move(name, (axis,), "both", False).apply(divided))
 
     def _divide_group(self, group: Sequence[str], axis: str) -> Iterator[Choice]:
@@ -209,16 +213,22 @@ class Axes:
         """List sets of axes that divide most elements of parameters, where no parameter has two axes of a set."""
         names: list[str] = []
         for name in self._sort_by_elements():
-            is_divided = name not in self.data and self.is_divisible(name, (axis,))
+            is_divided = name not in self.data and self.count_ways(name, (axis,)) > 1
             if is_divided and "both" in self._list_roles(name):
                 names.append(name)
-        found = sorted(_separate(names, list(self.arrays)), key=lambda one: self._rank_group(one))
-        return found[:GROUPS]
+        groups = _separate(names, list(self.arrays))
+        return sorted(groups, key=lambda one: self._rank_group(one, axis))[:GROUPS]
 
-    def _rank_group(self, names: Sequence[str]) -> tuple[int, int]:
+    def _rank_group(self, names: Sequence[str], axis: str) -> tuple[int, int]:
         # In percent, so that norms do not count. Among sets that divide as much, larger ones treat more layers alike.
         total = sum(self.arrays.values()) or 1
-        divided = sum(count for own, count in self.arrays.items() if set(names) & set(own))
+        divided = 0.0
+        for own, count in self.arrays.items():
+            # What a size does not divide stays on all devices.
+            parts = max(
+                (self.count_ways(name, (axis,)) for name in names if name in own), default=1
+            )
+            divided += count * (1 - 1 / parts) / (1 - 1 / self.mesh[axis])
         return -round(100 * divided / total), -len(names)
 
     def _sort_by_elements(self) -> list[str]:
@@ -238,7 +248,7 @@ class Axes:
             for evicts in (True, False):
                 other = choice
                 for name in group:
-                    if self.is_divisible(name, (axis,)) and (roles := self._list_roles(name)):
+                    if self.count_ways(name, (axis,)) > 1 and (roles := self._list_roles(name)):
                         other = Move(name, (axis,), roles[-1], evicts).apply(other)
                 found.append(other)
         return [

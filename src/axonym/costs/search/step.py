@@ -11,6 +11,7 @@ from typing import Any, Literal
 from ... import AxisSelector, Mappings, axis_name, pipelined
 from ...engine import MeshLike, Tree
 from ...errors import AxonymError, OperandError, message
+from ..compiled.devices import find_target
 from ..cost import cost
 from ..report.cost import Cost
 from ..shared.targets import Target
@@ -55,6 +56,17 @@ class Step:
             name: values[number]
             for number, (name, values) in zip(given, self.choices.items(), strict=True)
         }
+
+    def link_parts(self, split: Mapping[str, Mapping[str, int]]) -> "Step":
+        """Return the step on a mesh with some axes split, whose parts have the link of the whole."""
+        target = find_target(self.target, "plan")
+        links = {
+            part: target.links[axis]
+            for axis, parts in split.items()
+            if axis in target.links
+            for part in parts
+        }
+        return dataclasses.replace(self, target=target.linked(**links)) if links else self
 
     def cost(
         self,
