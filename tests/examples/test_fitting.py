@@ -78,9 +78,8 @@ def test_each_model_has_a_layout_on_any_number_of_devices(name: str) -> None:
             layout = layout_of(sizes, fsdp="data" in sizes)
             asked.append((sizes, axn.Mappings(layout.parameters, layout.compute)))
     for sizes, mappings in asked:
-        fitted = fit_mapping(model, mappings, sizes)
+        fitted = fit_mapping(model, mappings, sizes, limit_bytes=count_bytes(model, mappings, sizes))
         assert fitted.mesh.size == math.prod(sizes.values())
-        assert fitted.held_bytes <= count_bytes(model, mappings, sizes)
 
 
 def step(model: Decoder, tokens: axn.NamedArray, targets: axn.NamedArray) -> Any:

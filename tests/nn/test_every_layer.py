@@ -351,7 +351,7 @@ def test_a_layout_fits_on_any_number_of_devices(name):
     kinds = (jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit)
     for devices, kind in zip([(6, 2), (24, 1), (2, 4), (96, 1), (16, 16)], itertools.cycle(kinds)):
         mesh = jax.sharding.AbstractMesh(devices, ("data", "model"), axis_types=(kind,) * 2)
-        fitted = axn.partitioning.fit_mapping(row.call, several, mesh, layer, x)
+        fitted = axn.partitioning.fit_mapping(row.call, several, mesh, layer, x, limit_bytes=2**20)
         assert fitted.mesh.size == mesh.size
         ways = {axis: math.prod(fitted.mesh.shape[one] for one in fitted.mapping[axis]) for axis in several}
         assert ways["batch"] == math.gcd(8, devices[0])

@@ -45,9 +45,9 @@ dict, fitted to the mesh data=3, model=16; asked for: {'embed': 'data', 'heads':
 mesh axis  split into
 model=16   model=8, model_2=2
 
-axis   size  asked            fitted            would divide
-embed    64  data (3 ways)    replicated                  66
-heads     8  model (16 ways)  model (8 ways)              16
+axis   size  asked            fitted               adds  would divide
+embed    64  data (3 ways)    replicated        4.7 KiB            66
+heads     8  model (16 ways)  model (8 ways)    1.9 KiB            16
 group     2  replicated       model_2 (2 ways)
 
 array  axes                                    layout                        asked  per device  copies
@@ -61,7 +61,7 @@ bytes per device: 8.2 KiB, where the mapping asks for 3.5 KiB"""
 
 def test_a_mesh_axis_is_split_in_two_for_heads_and_their_groups():
     asked = {"embed": "data", "heads": "model", "mlp": "model"}
-    fitted = fit_mapping(HEADED, asked, {"data": 3, "model": 16})
+    fitted = fit_mapping(HEADED, asked, {"data": 3, "model": 16}, limit_bytes=8448)
     assert dict(fitted.mapping) == {
         "embed": (),
         "heads": ("model",),
@@ -77,6 +77,8 @@ def test_a_mesh_axis_is_split_in_two_for_heads_and_their_groups():
     assert fitted.asked_bytes == 4 * (22 * 1 * 2 * 8 + 22 * 1 * 8 + 22 * 16 + 22)
     assert [(one.name, one.larger) for one in fitted.changes] == [("embed", 66), ("heads", 16), ("group", None)]
     assert str(fitted) == TABLE
+    # Those of query and key, which heads=8 splits 8 ways.
+    assert fitted.changes[1].added_bytes == 4 * (64 * 8 + 64 * 8) - 4 * (22 * 2 * 8 + 22 * 8)
 
 
 def test_a_mapping_that_fits_stays():
@@ -132,6 +134,7 @@ def test_too_many_bytes_are_an_error():
     model = {"table": abstract(vocab=50257, embed=64)}
     problem = (
         "fit_mapping: each device would hold 12.3 MiB, more than limit_bytes=4194304\n"
+        "  vocab=50257, asked for model (8 ways): replicated, which adds 10.7 MiB\n"
         "  mapping: {'vocab': 'model'}\n"
         "  mesh: model=8\n"
         "  hint: sizes that would divide: vocab=50264"
@@ -141,7 +144,28 @@ def test_too_many_bytes_are_an_error():
         problem,
         lambda: fit_mapping(model, {"vocab": "model"}, {"model": 8}, limit_bytes=2**22),
     )
-    assert fit_mapping(model, {"vocab": "model"}, {"model": 8}).held_bytes == 50257 * 64 * 4
+    allowed = fit_mapping(model, {"vocab": "model"}, {"model": 8}, limit_bytes=50257 * 64 * 4)
+    assert allowed.held_bytes == 50257 * 64 * 4
+
+
+def test_axes_are_replicated_where_that_is_cheap():
+    mapping, mesh = {"embed": "model", "vocab": "model"}, {"model": 8}
+    model = {"big": abstract(embed=64, mlp=1000), "small": abstract(vocab=7)}
+    fitted = fit_mapping(model, mapping, mesh)
+    assert dict(fitted.mapping) == {"embed": ("model",), "vocab": ()}
+    assert fitted.changes[0].added_bytes == 4 * (7 - 1)
+    assert fitted.held_bytes == fitted.asked_bytes + 4 * (7 - 1)
+    model["small"] = abstract(vocab=101)
+    problem = (
+        "fit_mapping: axes that no part of a mesh axis divides would be replicated, which adds 352 B per device to the "
+        "31.3 KiB that the mapping asks for\n"
+        "  vocab=101, asked for model (8 ways): replicated, which adds 352 B\n"
+        "  mapping: {'embed': 'model', 'vocab': 'model'}\n"
+        "  mesh: model=8\n"
+        "  hint: sizes that would divide: vocab=104; to replicate them anyway, pass limit_bytes=32404"
+    )
+    fails(ShardingError, problem, lambda: fit_mapping(model, mapping, mesh))
+    assert fit_mapping(model, mapping, mesh, limit_bytes=32404).held_bytes == 32404
 
 
 def test_what_is_impossible_is_an_error():

@@ -30,6 +30,9 @@ from .target import abstract_mesh
 
 __all__ = ["Change", "Fitted", "FittedArray", "fit_mapping"]
 
+# Axes are replicated if that adds at most this share of the bytes per device.
+CHEAP = 0.01
+
 
 class Change(NamedTuple):
     """Another entry of a mapping.
@@ -41,6 +44,7 @@ class Change(NamedTuple):
         fitted: those of the new one.
         asked_ways: into how many parts the given mapping would split the axis.
         fitted_ways: into how many parts the new one does.
+        added_bytes: the bytes that each device holds more of the arrays with this axis.
     """
 
     name: str
@@ -49,6 +53,12 @@ class Change(NamedTuple):
     fitted: Entry
     asked_ways: int
     fitted_ways: int
+    added_bytes: int
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether the axis is not split at all, where the given mapping would split it."""
+        return self.fitted_ways == 1 < self.asked_ways
 
     @property
     def larger(self) -> int | None:
@@ -70,6 +80,11 @@ class FittedArray(NamedTuple):
     layout: ArrayLayout
     asked_bytes: int
     copies: int
+
+    @property
+    def added_bytes(self) -> int:
+        """The bytes that each device holds more than the given mapping asks for."""
+        return max(0, (self.layout.nbytes_per_device or 0) - self.asked_bytes)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -111,8 +126,9 @@ class Fitted(Printed):
             ]
             yield Table(("mesh axis", "split into"), tuple(rows))
         if self.changes:
-            titles = ("axis", "size", "asked", "fitted", "would divide")
-            yield Table(titles, tuple(map(_cells, self.changes)), right=("size", "would divide"))
+            titles = ("axis", "size", "asked", "fitted", "adds", "would divide")
+            rows = [_cells(change) for change in self.changes]
+            yield Table(titles, tuple(rows), right=("size", "adds", "would divide"))
         if self.arrays:
             header = ("array", "axes", "layout", "asked", "per device", "copies")
             arrays = group_rows(_array_cells(array) for array in self.arrays)
@@ -128,12 +144,14 @@ def _axes(sizes: Mapping[str, int]) -> str:
 
 
 def _cells(change: Change) -> tuple[str, ...]:
-    def write(entry: Entry, ways: int) -> str:
-        return f"{', '.join(entry)} ({ways} ways)" if entry else "replicated"
+    asked = _write_ways(change.asked, change.asked_ways)
+    fitted = _write_ways(change.fitted, change.fitted_ways)
+    added = byte_text(change.added_bytes) if change.larger else ""
+    return change.name, str(change.size), asked, fitted, added, str(change.larger or "")
 
-    asked = write(change.asked, change.asked_ways)
-    fitted = write(change.fitted, change.fitted_ways)
-    return change.name, str(change.size), asked, fitted, str(change.larger or "")
+
+def _write_ways(entry: Entry, ways: int) -> str:
+    return f"{', '.join(entry)} ({ways} ways)" if entry else "replicated"
 
 
 def _array_cells(array: FittedArray) -> tuple[Any, ...]:
@@ -154,14 +172,16 @@ def fit_mapping(
     An axis whose size the mesh axes of its entry do not divide is split over as many of them as do, or over a part of a
     mesh axis, which is split in two for that. Other axes stay as they are; they go over both parts. Devices that are
     left without a part of their own hold copies, unless one other axis divides the same arrays further, such as the
-    groups of queries that share a key head. Nothing is computed, and nothing is adapted unless you use the result.
+    groups of queries that share a key head. An axis that no part of a mesh axis divides is replicated where that is
+    cheap. Nothing is computed, and nothing is adapted unless you use the result.
 
     Args:
         fn_or_model: a tree, or a function, as in `axn.check`. Arrays inside of a function are seen, too.
         mapping: the mapping, or `Mappings`; None for the current one.
         mesh: a mesh, an `AbstractMesh`, or sizes such as `{"data": 64, "model": 8}`.
         args: arguments, as in `axn.check`. Arrays may be abstract.
-        limit_bytes: raise if a device would hold more bytes of the model and the arguments than this.
+        limit_bytes: raise if a device would hold more bytes of the model and the arguments than this. By default, raise
+            if replicated axes add more than 1 % to the bytes that the given mapping asks for.
         kwargs: keyword arguments.
 
     Returns:
@@ -170,7 +190,7 @@ def fit_mapping(
     Raises:
         ShardingError: if there is no mapping; if no part of it fits, because of a name that no array has, a mesh axis
             that does not exist or that would split one array twice, or a restriction of a layer; if devices would hold
-            more than `limit_bytes`.
+            more than `limit_bytes`, or without it, if it is not cheap to replicate an axis.
 
     Examples:
         >>> axes = axn.make_axes(embed=64, kv_heads=2, group=4, head_dim=8)
@@ -203,13 +223,47 @@ def fit_mapping(
         problem = "no mapping near the given one fits"
         raise ShardingError(message("fit_mapping", problem, *map(str, report.errors), *facts))
     result = _describe(report, fitted, asked, given, sizes)
-    if limit_bytes is not None and result.held_bytes > limit_bytes:
-        problem = f"each device would hold {byte_text(result.held_bytes)}, "
-        problem += f"more than limit_bytes={limit_bytes}"
-        larger = [f"{one.name}={one.larger}" for one in result.changes if one.larger]
-        hint = f"sizes that would divide: {list_items(larger, WIDTH)}" if larger else None
-        raise ShardingError(message("fit_mapping", problem, *facts, hint=hint))
+    _check_bytes(result, limit_bytes, *facts)
     return result
+
+
+def _check_bytes(result: Fitted, limit_bytes: int | None, *facts: str) -> None:
+    """Check that devices do not hold too much.
+
+    Raises:
+        ShardingError: if they hold more than the limit, or without one, if it is not cheap to replicate an axis.
+    """
+    changes, hints = result.changes, list[str]()
+    if limit_bytes is not None:
+        problem = f"each device would hold {byte_text(result.held_bytes)}, more than {limit_bytes=}"
+        is_cheap = result.held_bytes <= limit_bytes
+    else:
+        changes = tuple(change for change in changes if change.is_replicated)
+        names = {change.name for change in changes}
+        added = sum(
+            array.added_bytes
+            for array in result.arrays
+            if not names.isdisjoint(add_bases(array.layout.names))
+        )
+        asked = byte_text(result.asked_bytes)
+        problem = "axes that no part of a mesh axis divides would be replicated, which adds "
+        problem += f"{byte_text(added)} per device to the {asked} that the mapping asks for"
+        is_cheap = added <= CHEAP * result.asked_bytes
+        hints.append(f"to replicate them anyway, pass limit_bytes={result.held_bytes}")
+    if is_cheap:
+        return
+    lines = [
+        f"{one.name}={one.size}, asked for {_write_ways(one.asked, one.asked_ways)}: "
+        f"{_write_ways(one.fitted, one.fitted_ways)}, which adds {byte_text(one.added_bytes)}"
+        for one in changes
+        if one.larger
+    ]
+    larger = [f"{one.name}={one.larger}" for one in changes if one.larger]
+    if larger:
+        hints.insert(0, f"sizes that would divide: {list_items(larger, WIDTH)}")
+    raise ShardingError(
+        message("fit_mapping", problem, *lines, *facts, hint="; ".join(hints) or None)
+    )
 
 
 def _replicate_all(mappings: Mappings) -> Mappings:
@@ -259,24 +313,27 @@ def _describe(
 ) -> Fitted:
     """Compare the fitted layout with the one that was asked for."""
     pair = asked if isinstance(asked, Mappings) else Mappings(asked)
-    changes: dict[Change, None] = {}
+    moved: dict[tuple[str, Entry, Entry, int, int], None] = {}
     for own, new in zip(pair.all(), fitted.mappings.all(), strict=True):
         for name, entry in new.entries:
             before = own.get(name, ())
             ways = count_shards(mesh, only(before, mesh.axis_names))
             now = count_shards(fitted.mesh, entry)
             if now != ways:
-                changes[Change(name, sizes.get(name, 0), before, entry, ways, now)] = None
+                moved[name, before, entry, ways, now] = None
 
     rows = _list_stored(report)
     wanted = [_count_asked_bytes(row, pair, mesh) for row in rows]
-    changed = {change.name for change in changes}
+    added = dict.fromkeys((name for name, *_ in moved), 0)
     arrays: list[FittedArray] = []
     for row, count in zip(rows, wanted, strict=True):
-        if not changed.isdisjoint(add_bases(row.names)):
+        if own_changes := added.keys() & add_bases(row.names):
             entries = Layout.from_spec(row.spec or PartitionSpec())
             parts = math.prod(count_shards(fitted.mesh, entry) for entry in entries)
             arrays.append(FittedArray(row, count, fitted.mesh.size // parts))
+            for name in own_changes:
+                added[name] += arrays[-1].added_bytes
+    changes = [Change(one[0], sizes.get(one[0], 0), *one[1:], added[one[0]]) for one in moved]
     held = sum(row.nbytes_per_device or 0 for row in rows)
     what = report.title.partition(" on the mesh ")[0]
     return Fitted(
