@@ -29,6 +29,7 @@ NAMESPACES = (
     "axn.parameters",
     "axn.collectives",
     "axn.partitioning",
+    "axn.optim",
     "axn.state_dict",
     "axn.quant",
     "axn.debug",

@@ -11,7 +11,7 @@ import pytest
 from orbax.checkpoint import v1 as ocp
 
 import axonym as axn
-from tests import test_optim
+from tests.optim import table
 
 Embed, Mlp = axn.make_axes(embed=8, mlp=16)
 OPTIMIZER = optax.adamw(1e-2)
@@ -49,14 +49,14 @@ def test_states_of_optimisers_are_read_on_another_mesh(
 
     def step(model: Any, target: Any) -> dict[str, Any]:
         each: dict[str, Any] = {}
-        for name in test_optim.ON_MESHES:
-            tx = test_optim.transformation(name, is_named=True)
-            each[name] = test_optim.train(tx, test_optim.begin(tx, model, name == "lookahead"), target, 1)
+        for name in table.ON_MESHES:
+            tx = table.transformation(name, is_named=True)
+            each[name] = table.train(tx, table.begin(tx, model, name == "lookahead"), target, 1)
         return each
 
-    given = [test_optim.in_rounds(test_optim.drawn(seed)) for seed in (0, 1)]
+    given = [table.in_rounds(table.drawn(seed)) for seed in (0, 1)]
     with axn.set_mesh(explicit_mesh):
-        states = axn.named_jit(step, test_optim.MAPPING, strict=False)(*axn.shard(given, test_optim.MAPPING))
+        states = axn.named_jit(step, table.MAPPING, strict=False)(*axn.shard(given, table.MAPPING))
         ocp.save(tmp_path / "states", states)
     with axn.set_mesh(auto_mesh):
         abstract = axn.shard(jax.eval_shape(step, *given), {"embed": "data", "layers": "model"}, strict=False)

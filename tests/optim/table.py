@@ -1,7 +1,6 @@
-"""Optimisers that know the axes: what Optax does to matrices by hand, it does to named, stacked and sharded arrays."""
+"""The table of all transformations of Optax, and a small model that each of them trains, stored in two ways."""
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -10,12 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pytest
 from optax import contrib
 
 import axonym as axn
-from axonym import nn, optim, parameters, state_dict as sd
-from axonym.errors import ArgumentError, OperandError
+from axonym import nn, optim, parameters
 
 L, E, H, D, M, V, X = axn.make_axes(layers=4, embed=8, heads=2, head_dim=4, mlp=6, vocab=12, experts=2)
 KEY = jax.random.key(0)
@@ -265,17 +262,6 @@ EXCEPTIONS = {
 ROWS = {**ELEMENTS, **ARRAYS, **ALL}
 
 
-def test_no_transformation_is_missing():
-    """What says that it is one, in its annotation or its docstring, is in the table."""
-    found = {"MultiSteps"}
-    for module in (optax, contrib):
-        for name, value in inspect.getmembers(module, inspect.isfunction):
-            said = f"{inspect.signature(value).return_annotation} {value.__doc__}"
-            if "GradientTransformation" in said and not name.startswith("_"):
-                found.add(name)
-    assert found - {"apply_updates", "init_empty_state"} == {*ROWS, *EXCEPTIONS}
-
-
 def of_layers(params: Any) -> Any:
     """Return the dimensions of matrices, but not of the table."""
     numbers = jax.tree.map(lambda x: contrib.MuonDimensionNumbers() if getattr(x, "ndim", 0) == 2 else None, params)
@@ -320,234 +306,8 @@ def assert_like(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -
         np.testing.assert_allclose(found[key], value, atol=1e-3 * moved, rtol=2e-5, err_msg=key)
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("name", [*ROWS, "optim.muon"])
-def test_training_does_not_depend_on_how_weights_are_stored(name):
-    expected, found = trained(name)
-    has_moved = any(np.abs(expected[key] - start).max() > 1e-7 for key, start in drawn(0).items())
-    assert has_moved or name in ("identity", "set_to_zero")
-    assert_like(found, expected)
-
-
 ON_MESHES = [
     *("lbfgs", "muon", "ema", "lookahead", "MultiSteps", "inject_hyperparams", "multi_transform", "masked"),
     *("apply_if_finite", "schedule_free", "adafactor", "novograd", "sm3", "clip_by_global_norm", "optim.muon"),
 ]
 MAPPING = {"embed": "data", "heads": "model"}
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("name", ON_MESHES)
-@pytest.mark.parametrize("kind", ["auto_mesh", "explicit_mesh"])
-def test_training_on_a_mesh(name, kind, request):
-    """What a state keeps of a parameter in its shape is laid out like the parameter."""
-    mesh = request.getfixturevalue(kind)
-    with axn.set_mesh(mesh):
-        model, target = (axn.shard(in_rounds(drawn(seed)), MAPPING) for seed in (0, 1))
-        tx = transformation(name, is_named=True)
-        step = functools.partial(train, tx)
-        start = axn.named_jit(lambda model: begin(tx, model, name == "lookahead"), MAPPING, strict=False)(model)
-        found = axn.named_jit(step, MAPPING, strict=False)(start, target)
-    assert_like(from_rounds(model_of(found)), trained(name)[0])
-    for leaf in axn.tree.leaves((start, found)):
-        if axn.is_named_array(leaf) and getattr(leaf.array, "ndim", -1) == len(leaf.names):
-            assert leaf.sharding.is_equivalent_to(
-                jax.NamedSharding(mesh, axn.pspec_for(leaf, MAPPING, mesh, strict=False)), leaf.ndim
-            )
-
-
-def unrolled(model: Model) -> Model:
-    blocks = model.blocks
-    return Model(model.table, nn.BlockSeq(blocks.unstacked(), blocks.Block, blocks.gradient_checkpointing))
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("name", ON_MESHES)
-def test_training_goes_on_with_unrolled_layers_on_another_mesh(name, auto_mesh, explicit_mesh, tmp_path):
-    """A state is saved by a program with layers in rounds, and read by one with unrolled layers."""
-    tx = transformation(name, is_named=True)
-    make = functools.partial(begin, tx, is_pair=name == "lookahead")
-    model, target = (in_rounds(drawn(seed)) for seed in (0, 1))
-    with axn.set_mesh(explicit_mesh):
-        start, there = axn.shard((jax.jit(make)(model), target), MAPPING)
-        saved = axn.named_jit(functools.partial(train, tx), MAPPING, strict=False)(start, there)
-    sd.save_state_dict(sd.to_state_dict(saved), tmp_path / "state.safetensors")
-
-    other = {"embed": "model", "vocab": "data"}
-    with axn.set_mesh(auto_mesh):
-        abstract = jax.eval_shape(lambda model: make(unrolled(model)), model)
-        read = sd.load_state_dict(tmp_path / "state.safetensors")
-        state = sd.from_state_dict(abstract, read, mapping=other, mesh=auto_mesh)
-        there = axn.shard(unrolled(target), other)
-        table = model_of(axn.named_jit(functools.partial(train, tx), other, strict=False)(state, there))
-    stacked = eqx.tree_at(
-        lambda model: model.blocks,
-        table,
-        nn.Stacked.init(L, Block, rounds=2)(key=KEY).with_layers(table.blocks.blocks),
-    )
-    assert_like(from_rounds(stacked), trained(name, 2 * STEPS)[0])
-
-
-REFUSED = {
-    "scale_by_backtracking_linesearch": "calls 'value_fn', a function of the whole model",
-    "add_noise": "draws random numbers, which would be the same in all layers",
-}
-
-
-def test_what_mixes_parameters_is_refused_without_stacks_too():
-    layer = nn.Linear.init(axn.Axis("embed", 4), axn.Axis("mlp", 3), key=jax.random.key(0))
-    for wrapper in (optim.per_matrix, optim.per_layer):
-        tx = wrapper(optax.clip_by_global_norm(1.0))
-        with pytest.raises(ArgumentError, match="the transformation mixes parameters, or the layers of one"):
-            tx.update(layer, tx.init(layer), layer)
-
-
-def test_what_mixes_parameters_is_refused():
-    model = in_rounds(drawn(0))
-    others = {"add_noise": lambda: optax.add_noise(0.1, 0.1, key=0)}
-    # One looks at the loss alone; lines are searched by the same function.
-    skipped = {"reduce_on_plateau", "lbfgs", "scale_by_zoom_linesearch"}
-    for name, make in {**ALL, **others}.items():
-        tx = optim.per_matrix(make())
-        if name not in skipped:
-            with pytest.raises(ArgumentError) as error:
-                jax.eval_shape(lambda model, tx=tx: train(tx, begin(tx, model), model), model)
-            assert str(error.value) == (
-                f"per_matrix: the transformation {REFUSED.get(name, 'mixes parameters, or the layers of one')}\n"
-                "  hint: leave out what works on the whole model, as the norm of all gradients does: "
-                "optax.chain(optax.clip_by_global_norm(1.0), axn.optim.per_matrix(...))"
-            )
-
-
-def several(seed: int) -> dict[str, Any]:
-    """Return layers with heads and experts, a table and what scores it, with drawn values."""
-
-    def make(*, key):
-        stacked = nn.Stacked.init(L, lambda key: nn.Attention.init(E, H, D, use_bias=False, key=key))(key=key)
-        experts = axn.vmap(lambda key: nn.MoELinear.init(X, E, M, use_bias=False, key=key), L)(jax.random.split(key, 4))
-        table, head = nn.Embedding.init(V, E, key=key), nn.Linear.init(E, V, key=key)
-        return {"attention": stacked, "experts": experts, "table": table, "head": head}
-
-    leaves, tree = jax.tree.flatten(eqx.filter_eval_shape(make, key=KEY))
-    rng = np.random.default_rng(seed)
-    return jax.tree.unflatten(tree, [jnp.asarray(rng.normal(size=x.shape), x.dtype) for x in leaves])
-
-
-def pieces(model: dict[str, Any], per_head: bool, per_expert: bool) -> dict[str, jax.Array]:
-    """Cut a model into matrices and vectors by hand."""
-    found: dict[str, jax.Array] = {"table": model["table"].weight.array, "head": model["head"].weight.array}
-    found["bias"] = model["head"].bias.array
-    for layer in range(4):
-        one = model["attention"].stacked
-        for name in ("query", "key", "value"):
-            weight = getattr(one, name).weight.array[layer]  # embed, heads, head_dim
-            cut = {f" {h}": weight[:, h] for h in range(2)} if per_head else {"": weight.reshape(8, 8)}
-            found |= {f"{name} {layer}{h}": matrix for h, matrix in cut.items()}
-        weight = one.out.weight.array[layer]  # heads, head_dim, embed
-        cut = {f" {h}": weight[h] for h in range(2)} if per_head else {"": weight.reshape(8, 8)}
-        found |= {f"out {layer}{h}": matrix for h, matrix in cut.items()}
-        weight = model["experts"].weight.array[layer]  # experts, embed, mlp
-        whole = {"": jnp.moveaxis(weight, 0, 2).reshape(8, 12)}
-        cut = {f" {x}": weight[x] for x in range(2)} if per_expert else whole
-        found |= {f"experts {layer}{x}": matrix for x, matrix in cut.items()}
-    return found
-
-
-@pytest.mark.parametrize(
-    ("per_head", "per_expert", "adaptive"), [(False, True, True), (True, True, False), (False, False, False)]
-)
-def test_muon_is_that_of_optax_for_matrices_cut_by_hand(per_head, per_expert, adaptive):
-    options = {"weight_decay": 0.1, "adam_learning_rate": 0.3, "consistent_rms": 0.2, "adaptive": adaptive}
-    ours = optim.muon(0.02, per_head=per_head, per_expert=per_expert, **options)
-    by_adam = {"table", "head", "bias"}
-
-    def numbers(params: dict[str, Any]) -> dict[str, Any]:
-        return {name: None if name in by_adam else contrib.MuonDimensionNumbers() for name in params}
-
-    theirs = contrib.muon(0.02, muon_weight_dimension_numbers=numbers, **options)
-
-    @jax.jit
-    def both(gradient: Any, model: Any) -> Any:
-        cut = functools.partial(pieces, per_head=per_head, per_expert=per_expert)
-        found, _ = ours.update(gradient, ours.init(model), model)
-        expected, _ = theirs.update(cut(gradient), theirs.init(cut(model)), cut(model))
-        return cut(found), expected
-
-    found, expected = both(several(1), several(0))
-    for name, matrix in expected.items():
-        np.testing.assert_allclose(found[name], matrix, rtol=1e-4, atol=1e-6, err_msg=name)
-
-
-def test_per_layer_leaves_the_axes_of_a_layer_as_they_are():
-    """A transformation that looks at names and shapes, on a layer by itself and on layers in rounds."""
-    seen = []
-
-    def look(updates: Any, params: Any) -> Any:
-        seen.append([(tuple(x.names), x.array.shape) for x in axn.tree.leaves(updates)])
-        return jax.tree.map(lambda x: x / jnp.max(jnp.abs(x)), updates)
-
-    model = in_rounds(drawn(0))
-    updates, _ = optim.per_layer(optax.stateless(look)).update(model, optax.EmptyState())
-    assert set(seen[0]) == {
-        (("embed", "vocab"), (8, 12)),
-        (("head_dim", "heads", "embed"), (4, 2, 8)),
-        (("head_dim", "heads"), (4, 2)),
-        (("embed",), (8,)),
-    }
-    weight = drawn(0)["weight"]
-    np.testing.assert_allclose(
-        from_rounds(updates)["weight"], weight / np.abs(weight).max((1, 2), keepdims=True), rtol=1e-6
-    )
-
-
-def test_modules_of_equinox_and_arrays_without_names():
-    """Arrays of Equinox have outputs first, which the transformation does not see; integers stay as they are."""
-    key = jax.random.key(1)
-    linear = eqx.filter_vmap(lambda key: eqx.nn.Linear(4, 6, key=key))(jax.random.split(key, 3))
-    params = {"linear": linear, "own": jax.random.normal(key, (4, 6)), "count": jnp.arange(3)}
-    tx = optim.per_matrix(optax.scale_by_factored_rms(min_dim_size_to_factor=2), roles={"own": ("input", "output")})
-    state = tx.init(params)
-    assert (state.v_row["linear"].weight.shape, state.v_row["own"].shape) == ((3, 4), (4,))
-    updates, after = tx.update(params, state, params)
-    assert jax.tree.structure(after) == jax.tree.structure(state)
-    by_hand_ = optax.scale_by_factored_rms(min_dim_size_to_factor=2)
-    for i in range(3):
-        matrix = linear.weight[i].T
-        expected, _ = by_hand_.update(matrix, by_hand_.init(matrix), matrix)
-        np.testing.assert_allclose(updates["linear"].weight[i].T, expected, rtol=1e-5)
-
-
-def test_parameters_that_no_module_declares():
-    own = {"kernel": axn.ones((E, M)), "scale": axn.ones(E)}
-    for tx in (optim.per_matrix(optax.sm3(0.1)), optim.muon(0.1)):
-        with pytest.raises(ArgumentError) as error:
-            tx.init(own)
-        name = "per_matrix" if "per_matrix" in str(error.value) else "muon"
-        assert str(error.value) == (
-            f"{name}: cannot tell which axes of 'kernel' are inputs, and which are outputs\n"
-            "  array has: embed=8, mlp=6\n"
-            '  hint: give a role for each, such as roles={"kernel": {"embed": "output", "mlp": "output"}}'
-        )
-    with pytest.raises(ArgumentError) as error:
-        optim.per_matrix(optax.sm3(0.1)).init([jnp.ones((2, 3))])
-    assert str(error.value).splitlines()[1:] == [
-        "  array has: (2, 3)",
-        '  hint: give a role for each, such as roles={"0": ("output", ...)}',
-    ]
-    roles = {"kernel": {"embed": "input", "mlp": "output"}}
-    moments = optim.per_matrix(optax.sm3(0.1), roles=roles).init(own)
-    assert [x.array.shape for x in axn.tree.leaves(moments) if axn.is_named_array(x)][:2] == [(8,), (6,)]
-
-
-def test_mistakes():
-    with pytest.raises(ArgumentError) as error:
-        optim.muon(0.1, per_head=True).init(nn.Linear.init(E, M, key=KEY))
-    assert str(error.value) == (
-        'muon: no parameter has heads\n  hint: say which axes count them: roles={"heads": "head"}'
-    )
-    for wrap in (optim.per_matrix, optim.per_layer, optim.on_auto_axes):
-        with pytest.raises(OperandError) as error:
-            wrap(optax.adam)
-        assert str(error.value) == (
-            f"{wrap.__name__}: expected a transformation of Optax, got function\n  hint: write optax.adam(1e-3)"
-        )

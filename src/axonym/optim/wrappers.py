@@ -1,0 +1,160 @@
+"""Transformations of Optax that get each parameter as what it means, whatever the order of its axes and its mesh."""
+
+from functools import partial
+from typing import Any
+
+from .. import parameters
+from ..base.kinds import Tree
+from ..base.lazy import library
+from ..engine.operands import own_names
+from ..nn.roles import Overrides, Part
+from ..parameters import Parameter
+from .auto_axes import Transformation, check_transformation, run_on_auto
+from .forms import as_matrix, as_stored, find_matrix_axes, list_dimensions, list_parameters
+from .stacks import map_stacks
+
+__all__ = ["muon", "on_auto_axes", "per_layer", "per_matrix"]
+
+
+def per_matrix(
+    tx: Transformation,
+    *,
+    per_head: bool = False,
+    per_expert: bool = True,
+    roles: Overrides | None = None,
+) -> Transformation:
+    """Hand each parameter to a transformation of Optax as the matrix that it means, for each layer and expert.
+
+    The transformation sees a matrix from all inputs to all outputs, and of biases and norms a vector. So what it does
+    does not depend on whether layers are stacked, on the order in which axes are stored, or on whether heads are an
+    axis of their own. Step counters and hyperparameters stay scalars.
+
+    Transformations that mix parameters, such as `optax.clip_by_global_norm`, stay outside: an error says so. Those that
+    draw random numbers do, too, and those that call a function of the model, such as a line search.
+
+    Args:
+        tx: a transformation, or a chain of some. Masks and labels that are functions get the tree with matrices and
+            vectors in it, of which `axonym.parameters` knows the roles.
+        per_head: whether each head is a matrix of its own, too.
+        per_expert: whether each expert is. If not, experts lie side by side along the outputs.
+        roles: other roles; see `axonym.parameters.roles`.
+
+    Raises:
+        ArgumentError: in `init` and `update`: if a parameter has several axes that no module declares; if `tx` mixes
+            parameters; or if `per_head`, and no parameter has heads.
+
+    Examples:
+        >>> import optax
+        >>> Layers, Embed, Mlp = axn.make_axes(layers=3, embed=8, mlp=16)
+        >>> module = lambda key: axn.nn.Linear.init(Embed, Mlp, key=key)
+        >>> model = axn.nn.Stacked.init(Layers, module)(key=jax.random.key(0))
+        >>> tx = axn.optim.per_matrix(optax.scale_by_trust_ratio())
+        >>> updates, state = tx.update(model, tx.init(model), model)
+        >>> updates.stacked.weight.shape
+        {'layers': 3, 'embed': 8, 'mlp': 16}
+    """
+    cut = partial(find_matrix_axes, "per_matrix", per_head=per_head, per_expert=per_expert)
+    return map_stacks("per_matrix", tx, partial(as_matrix, cut=cut), roles, per_head)
+
+
+def per_layer(tx: Transformation, *, roles: Overrides | None = None) -> Transformation:
+    """Map a transformation of Optax over the layers, experts and other stacks of each parameter, as if unrolled.
+
+    The transformation sees the arrays of one layer, with their other axes as they are stored. See `per_matrix` for what
+    stays outside, and for the errors.
+
+    Args:
+        tx: a transformation, or a chain of some.
+        roles: other roles; see `axonym.parameters.roles`.
+
+    Examples:
+        >>> import optax
+        >>> norms = axn.nn.Stacked.init(axn.Axis("layers", 3), axn.nn.RmsNorm)(axn.Axis("embed", 4))
+        >>> tx = axn.optim.per_layer(optax.adaptive_grad_clip(0.01))
+        >>> updates, state = tx.update(norms, tx.init(norms), norms)
+        >>> updates.stacked.weight["embed", 0].array
+        Array([0.01, 0.01, 0.01], dtype=float32)
+    """
+    return map_stacks("per_layer", tx, as_stored, roles)
+
+
+def muon(
+    learning_rate: Any,
+    *,
+    per_head: bool = False,
+    per_expert: bool = True,
+    roles: Overrides | None = None,
+    **options: Any,
+) -> Transformation:
+    """Orthogonalise the updates of matrices by Muon, and update everything else by AdamW, as `optax.contrib.muon`.
+
+    Each layer and expert has its own matrices. Tables, those that score tokens included, and vectors are left to AdamW.
+
+    Args:
+        learning_rate: a number or a schedule; `adam_learning_rate` among the options is that of AdamW.
+        per_head: whether to orthogonalise each head by itself.
+        per_expert: see `per_matrix`.
+        roles: other roles; see `axonym.parameters.roles`. `{"label": "table"}` leaves the output layer of a classifier
+            to AdamW.
+        options: see `optax.contrib.muon`, such as `weight_decay` and `consistent_rms`.
+
+    Raises:
+        ArgumentError: in `init` and `update`, as by `per_matrix`.
+
+    Examples:
+        >>> model = axn.nn.Linear.init(axn.Axis("embed", 8), axn.Axis("mlp", 16), key=jax.random.key(0))
+        >>> tx = axn.optim.muon(0.02, adam_learning_rate=1e-3)
+        >>> updates, state = tx.update(model, tx.init(model), model)
+
+    Reference:
+        Jordan et al. (2024), Muon: an optimizer for hidden layers in neural networks.
+    """
+    contrib = library("muon", "optax.contrib")
+    cut = partial(find_matrix_axes, "muon", per_head=per_head, per_expert=per_expert)
+
+    def number(own: Parameter) -> Any:
+        """Say which dimensions are the rows and the columns of matrices; None leaves a parameter to AdamW."""
+        _, rows, columns = cut(own)
+        if own.kind != "matrix" or not rows or not columns:
+            return None
+        if isinstance(own_names(own.array), Part):
+            return contrib.MuonDimensionNumbers(0, 1)
+        at = list_dimensions(own).index
+        return contrib.MuonDimensionNumbers(tuple(map(at, rows)), tuple(map(at, columns)))
+
+    def dimensions(model: Tree) -> Tree:
+        numbers = {own.path: number(own) for own in list_parameters("muon", model, roles, per_head)}
+        return parameters.labels(model, lambda path, _: numbers[path])
+
+    tx = contrib.muon(learning_rate, muon_weight_dimension_numbers=dimensions, **options)
+    if options.get("adaptive"):  # Optax takes a norm over all layers of a stack
+        return map_stacks("muon", tx, partial(as_matrix, cut=cut), roles, per_head)
+    return on_auto_axes(tx)
+
+
+def on_auto_axes(tx: Transformation) -> Transformation:
+    """Run the updates of a transformation of Optax on Auto axes, where the mesh has Explicit ones.
+
+    Some transformations multiply or reshape arrays in ways that have no type on Explicit axes, such as `optax.lbfgs`.
+    Updates are laid out like the gradients, and the state as before. Functions among the arguments of `update`, such as
+    `value_fn`, are called on Explicit axes.
+
+    Args:
+        tx: a transformation, or a chain of some.
+
+    Examples:
+        >>> import optax
+        >>> tx = axn.optim.on_auto_axes(optax.scale_by_lbfgs())
+        >>> x = axn.ones(axn.Axis("embed", 4))
+        >>> updates, state = tx.update(x, tx.init(x), x)
+    """
+    optax = library("on_auto_axes", "optax")
+    check_transformation("on_auto_axes", tx)
+    update = optax.with_extra_args_support(tx).update
+
+    def run(updates: Tree, state: Tree, params: Tree = None, **extra: Any) -> tuple[Tree, Tree]:
+        args = (updates, state, params)
+        results: tuple[Tree, Tree] = run_on_auto(update, args, extra, (updates, state))
+        return results
+
+    return optax.GradientTransformationExtraArgs(tx.init, run)
