@@ -262,6 +262,17 @@ EXCEPTIONS = {
 ROWS = {**ELEMENTS, **ARRAYS, **ALL}
 
 
+# Ours has the options of that of Optax, and `inject_hyperparams` takes both: numbers, schedules and functions.
+MUONS: dict[str, dict[str, Any]] = {
+    "optim.muon": {"learning_rate": 0.1},
+    "optim.muon, injected": {
+        "learning_rate": lambda count: 0.1 / (1 + count),
+        "weight_decay": 0.5,
+        "weight_decay_mask": matrices,
+    },
+}
+
+
 def of_layers(params: Any) -> Any:
     """Return the dimensions of matrices, but not of the table."""
     numbers = jax.tree.map(lambda x: contrib.MuonDimensionNumbers() if getattr(x, "ndim", 0) == 2 else None, params)
@@ -270,8 +281,13 @@ def of_layers(params: Any) -> Any:
 
 def transformation(name: str, *, is_named: bool) -> Any:
     """Return what trains a model: what looks at arrays is handed matrices, and what mixes all runs on Auto axes."""
-    if name == "optim.muon":
-        return optim.muon(0.1) if is_named else contrib.muon(0.1, muon_weight_dimension_numbers=of_layers)
+    if name in MUONS:
+        factory, own = optim.muon, {}
+        if not is_named:
+            factory, own = contrib.muon, {"muon_weight_dimension_numbers": of_layers}
+        if name.endswith("injected"):
+            factory = optax.inject_hyperparams(factory, ("weight_decay_mask", *own))
+        return factory(**MUONS[name], **own)
     if not is_named:
         return ROWS[name]()
     wrap = optim.per_matrix if name in ARRAYS else optim.on_auto_axes if name in ALL else lambda tx: tx
@@ -308,6 +324,6 @@ def assert_like(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -
 
 ON_MESHES = [
     *("lbfgs", "muon", "ema", "lookahead", "MultiSteps", "inject_hyperparams", "multi_transform", "masked"),
-    *("apply_if_finite", "schedule_free", "adafactor", "novograd", "sm3", "clip_by_global_norm", "optim.muon"),
+    *("apply_if_finite", "schedule_free", "adafactor", "novograd", "sm3", "clip_by_global_norm", *MUONS),
 ]
 MAPPING = {"embed": "data", "heads": "model"}

@@ -19,6 +19,7 @@ from tests.optim.table import (
     EXCEPTIONS,
     KEY,
     MAPPING,
+    MUONS,
     ON_MESHES,
     ROWS,
     STEPS,
@@ -55,7 +56,7 @@ def test_no_transformation_is_missing():
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("name", [*ROWS, "optim.muon"])
+@pytest.mark.parametrize("name", [*ROWS, *MUONS])
 def test_training_does_not_depend_on_how_weights_are_stored(name):
     expected, found = trained(name)
     has_moved = any(np.abs(expected[key] - start).max() > 1e-7 for key, start in drawn(0).items())

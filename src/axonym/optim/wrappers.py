@@ -3,6 +3,8 @@
 from functools import partial
 from typing import Any
 
+import jax
+
 from .. import parameters
 from ..base.kinds import Tree
 from ..base.lazy import library
@@ -81,35 +83,78 @@ def per_layer(tx: Transformation, *, roles: Overrides | None = None) -> Transfor
 def muon(
     learning_rate: Any,
     *,
+    weight_decay: Any = None,
+    weight_decay_mask: Any = None,
+    adam_learning_rate: Any = None,
+    adam_weight_decay: Any = None,
+    adam_b1: Any = None,
+    adam_b2: Any = None,
+    adam_eps_root: Any = None,
+    beta: Any = None,
+    eps: Any = None,
+    nesterov: bool | None = None,
+    consistent_rms: Any = None,
+    adaptive: bool | None = None,
+    ns_coeffs: Any = None,
+    ns_steps: Any = None,
+    preconditioning: str | None = None,
+    mu_dtype: Any = None,
     per_head: bool = False,
     per_expert: bool = True,
     roles: Overrides | None = None,
-    **options: Any,
 ) -> Transformation:
     """Orthogonalise the updates of matrices by Muon, and update everything else by AdamW, as `optax.contrib.muon`.
 
     Each layer and expert has its own matrices. Tables, those that score tokens included, and vectors are left to AdamW.
+    All arguments but the last three are those of Optax, where None stands for its default. So
+    `optax.inject_hyperparams` takes this function: each number that you give is then part of the state.
 
     Args:
-        learning_rate: a number or a schedule; `adam_learning_rate` among the options is that of AdamW.
+        learning_rate: a number or a schedule.
+        weight_decay: the rate for matrices.
+        weight_decay_mask: which matrices decay, as a tree or a function of the model.
+        adam_learning_rate: the rate of AdamW, by default the same.
+        adam_weight_decay: the rate for what AdamW updates.
+        adam_b1: the decay of the first moment of AdamW.
+        adam_b2: the decay of its second moment.
+        adam_eps_root: what AdamW adds within the root.
+        beta: the decay of the momentum of Muon.
+        eps: what both add to denominators.
+        nesterov: whether both look ahead.
+        consistent_rms: the size of an element of an update of a matrix, whatever its shape; 0.2 is that of AdamW.
+        adaptive: whether updates of matrices grow with the gradients.
+        ns_coeffs: the coefficients of the Newton-Schulz iteration.
+        ns_steps: the number of its steps.
+        preconditioning: how it begins.
+        mu_dtype: the dtype of the momentum.
         per_head: whether to orthogonalise each head by itself.
         per_expert: see `per_matrix`.
         roles: other roles; see `axonym.parameters.roles`. `{"label": "table"}` leaves the output layer of a classifier
             to AdamW.
-        options: see `optax.contrib.muon`, such as `weight_decay` and `consistent_rms`.
 
     Raises:
         ArgumentError: in `init` and `update`, as by `per_matrix`.
 
     Examples:
+        >>> import optax
         >>> model = axn.nn.Linear.init(axn.Axis("embed", 8), axn.Axis("mlp", 16), key=jax.random.key(0))
         >>> tx = axn.optim.muon(0.02, adam_learning_rate=1e-3)
         >>> updates, state = tx.update(model, tx.init(model), model)
+        >>> tx = optax.inject_hyperparams(axn.optim.muon)(optax.linear_schedule(0.02, 0.0, 100), weight_decay=0.1)
+        >>> sorted(tx.init(model).hyperparams)
+        ['learning_rate', 'weight_decay']
 
     Reference:
         Jordan et al. (2024), Muon: an optimizer for hidden layers in neural networks.
     """
-    contrib = library("muon", "optax.contrib")
+    # One by one and not as `**options`, since `inject_hyperparams` takes a function for the names of its arguments.
+    given = dict(locals())
+    options = {
+        name: value
+        for name, value in given.items()
+        if value is not None and name not in ("per_head", "per_expert", "roles")
+    }
+    optax, contrib = library("muon", "optax"), library("muon", "optax.contrib")
     cut = partial(find_matrix_axes, "muon", per_head=per_head, per_expert=per_expert)
 
     def number(own: Parameter) -> Any:
@@ -126,10 +171,22 @@ def muon(
         numbers = {own.path: number(own) for own in list_parameters("muon", model, roles, per_head)}
         return parameters.labels(model, lambda path, _: numbers[path])
 
-    tx = contrib.muon(learning_rate, muon_weight_dimension_numbers=dimensions, **options)
-    if options.get("adaptive"):  # Optax takes a norm over all layers of a stack
-        return map_stacks("muon", tx, partial(as_matrix, cut=cut), roles, per_head)
-    return on_auto_axes(tx)
+    # Numbers that `inject_hyperparams` has traced on Explicit axes are arguments of what runs on Auto ones.
+    traced = {name: value for name, value in options.items() if isinstance(value, jax.Array)}
+
+    def make(numbers: dict[str, Any]) -> Transformation:
+        given = {**options, **numbers}
+        return contrib.muon(muon_weight_dimension_numbers=dimensions, **given)
+
+    def update(updates: Tree, state: Tree, params: Tree, *, numbers: Any, **extra: Any) -> Any:
+        return make(numbers).update(updates, state, params, **extra)
+
+    tx = optax.GradientTransformationExtraArgs(make(traced).init, update)
+    if adaptive:  # Optax takes a norm over all layers of a stack
+        tx = map_stacks("muon", tx, partial(as_matrix, cut=cut), roles, per_head)
+    else:
+        tx = on_auto_axes(tx)
+    return optax.GradientTransformationExtraArgs(tx.init, partial(tx.update, numbers=traced))
 
 
 def on_auto_axes(tx: Transformation) -> Transformation:
