@@ -27,6 +27,14 @@ def test_a_parameter_leaves_by_the_mapping_that_stores_it_and_data_by_the_curren
     assert context.find_stored_mapping(("embed",)) is None
 
 
+def test_overrides_matter_for_the_axes_that_they_have_unless_the_path_is_known() -> None:
+    mappings = axn.Mappings({"embed": "data"}, {"batch": "data"}, {"optimizer": {"layers": "data"}})
+    with context.STORED.using(mappings), axn.axis_mapping({"batch": "data"}):
+        assert dict(context.find_stored_mapping(("embed",)) or {}) == {"embed": ("data",)}
+        assert context.find_stored_mapping(("layers", "embed")) is None
+        assert dict(context.find_stored_mapping(("layers", "embed"), "blocks") or {}) == {"embed": ("data",)}
+
+
 def test_only_a_mesh_is_a_mesh(auto_mesh: jax.sharding.Mesh) -> None:
     assert context.context_mesh() is None
     assert context.context_mesh(auto_mesh) is auto_mesh

@@ -222,3 +222,23 @@ def test_what_is_not_split_evenly_is_whole_where_a_mapping_leaves_it_to_jax() ->
     assert entries(MESH) == ((), ("model",))
     assert entries(MESH, heads=3) == ((), ())
     assert entries(MESH, MAPPING) == entries(explicit) == (("data",), ("model",))
+
+
+def test_an_override_takes_the_mesh_axes_that_other_axes_have():
+    """An axis of the override comes first, or one that derives from it; two of the override clash as before."""
+    stored = {"embed": "data", "mlp": "model"}
+
+    def layout(names, shape, override):
+        mapping = axn.Mappings(stored, overrides={"moments": override}).of(names, "moments.weight")
+        return partition.find_layout(names, shape, mapping, MESH)
+
+    shape = (8, 8, 8)
+    assert layout(("embed", "layers", "mlp"), shape, {"layers": ("data", "model")}) == ((), ("data", "model"), ())
+    assert layout(("embed", "layers", "mlp"), shape, {"layers": "data"}) == ((), ("data",), ("model",))
+    assert layout(("embed", "layers.out", "mlp"), shape, {"layers": "model"}) == (("data",), ("model",), ())
+    assert layout(("vocab", "embed"), (8, 8), {"layers": "data"}) == ((), ("data",))
+    fitting = {"layers": axn.partitioning.first_fitting(("data", "model"), "model", None)}
+    found = [layout(("layers", "embed", "mlp"), (size, 8, 8), fitting) for size in (8, 6, 3)]
+    assert found == [(("data", "model"), (), ()), (("model",), ("data",), ()), ((), ("data",), ("model",))]
+    with pytest.raises(ShardingError, match="mesh axis 'data' would shard both 'layers' and 'heads' of one array"):
+        layout(("layers", "heads"), (8, 8), {"layers": "data", "heads": "data"})

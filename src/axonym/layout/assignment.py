@@ -59,6 +59,7 @@ class AxisMapping(Mapping[str, Entry]):
         uneven: whether sizes that do not divide the mesh are left to JAX, which takes them inside of a transformation,
             on Auto mesh axes; by default they are errors everywhere.
         fallbacks: for axes with a `first_fitting`, all alternatives; `entries` has the first of them.
+        first: axes that choose before the others, which leave them the mesh axes: those of an override.
 
     Examples:
         >>> with axn.axis_mapping({"batch": "data", "embed": None}):
@@ -70,6 +71,7 @@ class AxisMapping(Mapping[str, Entry]):
     entries: tuple[tuple[str, Entry], ...]
     uneven: bool = dataclasses.field(default=False, repr=False)
     fallbacks: tuple[tuple[str, tuple[Entry, ...]], ...] = dataclasses.field(default=(), repr=False)
+    first: tuple[str, ...] = dataclasses.field(default=(), repr=False)
 
     def __getitem__(self, name: str) -> Entry:
         return dict(self.entries)[name]
@@ -161,7 +163,8 @@ class Mappings:
         parameters: for parameters, gradients and optimiser state.
         compute: for activations and data; by default the same.
         overrides: entries that replace those of `parameters` for some arrays, by patterns of their paths. A pattern is
-            a run of path components with dots between them and may have wildcards: `embeddings`, `mlp.*.weight`.
+            a run of path components with dots between them and may have wildcards: `embeddings`, `mlp.*.weight`. Other
+            axes of such an array are not sharded over the mesh axes of these entries.
 
     Examples:
         >>> fsdp = axn.Mappings({"embed": "data"}, {"batch": "data"})
@@ -203,7 +206,7 @@ class Mappings:
                 return computed
         for pattern, extra in self.overrides:
             if matches(pattern, path):
-                own = own.updated(extra)
+                own = dataclasses.replace(own.updated(extra), first=(*own.first, *extra))
         return own
 
     def settle(self, sizes: Sequence[tuple[str, int]], mesh: MeshLike, function: str) -> "Mappings":

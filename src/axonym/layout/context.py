@@ -61,20 +61,25 @@ def current_mapping() -> AxisMapping | None:
     return MAPPING.get()
 
 
-def find_stored_mapping(names: Names) -> AxisMapping | None:
-    """Return the mapping by which a parameter with these names leaves the surrounding compiled function.
+def find_stored_mapping(names: Names, path: str | None = None) -> AxisMapping | None:
+    """Return the mapping by which a parameter leaves the surrounding compiled function.
 
     None if it is not known: outside of compiled functions, and where mappings depend on paths. Data leaves a loss
     function, if at all, by the current mapping.
+
+    Args:
+        names: the names of its axes.
+        path: its path, or the end of it, for `overrides`. A gradient does not know it.
     """
     mapping, stored = current_mapping(), STORED.get()
     if mapping is None or stored is None:
         return None
     if isinstance(stored, AxisMapping):
         stored = Mappings(stored, mapping)
-    if stored.overrides:  # a gradient does not know its path
+    rules = [dict(extra) for _, extra in stored.overrides]
+    if path is None and any(find_key(rule, name) for rule in rules for name in names):
         return None
-    own = stored.of(names)
+    own = stored.of(names, path or "")
     # A block inside of the function may have changed the mapping of the computation.
     return mapping if own == stored.compute else own
 

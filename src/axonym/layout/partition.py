@@ -171,13 +171,16 @@ def assign_mesh_axes(
     sizes = dict(zip(names, shape[len(shape) - len(names) :], strict=True))
     found: dict[str, Entry] = {}
     used: dict[str, str] = {}
-    # Names with their own entries choose first, then derived names in an order that is independent of storage.
-    listed = [name for name in names if name in table]
-    derived = sorted(name for name in names if name not in table)
-    for name in (*listed, *derived):
-        base = find_key(table, name)
-        if base is None:
-            continue
+    bases = {name: base for name in names if (base := find_key(table, name)) is not None}
+
+    def rank(name: str) -> tuple[bool, bool, str]:
+        # Entries of an override choose first. Names with their own entries come before derived ones, whose order is
+        # independent of storage.
+        is_derived = name != bases[name]
+        return bases[name] not in mapping.first, is_derived, name if is_derived else ""
+
+    for name in sorted(bases, key=rank):
+        base = bases[name]
         for axis in itertools.chain.from_iterable(mapping.alternatives(base)):
             if mesh is not None and axis not in mesh.axis_names:
                 raise no_mesh_axis(
@@ -187,8 +190,10 @@ def assign_mesh_axes(
         entry = without(mapping.choose(base, sizes[name], mesh, left_out), left_out)
         found[name] = without(entry, used)
         for axis in entry:
-            # A derived name yields, as `embed.out` does beside `embed`; a name that users mapped does not.
-            if axis in used and name == base:
+            # A derived name yields, as `embed.out` does beside `embed`, and so does a name beside one of an override;
+            # others that users mapped do not.
+            yields = base not in mapping.first and bases.get(used.get(axis, "")) in mapping.first
+            if axis in used and name == base and not yields:
                 problem = (
                     f"mesh axis {axis!r} would shard both {used[axis]!r} and {name!r} of one array"
                 )

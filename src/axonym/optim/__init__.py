@@ -6,4 +6,5 @@ means, by the roles that `axonym.parameters.roles` lists. State and updates have
 laid out, saved and resumed like these.
 """
 
+from .spread import *
 from .wrappers import *

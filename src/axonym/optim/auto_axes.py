@@ -23,8 +23,11 @@ def check_transformation(function: str, tx: object) -> None:
         raise OperandError(message(function, problem, hint="write optax.adam(1e-3)"))
 
 
+@jax.named_scope("optimizer")
 def run_on_auto(fn: Callable[..., Any], args: Any, extra: Mapping[str, Any], like: Tree) -> Any:
     """Call a function on Auto axes, if arrays have Explicit ones; results are laid out like other arrays.
+
+    The name of the scope is that of its work in a cost.
 
     Args:
         fn: a function of trees.

@@ -225,6 +225,9 @@ class Attribution:
             found.append(lambda name: self._is_along(name, part.mesh_axes))
             found.append(lambda name: self._has_all(name, part.mesh_axes))
             found.append(lambda name: self._is_block(name, part))
+        if part.kind == "all-to-all":
+            # It may be between the axes of parameters and those of an override, which is then the reason.
+            found.append(lambda name: name in self._named.kept)
         layer = part.place.layer
         found.append(lambda name: self._named.is_in(name, layer))
         if part.kind in _SUMS:

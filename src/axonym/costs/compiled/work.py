@@ -59,6 +59,9 @@ def iterate_amounts(program: Program) -> Iterator[Amount]:
         one = count_amount(program, computation, op)
         if one.flops or one.nbytes:
             source = _find_source(program, op) or program.find_source_around(computation)
+            if one.flops and op.operands and not source:
+                # Some products of the compiler for CPU have no name: that of what they multiply is near.
+                source = find_origin(program, computation, op.operands[0]).source
             yield Amount(source, count * one.flops, one.dtype, count * one.nbytes)
 
 

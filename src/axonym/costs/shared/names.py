@@ -28,6 +28,7 @@ class NameTable:
         sizes: the sizes of each axis, which may have several.
         arguments: the arguments, by their names in the program.
         of_parameters: the axes that parameters have.
+        kept: the axes of overrides, such as those along which an optimiser spreads its work.
     """
 
     mesh: tuple[tuple[str, int], ...]
@@ -36,6 +37,7 @@ class NameTable:
     sizes: Mapping[str, frozenset[int]]
     arguments: Mapping[str, ArrayLayout]
     of_parameters: frozenset[str] = frozenset()
+    kept: frozenset[str] = frozenset()
 
     def count_shards(self, entry: Entry) -> int:
         """Return the number of parts into which mesh axes divide an axis."""
@@ -104,9 +106,8 @@ def collect_names(
         return mapping.choose(name, math.gcd(*sizes.get(name, ())), mesh)
 
     stored: dict[str, Entry] = {}
-    keeping = [mappings.parameters]
-    for _, extra in mappings.overrides:
-        keeping.append(extra)
+    overrides = [extra for _, extra in mappings.overrides]
+    keeping = [mappings.parameters, *overrides]
     for mapping in keeping:
         for name in mapping:
             stored.setdefault(name, choose(mapping, name))
@@ -129,7 +130,10 @@ def collect_names(
 
     known = {name: frozenset(several) for name, several in sizes.items()}
     held = {axis for row in parameters for name in row.names for axis in bases_of(name)}
-    return NameTable(tuple(mesh.shape.items()), computed, stored, known, rows, frozenset(held))
+    kept = frozenset(name for extra in overrides for name in extra if extra[name])
+    return NameTable(
+        tuple(mesh.shape.items()), computed, stored, known, rows, frozenset(held), kept
+    )
 
 
 def narrow(candidates: Iterable[str], preferences: Iterable[Callable[[str], bool]]) -> list[str]:
