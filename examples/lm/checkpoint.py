@@ -156,6 +156,8 @@ def flattened(tree: Any) -> tuple[dict[str, Any], dict[str, Form]]:
     arrays: dict[str, Any] = {}
     forms: dict[str, Form] = {}
     for keys, leaf in jax.tree.leaves_with_path(tree, is_leaf=axn.is_named_array):
+        if not jax.tree.leaves(leaf):  # names of a parameter that this part of an optimiser leaves to another one
+            continue
         path = jax.tree_util.keystr(keys, simple=True, separator=".")
         array = leaf.array if isinstance(leaf, NamedArray) else leaf
         names = leaf.names if isinstance(leaf, NamedArray) else [f"dimension {i}" for i in range(array.ndim)]

@@ -28,6 +28,7 @@ from huggingface import load, save
 from layouts import STRATEGIES, Strategy, make_mesh
 from tokenizer import check_tokens
 from tqdm import tqdm
+from trainer import OptimizerName, scale_by
 
 import axonym as axn
 import axonym.nn as nn
@@ -48,6 +49,7 @@ class Options:
         length: tokens of a conversation; longer ones are cut.
         batch: conversations per step.
         steps: number of steps.
+        optimizer: of the thin matrices, see `Recipe` in `trainer.py`.
         learning_rate: its highest value, at the start; it falls to zero.
         strategy: which pair of mappings lays out the run.
         mesh: devices along the mesh axes data and model.
@@ -64,6 +66,7 @@ class Options:
     length: int = 256
     batch: int = 8
     steps: int = 100
+    optimizer: OptimizerName = "adamw"
     learning_rate: float = 1e-3
     strategy: Strategy = "single"
     mesh: tuple[int, int] = (1, 1)
@@ -84,7 +87,8 @@ class Tuner:
     @functools.cached_property
     def optimizer(self) -> optax.GradientTransformation:
         rate = optax.linear_schedule(self.options.learning_rate, 0.0, self.options.steps)
-        return optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(rate, weight_decay=0.0))
+        scale = scale_by(self.options.optimizer, b2=0.999)
+        return optax.chain(optax.clip_by_global_norm(1.0), scale, optax.scale_by_learning_rate(rate))
 
     def adapt(self, model: Decoder) -> Decoder:
         """Give the chosen layers thin matrices."""

@@ -3,6 +3,7 @@
     python train.py                             the source of Python's standard library, FSDP and tensor parallelism
     python train.py --strategy dp               another layout of the same run
     python train.py --mesh data=2,stage=2,model=2      mesh axes by name, from which the dicts follow: a pipeline, too
+    python train.py --optimizer muon            Muon for matrices, and AdamW for everything else
     python train.py --data my_texts/            your own text
     python train.py --start ~/Llama-3.2-1B      go on from a checkpoint of Hugging Face, on your own text
     python train.py --save-every 100            keep checkpoints; the same command again goes on with the last one

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from typing import Literal
+from typing import Literal, TypeAlias, get_args
 
 import equinox as eqx
 import jax
@@ -19,6 +19,8 @@ import axonym as axn
 import axonym.nn as nn
 from axonym import Axis, NamedArray
 
+OptimizerName: TypeAlias = Literal["adamw", "muon"]
+
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
@@ -31,16 +33,18 @@ class Recipe:
         steps: number of steps.
         microbatches: parts in which a batch is computed, one after the other, or in a pipeline; by default 2, or twice
             as many as stages.
+        optimizer: of the matrices of layers; AdamW updates everything else. Updates of Muon are scaled to the size of
+            those of AdamW, so that learning rate and weight decay mean the same.
         learning_rate: its highest value, after warming up.
         schedule: how it falls afterwards: to a tenth by a cosine, to zero in the last fifth, or not at all.
         warmup: steps of warming up.
-        weight_decay: of AdamW, for matrices.
+        weight_decay: of matrices and tables.
         clip: largest norm of the gradient.
         z_loss: keeps logits from drifting, see `axn.nn.cross_entropy_loss`.
         balance: keeps the load of experts even, see `Decoder.loss`.
         ema: the weight of the past in a moving average of the parameters; 0 for none.
-        mup: the width at which the rates were tuned: those of wider models, and their initial values, are scaled from
-            it, see `axn.mup`. None scales nothing.
+        mup: the width at which the rates of AdamW were tuned: those of wider models, and their initial values, are
+            scaled from it, see `axn.mup`. None scales nothing.
         precision: dtypes of parameters, computation and outputs.
     """
 
@@ -48,6 +52,7 @@ class Recipe:
     fsdp: bool = False
     steps: int = 300
     microbatches: int | None = None
+    optimizer: OptimizerName = "adamw"
     learning_rate: float = 3e-3
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     warmup: int = 30
@@ -129,11 +134,37 @@ class Widths:
         return self.last_norm(self.factors.scaled_updates(updates))
 
 
+def scale_by(name: OptimizerName, b2: float) -> optax.GradientTransformation:
+    """Make an optimiser without learning rate and weight decay.
+
+    Args:
+        name: of the optimiser.
+        b2: how slowly Adam forgets the squares of gradients.
+
+    Raises:
+        ValueError: if there is none of this name.
+    """
+    if name == "adamw":
+        return optax.scale_by_adam(b2=b2)
+    if name == "muon":
+        # The learning rate follows, for all parameters, and turns the sign: a rate of -1 leaves it as it is.
+        return axn.optim.muon(-1.0, adam_b2=b2, consistent_rms=0.2)
+    raise ValueError(f"optimizer={name} is none of {', '.join(get_args(OptimizerName))}")
+
+
 def make_optimizer(recipe: Recipe, widths: Widths | None = None) -> optax.GradientTransformation:
-    """Make AdamW with a schedule and clipping."""
+    """Make the optimiser with a schedule, weight decay and clipping.
+
+    Raises:
+        ValueError: if there is none of this name, or if it has no factors for widths.
+    """
+    if widths is not None and recipe.optimizer != "adamw":
+        raise ValueError(
+            f"mup={recipe.mup} scales the rates of adamw, and optimizer={recipe.optimizer}: pass one of them"
+        )
     return optax.chain(
         optax.clip_by_global_norm(recipe.clip),
-        optax.scale_by_adam(b2=0.95),
+        scale_by(recipe.optimizer, b2=0.95),
         optax.identity() if widths is None else optax.stateless(widths.updates),
         optax.add_decayed_weights(recipe.weight_decay, mask=axn.parameters.decay_mask),
         optax.scale_by_learning_rate(make_schedule(recipe)),

@@ -39,9 +39,11 @@ def options(tmp_path: Path) -> Options:
     return Options(tmp_path / "model", tmp_path / "data.jsonl", tmp_path / "out", precision=precision, **small)
 
 
-@pytest.mark.parametrize("strategy", ["single", "fsdp+tp"])
-def test_thin_matrices_learn_and_are_added_to_the_weights(options: Options, strategy: str) -> None:
-    options = dataclasses.replace(options, strategy=strategy, mesh=(2, 2) if strategy != "single" else (1, 1))
+@pytest.mark.parametrize(("strategy", "optimizer"), [("single", "muon"), ("fsdp+tp", "adamw")])
+def test_thin_matrices_learn_and_are_added_to_the_weights(options: Options, strategy: str, optimizer: str) -> None:
+    options = dataclasses.replace(
+        options, strategy=strategy, optimizer=optimizer, mesh=(2, 2) if strategy != "single" else (1, 1)
+    )
     losses = main(options)
     assert losses[-1] < 0.6 * losses[0]
     before, merged = load(options.model), load(options.out / "merged")

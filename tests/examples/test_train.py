@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import importlib.util
 import json
+import math
 import os
 import resource
 import shutil
@@ -11,7 +12,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import numpy as np
@@ -27,7 +28,7 @@ from rows import Batch, Packed, Windows, batch_of
 from run import Run, check, prepare
 from tokenizer import Bytes
 from train import STOPPED, Trace, main
-from trainer import Recipe, Trainer, Widths, make_optimizer, make_schedule
+from trainer import OptimizerName, Recipe, Trainer, Widths, make_optimizer, make_schedule
 
 import axonym as axn
 from benchmarks.measure import collectives
@@ -58,9 +59,10 @@ def tokens_of(step: int) -> Batch:
     return batch_of(Windows(TEXT, length=8, seed=0), step, batch=16, microbatches=2)
 
 
-def train(strategy: Any, axis_types: Any = "auto") -> list[float]:
+@functools.cache
+def train(strategy: Any, axis_types: Any, optimizer: Any) -> list[float]:
     """Take five steps and return their losses."""
-    trainer, losses = trainer_of(dataclasses.replace(RECIPE, strategy=strategy)), []
+    trainer, losses = trainer_of(dataclasses.replace(RECIPE, strategy=strategy, optimizer=optimizer)), []
     with axn.set_mesh(mesh_of(strategy, axis_types)):
         state = trainer.init(jax.random.key(0))
         for i in range(5):
@@ -69,19 +71,15 @@ def train(strategy: Any, axis_types: Any = "auto") -> list[float]:
     return losses
 
 
-@pytest.fixture(scope="module")
-def single_device_losses() -> list[float]:
-    return train("single")
-
-
 @pytest.mark.sampled
 @pytest.mark.parametrize("axis_types", ["auto", "explicit"])
-@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "single"])
-def test_every_layout_gives_the_losses_of_one_device(
-    single_device_losses: list[float], strategy: Any, axis_types: Any
-) -> None:
-    losses = train(strategy, axis_types)
-    np.testing.assert_allclose(losses, single_device_losses, rtol=2e-6)
+@pytest.mark.parametrize(
+    ("strategy", "optimizer"), [*((name, "adamw") for name in STRATEGIES if name != "single"), ("fsdp+tp", "muon")]
+)
+def test_every_layout_gives_the_losses_of_one_device(strategy: Any, optimizer: Any, axis_types: Any) -> None:
+    losses = train(strategy, axis_types, optimizer)
+    np.testing.assert_allclose(losses, train("single", "auto", optimizer), rtol=2e-6)
+    assert losses[-1] < losses[0]
 
 
 @functools.cache
@@ -181,8 +179,9 @@ def test_a_model_to_start_from_drops_as_the_options_say(text: Path, tmp_path: Pa
     assert jax.tree.structure(state) == jax.tree.structure(template)
 
 
-def test_matrices_are_decayed_and_nothing_else() -> None:
-    optimizer = make_optimizer(dataclasses.replace(RECIPE, warmup=0))
+@pytest.mark.parametrize("name", get_args(OptimizerName))
+def test_matrices_are_decayed_and_nothing_else(name: Any) -> None:
+    optimizer = make_optimizer(dataclasses.replace(RECIPE, optimizer=name, warmup=0))
     shapes = jax.eval_shape(lambda key: Decoder.init(trainer_of(RECIPE).config, key=key), jax.random.key(0))
     model, gradients = (
         jax.tree.map(lambda x, fill=fill: np.full(x.shape, fill, x.dtype), shapes) for fill in (1.0, 0.0)
@@ -193,6 +192,39 @@ def test_matrices_are_decayed_and_nothing_else() -> None:
     norms = ("blocks.repeated.stacked.0.attention_norm", "blocks.repeated.stacked.0.mlp_norm", "norm")
     assert kept == {f"{norm}.weight" for norm in norms}
     assert len(walked) == 12
+
+
+def test_muon_orthogonalises_matrices_and_leaves_the_rest_to_adam() -> None:
+    model = jax.eval_shape(lambda key: Decoder.init(trainer_of(RECIPE).config, key=key), jax.random.key(0))
+    rng = np.random.default_rng(0)
+    gradients = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), model)
+    recipe = dataclasses.replace(RECIPE, optimizer="muon", warmup=0, weight_decay=0.0, learning_rate=0.01)
+    optimizer = make_optimizer(recipe)
+    updates = jax.jit(lambda gradients: optimizer.update(gradients, optimizer.init(gradients), gradients)[0])
+    both = map(axn.parameters.walk, (gradients, jax.device_get(updates(gradients))))
+    for own, moved in zip(*both, strict=True):
+        if own.kind != "matrix":
+            # With the momentum of Nesterov, the first step goes further than the rate.
+            expected = -0.01 * (1 + 0.9 / 1.9) * np.sign(own.array.array)
+            np.testing.assert_allclose(moved.array.array, expected, rtol=1e-2)
+            continue
+        rows, order = own.list_axes("input"), ("layers", *own.list_axes("input", "output"))
+        shape = SMALL.layers, math.prod(own.sizes[name] for name in rows), -1
+        matrix, found = (x.array.rearrange(order).array.reshape(shape) for x in (own, moved))
+        left, sizes, right = np.linalg.svd(np.float64(matrix), full_matrices=False)
+        sizes /= np.linalg.norm(sizes, axis=-1, keepdims=True)
+        for _ in range(5):  # the polynomial of Jordan et al. (2024)
+            sizes = 3.4445 * sizes - 4.775 * sizes**3 + 2.0315 * sizes**5
+        expected = -0.01 * 0.2 * max(matrix[0].shape) ** 0.5 * (left * sizes[:, None]) @ right
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+def test_optimizers_that_do_not_exist_or_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^optimizer=lion is none of adamw, muon$"):
+        make_optimizer(dataclasses.replace(RECIPE, optimizer="lion"))
+    text = "^mup=32 scales the rates of adamw, and optimizer=muon: pass one of them$"
+    with pytest.raises(ValueError, match=text):
+        _ = Trainer(dataclasses.replace(RECIPE, optimizer="muon", mup=32), trainer_of(RECIPE).config).optimizer
 
 
 def test_schedules() -> None:
@@ -262,7 +294,7 @@ def test_a_run_that_is_asked_to_stop_saves_first(
 
 
 def test_a_run_goes_on_under_another_layout_but_not_as_another_run(text: Path, tmp_path: Path) -> None:
-    at_once = changed({"strategy": "single", "steps": 6}, data=text, out=tmp_path / "at_once")
+    at_once = changed({"strategy": "single", "steps": 6, "optimizer": "muon"}, data=text, out=tmp_path / "at_once")
     main(at_once)
     parts = dataclasses.replace(at_once, save_every=2, out=tmp_path / "parts")
     main(dataclasses.replace(parts, recipe=dataclasses.replace(parts.recipe, steps=6)))
@@ -270,9 +302,11 @@ def test_a_run_goes_on_under_another_layout_but_not_as_another_run(text: Path, t
     spread = dataclasses.replace(parts, mesh=(2, 1), axis_types="explicit")
     main(spread)
     np.testing.assert_allclose([x for _, x in losses(parts.out)], [x for _, x in losses(at_once.out)], rtol=1e-5)
+    recipe = dataclasses.replace(spread.recipe, optimizer="adamw")
     with pytest.raises(ValueError, match="has a run of 6 steps with other options") as caught:
-        main(dataclasses.replace(spread, seed=1))
-    assert str(caught.value).endswith("with other options: seed='1', but it was '0'; pass another --out")
+        main(dataclasses.replace(spread, seed=1, recipe=recipe))
+    told = "seed='1', but it was '0'; recipe.optimizer='adamw', but it was 'muon'; pass another --out"
+    assert str(caught.value).endswith(f"with other options: {told}")
 
 
 def test_metrics_of_steps_to_come_go_and_so_does_half_a_line(tmp_path: Path) -> None:
