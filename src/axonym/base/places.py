@@ -175,6 +175,7 @@ NAMES: dict[str, dict[str, str]] = {
         "axonym.layout.assignment": "first_fitting",
         "axonym.partitioning.blocks": "limit_reshards",
         "axonym.partitioning.fsdp": "fsdp_mapping",
+        "axonym.partitioning.kernels": "kernel_cost",
         "axonym.report.check": "check",
         "axonym.report.fit": "Fitted fit_mapping",
         "axonym.report.schedule": "schedule",
@@ -208,9 +209,9 @@ BELOW: dict[str, str] = {
         "windows"
     ),
     "axonym.partitioning": (
-        "addresses arguments batches blocks buffers captured collectives flattened fsdp held jit "
-        "keys leaves manual numbers options permutations placement processes shard shard_map "
-        "signatures stages trees"
+        "addresses arguments batches blocks buffers captured collectives counted flattened fsdp "
+        "held jit kernels keys leaves manual numbers options permutations placement processes "
+        "shard shard_map signatures stages trees"
     ),
     "axonym.random": "distributions draw keys vectors",
 }

@@ -8,6 +8,7 @@ nothing else of Axonym than this and public names; `axonym.costs` also uses the 
 from ..axis import AxisKey, Pairs, names_in, selection, selector, selectors, shown, sized, spec
 from ..base.dtypes import limits
 from ..base.kinds import Payload, Tree, type_text
+from ..current.machine import MACHINE, Machine, find_choice, find_iterations, find_kernel_call
 from ..layout.assignment import AxisMapping, Entry, MeshLike, bases_of, normalized
 from ..layout.context import MAPPING, context_mesh, resolve_mapping
 from ..layout.layout import Layout
@@ -24,12 +25,14 @@ from .steps import selectors_of
 
 __all__ = [
     "LEDGER",
+    "MACHINE",
     "MAPPING",
     "AxisKey",
     "AxisMapping",
     "Entry",
     "Layout",
     "Ledger",
+    "Machine",
     "MeshLike",
     "Names",
     "Pairs",
@@ -40,6 +43,9 @@ __all__ = [
     "equality_operator",
     "facts",
     "find_auto_axes",
+    "find_choice",
+    "find_iterations",
+    "find_kernel_call",
     "left_operator",
     "limits",
     "make_mesh",

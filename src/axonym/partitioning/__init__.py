@@ -29,3 +29,4 @@ else:
     )
     from .blocks import limit_reshards as limit_reshards
     from .fsdp import fsdp_mapping as fsdp_mapping
+    from .kernels import kernel_cost as kernel_cost

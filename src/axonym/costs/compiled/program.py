@@ -14,6 +14,8 @@ from typing import NamedTuple, TypeAlias
 import jax
 import numpy as np
 
+from ...engine import find_iterations
+
 KINDS = (
     "all-gather",
     "all-reduce",
@@ -198,7 +200,7 @@ class Program:
             if known is None:
                 loop, known = op.name, self._unknown_trip_count or 1
             # The condition counts as often as the body, which makes no difference.
-            count *= known
+            count = round(count * known)
         for name in called:
             self.runs[name] += count
             self.callers[name].append((computation, op))
@@ -413,16 +415,25 @@ def _parse(text: str) -> tuple[str, dict[str, dict[str, Instruction]]]:
 
 def count_iterations(
     loop: Instruction, computation: str, computations: Mapping[str, Computation]
-) -> int | None:
-    """Return the number of iterations of a loop; None if XLA does not know it.
-
-    The compiler for TPU does not write it down. Its loops count up to the constant in their condition; a loop that it
-    has unrolled counts in larger steps.
+) -> float | None:
+    """Return the number of iterations of a loop, or the mean that its name says; None if it is not known.
 
     Args:
         loop: the loop.
         computation: the computation that it is in.
         computations: all computations.
+    """
+    known = _find_iterations(loop, computation, computations)
+    return find_iterations(loop.source) if known is None else known
+
+
+def _find_iterations(
+    loop: Instruction, computation: str, computations: Mapping[str, Computation]
+) -> int | None:
+    """Return the number of iterations of a loop; None if XLA does not know it.
+
+    The compiler for TPU does not write it down. Its loops count up to the constant in their condition; a loop that it
+    has unrolled counts in larger steps.
     """
     if known := _TRIP_COUNT.search(loop.line):
         return int(known[1])

@@ -11,7 +11,7 @@ import jax
 from jax.sharding import AbstractMesh
 
 from ... import Mappings, ResourceMapping
-from ...engine import Ledger, Tree
+from ...engine import Ledger, Machine, Tree
 from ...errors import OperandError, message
 from ...report import ArrayLayout, unwrapped
 from ..report.cost import Cost
@@ -50,18 +50,21 @@ def compile_cost(
     call = unwrapped(fn, args, kwargs)
     given = lay_out_arguments(fn, mapping, devices, args, kwargs)
     ledger = Ledger()
-    with given.enter(devices, ledger):
+    device = devices.devices.flat[0]
+    machine = Machine(target.platform, has_compiler_of(device, target))
+    with given.enter(devices, ledger, machine):
         made = compile_program(given.fn.lower(*given.args, **given.kwargs), target)
     kinds, named = given.describe(ledger, abstract)
     # A loop of unknown length counts as one iteration, and a note says so.
     program = Program(made.as_text() or "", unknown_trip_count=1)
     attribution = Attribution(program, named, target)
     communication = attribution.find_collectives()
-    counted = sum_by_place(iterate_amounts(program), attribution.places.find, target)
+    amounts = list(iterate_amounts(program))
+    places = attribution.places
+    counted = sum_by_place(amounts, places.find, target)
     work = make_work(counted, communication, target)
-    device = devices.devices.flat[0]
     operations: float | None = None
-    if has_compiler_of(device, target):
+    if machine.has_compiler:
         operations = estimate_operations(program, target)
     else:
         # The schedule of another compiler says nothing about the target.
@@ -79,6 +82,7 @@ def compile_cost(
         ledger.waiting,
         _write_notes(program, attribution),
         operations=operations,
+        attention=places.list_choices(amount.source for amount in amounts),
     )
 
 

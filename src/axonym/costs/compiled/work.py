@@ -7,9 +7,11 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from ...engine import find_kernel_call
 from ..shared.convolutions import Sliding, count_meetings
 from ..shared.dtypes import JAX_NAMES
 from ..shared.events import Amount
+from ..shared.places import find_place
 from .origin import find_origin
 from .program import (
     Array,
@@ -124,6 +126,8 @@ def count_flops(op: Instruction, ops: Computation) -> float:
         return _count_convolution(op, ops)
     if _RAGGED in op.line:
         return _count_ragged(op, ops)
+    if op.opcode == "custom-call" and (own := _count_kernel(op, ops)) is not None:
+        return own
     estimate = _ESTIMATE.search(op.line)
     if op.opcode == "custom-call" and estimate is not None:
         return float(estimate[1])
@@ -132,6 +136,29 @@ def count_flops(op: Instruction, ops: Computation) -> float:
         return 0.0
     result = parse_arrays(op.type)[0]
     return 2.0 * math.prod(result.shape) * count_contracted(op, ops)
+
+
+def _count_kernel(op: Instruction, ops: Computation) -> float | None:
+    """Return the operations of a kernel by its name; None for what is no call with such a name.
+
+    The compiler may write several kernels for one call, such as two for a gradient: the first has all operations.
+    """
+    source = op.source
+    one = find_kernel_call(source)
+    if one is None:
+        return None
+    call = source[: source.index(one.name)]
+    several = (
+        own
+        for own in ops.values()
+        if own.opcode == "custom-call" and own.source.startswith(call + one.name)
+    )
+    if next(several) is not op or not one.elements:
+        return 0.0
+    if one.backward and find_place(source, has_gradient=True).phase == "backward":
+        # JAX derived the gradient of the call, so that the name is that of the call.
+        return float(one.backward)
+    return one.flops * math.prod(parse_arrays(op.type)[0].shape) / one.elements
 
 
 def _count_ragged(op: Instruction, ops: Computation) -> float:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from ...report import ArrayLayout, Cell, Printed, Table, byte_text
+from ..shared.flags import list_flags
 from ..shared.rows import OUTSIDE, Collective, Memory, Time, Work
 from ..shared.targets import Target
 from ..shared.units import write_count, write_mesh, write_time
@@ -53,6 +54,8 @@ class Cost(Printed):
         notes: texts about work that the numbers leave out.
         operations: seconds of the operations of the program, one after another, if the target's own compiler made it;
             otherwise None.
+        attention: the implementations of attention, with the reason for one that is no kernel of the target, and the
+            layers of each.
 
     Examples:
         >>> Batch, Embed = axn.make_axes(batch=64, embed=32)
@@ -76,6 +79,7 @@ class Cost(Printed):
     bubble: float = 0.0
     notes: tuple[str, ...] = ()
     operations: float | None = None
+    attention: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
     @property
     def is_scheduled(self) -> bool:
@@ -170,6 +174,11 @@ class Cost(Printed):
         over = memory.peak - capacity
         text = f"{byte_text(memory.peak)} at the peak do not fit into the {byte_text(capacity)}"
         return (f"{text} of {self.target.name}, by {byte_text(over)}", *self.remedies(over))
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The flags of the compiler that published runs on such devices set, each with its purpose; last the source."""
+        return list_flags(self.target.platform)
 
     def remedies(self, over: int) -> tuple[str, ...]:
         """List the remedies that save memory, the best one first, with the bytes that each saves.
@@ -374,7 +383,12 @@ class Cost(Printed):
             lines.append(f"{time.bubble:.0%} of the time, a stage of the pipeline waits")
         if self.communication:
             lines.append(f"{self.unattributed:.1%} of the bytes sent are unattributed")
+        for implementation, layers in self.attention.items():
+            lines.append(f"attention in {', '.join(layers)}: {implementation}")
         lines += self.notes
+        if self.flags:
+            lines.append("published runs set these flags of the compiler:")
+            lines += [f"  {flag}" for flag in self.flags]
         if self.problems:
             lines.append(f"error: {self.problems[0]}")
         for remedy in self.problems[1:]:

@@ -18,9 +18,11 @@ from jax.sharding import AbstractMesh, NamedSharding
 from ... import Mappings, NamedJit, ResourceMapping, is_named_array, set_mesh
 from ...engine import (
     LEDGER,
+    MACHINE,
     MAPPING,
     AxisMapping,
     Ledger,
+    Machine,
     MeshLike,
     Payload,
     Tree,
@@ -70,14 +72,14 @@ class Arguments(NamedTuple):
         return f"{name}, mapping {mappings.compute if is_one else mappings}"
 
     @contextmanager
-    def enter(self, mesh: MeshLike, ledger: Ledger) -> Generator[None]:
-        """Make a mesh, the mapping and a ledger current, while a reader traces or compiles the function."""
+    def enter(self, mesh: MeshLike, ledger: Ledger, machine: Machine) -> Generator[None]:
+        """Make a mesh, the mapping, a ledger and a machine current, while a reader traces or compiles the function."""
         # JAX forgets what it traced before under another ledger, so that all axes are noted anew.
         ledger.is_alone, ledger.sizes = True, {}
         # A `NamedJit` enters its own mappings.
         is_named = isinstance(self.fn, NamedJit)
         mapping = nullcontext() if is_named else MAPPING.using(self.mappings.compute)
-        with set_mesh(mesh), LEDGER.using(ledger), mapping:
+        with set_mesh(mesh), LEDGER.using(ledger), MACHINE.using(machine), mapping:
             yield
 
     def describe(

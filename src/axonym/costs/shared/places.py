@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from .rows import Phase
+from ...engine import find_choice
+from .rows import OUTSIDE, Phase
 
 # JAX puts these into names for its own functions, so they are no layers.
 _OF_JAX = {
@@ -74,6 +75,15 @@ class Places:
             layer = ".".join(parts[0] for parts in common)
             found = self._known[source] = Place(layer, several[-1].phase)
         return found
+
+    def list_choices(self, sources: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """Return the implementations of attention among operations, each with its layers."""
+        found: dict[str, dict[str, None]] = {}
+        for source in sources:
+            choice = find_choice(source)
+            if choice is not None:
+                found.setdefault(choice, {})[self.find(source).layer or OUTSIDE] = None
+        return {choice: tuple(layers) for choice, layers in found.items()}
 
 
 def find_place(source: str, *, has_gradient: bool) -> Place:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from ...engine import Entry, Layout, find_auto_axes, only, without
+from ...engine import Entry, Layout, find_auto_axes, find_kernel_call, only, without
 from ..shared.convolutions import Sliding, count_meetings
 from ..shared.dtypes import XLA_NAMES
 from .compilers import Compiler
@@ -107,8 +107,8 @@ def find_layout(variable: Variable, guess: Sequence[Entry] = ()) -> Value:
 def list_bodies(equation: Equation) -> list[Program]:
     """Return the programs that an equation runs, without those that only say how two elements combine."""
     name = equation.primitive.name
-    # Kernels of Pallas count by their own estimate.
-    if name.startswith(("scatter", "reduce")) or name == "pallas_call":
+    # Kernels count by their own estimate.
+    if name.startswith(("scatter", "reduce")) or name == "pallas_call" or is_kernel_call(equation):
         return []
     found: list[Program] = []
     for value in equation.params.values():
@@ -123,6 +123,12 @@ def list_bodies(equation: Equation) -> list[Program]:
         body = equation.params["body_jaxpr"]
         return [getattr(body, "jaxpr", body)]
     return found
+
+
+def is_kernel_call(equation: Equation) -> bool:
+    """Return whether an equation calls a kernel whose name says what it computes."""
+    name = equation.params.get("name", "") if equation.primitive.name == "jit" else ""
+    return find_kernel_call(name) is not None
 
 
 def count_unstacked(outside: Sequence[Variable], inside: Sequence[Variable]) -> int:
@@ -258,7 +264,28 @@ def count_flops(
     if name == "pallas_call":
         estimate = equation.params.get("cost_estimate")
         return float(getattr(estimate, "flops", 0) or 0)
+    if is_kernel_call(equation):
+        return _count_kernel(equation, mesh)
     return 0.0
+
+
+def _count_kernel(equation: Equation, mesh: Mapping[str, int]) -> float:
+    """Return the operations of a kernel by its name, for the part of the arrays that a device has."""
+    one = find_kernel_call(equation.params["name"])
+    result = find_layout(equation.outvars[0])
+    if one is None or not one.elements:
+        return 0.0
+    # A vmap around the call makes it one call on all arrays, with the same name.
+    return one.flops * math.prod(divide_shape(result.shape, result.entries, mesh)) / one.elements
+
+
+def find_rate_dtype(equation: Equation, inputs: Sequence[Value]) -> str:
+    """Return the dtype whose rate a product or a kernel has: that of its wider operand."""
+    if equation.primitive.name in ("pallas_call", "jit"):
+        # Numbers that say what to do, such as a table of blocks, may stand in front of the arrays.
+        floating = [one for one in inputs if "float" in one.dtype]
+        return (floating or inputs)[0].dtype
+    return max(inputs[:2], key=lambda one: one.itemsize).dtype
 
 
 def _count_product(equation: Equation, inputs: Sequence[Value], mesh: Mapping[str, int]) -> float:

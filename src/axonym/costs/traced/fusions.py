@@ -5,7 +5,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from .equations import Equation, Variable, iterate_arrays, list_bodies
+from .equations import Equation, Variable, is_kernel_call, iterate_arrays, list_bodies
 
 # These read and write arrays in memory; other equations are computed where their results are used.
 _KERNELS = (
@@ -33,7 +33,7 @@ _CALLS = ("jit", "custom_jvp_call", "custom_vjp_call")
 
 def is_chain(equation: Equation) -> bool:
     """Return whether an equation calls a function of elements, which is fused with the equations around it."""
-    if equation.primitive.name not in _CALLS:
+    if equation.primitive.name not in _CALLS or is_kernel_call(equation):
         return False
     for program in list_bodies(equation):
         for inner in program.eqns:
@@ -50,7 +50,7 @@ def has_programs(equation: Equation) -> bool:
 def is_kernel(equation: Equation) -> bool:
     """Return whether an equation is computed by itself."""
     name = str(equation.primitive.name)
-    return name in _KERNELS or name.startswith(("scatter", *_SUMS))
+    return name in _KERNELS or name.startswith(("scatter", *_SUMS)) or is_kernel_call(equation)
 
 
 class Fusion:

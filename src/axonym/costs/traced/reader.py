@@ -11,7 +11,7 @@ import jax
 from jax.sharding import AbstractMesh
 
 from ... import Mappings, ResourceMapping
-from ...engine import Ledger, Tree, make_mesh
+from ...engine import Ledger, Machine, Tree, make_mesh
 from ...errors import ShardingError, message
 from ...report import ArrayLayout, unwrapped
 from ..report.cost import Cost
@@ -51,13 +51,13 @@ def trace_cost(
     explicit = make_mesh(dict(abstract.shape), "Explicit")
     auto = make_mesh(dict(abstract.shape), "Auto")
     given = lay_out_arguments(fn, mapping, explicit, args, kwargs)
-    ledger = Ledger()
+    ledger, machine = Ledger(), Machine(target.platform)
     try:
-        traced = _trace(given, explicit, ledger)
+        traced = _trace(given, explicit, ledger, machine)
     except Exception as error:
         given = lay_out_arguments(fn, mapping, auto, args, kwargs)
         # A function that also fails on Auto mesh axes has another mistake, which is raised here.
-        _trace(given, auto, Ledger())
+        _trace(given, auto, Ledger(), machine)
         raise _make_error(call.name, error) from error
 
     kinds, named = given.describe(ledger, abstract)
@@ -88,6 +88,7 @@ def trace_cost(
         work,
         ledger.waiting,
         _write_notes(walk, places),
+        attention=places.list_choices(sources),
     )
 
 
@@ -119,9 +120,9 @@ def _write_notes(walk: Walk, places: Places) -> tuple[str, ...]:
     return tuple(f"{text}: {', '.join(layers)}" for text, layers in found.items())
 
 
-def _trace(given: Arguments, mesh: AbstractMesh, ledger: Ledger) -> Any:
+def _trace(given: Arguments, mesh: AbstractMesh, ledger: Ledger, machine: Machine) -> Any:
     # A mesh of the caller would be current beside this one, so the empty mesh clears it first.
-    with jax.sharding.use_abstract_mesh(AbstractMesh((), ())), given.enter(mesh, ledger):
+    with jax.sharding.use_abstract_mesh(AbstractMesh((), ())), given.enter(mesh, ledger, machine):
         return given.fn.trace(*given.args, **given.kwargs)
 
 

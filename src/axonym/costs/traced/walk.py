@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from jax.sharding import PartitionSpec
 
-from ...engine import Entry, Layout, without
+from ...engine import Entry, Layout, find_iterations, without
 from ..shared.events import Amount
 from .additions import Additions
 from .compilers import Compiler
@@ -25,6 +25,7 @@ from .equations import (
     divide_shape,
     find_layout,
     find_needed,
+    find_rate_dtype,
     find_readers,
     find_used_inside,
     is_literal,
@@ -244,7 +245,8 @@ class Walk:
             text = "kernels that do not say what they compute count as nothing"
             self.unknown.append((text, source))
         if flops:
-            self.done.append(Amount(source, self._count * flops, inputs[0].dtype, 0.0))
+            dtype = find_rate_dtype(equation, inputs)
+            self.done.append(Amount(source, self._count * flops, dtype, 0.0))
 
     def _send_parts(self, equation: Equation, parts: Sequence[Part]) -> None:
         """Note the collectives of a lookup in a table."""
@@ -423,6 +425,8 @@ class Walk:
         count = self._count
         if name == "scan":
             count *= equation.params["length"]
+        elif name == "while" and (mean := find_iterations(source)) is not None:
+            count = round(count * mean)
         elif name == "while":
             text = "loops whose length the program does not say count as one iteration"
             self.unknown.append((text, source))

@@ -7,6 +7,7 @@ from jax.typing import DTypeLike
 
 from ...array import NamedArray
 from ...axis import AxisSelector
+from ...current.machine import MACHINE, write_choice
 from ...engine.core import Operand
 from ...errors import OperandError, message
 from ..settings import check_fraction
@@ -106,7 +107,7 @@ def dot_product_attention(
         True
     """
     # A wrong name is an error before any other argument is looked at.
-    compute = None if implementation is None else find(implementation)
+    asked = None if implementation is None else find(implementation)
     call = AttentionCall.of(
         QPos,
         KPos,
@@ -127,7 +128,12 @@ def dot_product_attention(
         key=key,
         block_size=None if block_size is None else _check_block_size(block_size),
     )
-    return (compute or choose(call))(call)
+    chosen = asked or choose(call)
+    if MACHINE.get() is None:
+        return chosen.compute(call)
+    # A report of costs names the implementation.
+    with jax.named_scope(write_choice(chosen.name, chosen.reason)):
+        return chosen.compute(call)
 
 
 def _check_block_size(block_size: int | tuple[int, int]) -> tuple[int, int]:

@@ -7,16 +7,16 @@ function asks here once for each call. What an implementation supports, and how 
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-import jax
 import jax.numpy as jnp
 
 from ...array import NamedArray
+from ...current.machine import find_platform
 from ...errors import ArgumentError, message, suggestion
 from ...layout.context import current_mapping
 from .call import FUNCTION, AttentionCall
-from .kernels.adapter import attend
+from .kernels.adapter import Kernel, attend
 from .kernels.jax_nn import CUDNN, XLA
 from .kernels.splash import SPLASH
 from .kernels.tokamax import TOKAMAX
@@ -38,7 +38,25 @@ IMPLEMENTATIONS: Mapping[str, Implementation] = {
 }
 
 
-def choose(call: AttentionCall) -> Implementation:
+class Chosen(NamedTuple):
+    """The implementation of one call.
+
+    Attributes:
+        name: its name.
+        compute: the implementation.
+        reason: why no kernel of the platform computes the call; empty if one does, or if none was looked for.
+    """
+
+    name: str
+    compute: Implementation
+    reason: str = ""
+
+
+# The kernels that are the default where they support a call.
+_KERNELS: Mapping[str, Kernel] = {"cuda": CUDNN, "tpu": SPLASH}
+
+
+def choose(call: AttentionCall) -> Chosen:
     """Choose the implementation of a call, by its layout, the platform, and what the kernels support."""
     has_sizes = all(
         isinstance(size, int) for x in (call.query, call.keys) for size in x.array.shape
@@ -49,27 +67,27 @@ def choose(call: AttentionCall) -> Implementation:
         # An all-gather never sends less than a ring.
         methods = [RING] if find_heads(call, sharding) is None else [RING, EXCHANGE]
         method = min(methods, key=lambda own: count_bytes(own, call, sharding))
-        return functools.partial(attend_over_devices, method, sharding=sharding)
+        compute = functools.partial(attend_over_devices, method, sharding=sharding)
+        return Chosen(method.name, compute)
     mapping = current_mapping()
     if mapping is not None and call.q_pos is not None and mapping.get(call.q_pos):
-        return (
-            attend_plainly  # queries are split by position: each device would compute all of them
+        # A kernel of each device would compute all queries.
+        return Chosen(
+            "plain", attend_plainly, "the positions of queries are split, those of keys are not"
         )
-
-    # By the default backend: which devices a traced call will run on is not known.
-    backend = jax.default_backend()
-    is_nvidia = backend == "gpu" and jax.local_devices()[0].device_kind.startswith("NVIDIA")
-    if is_nvidia and CUDNN.is_fit(call):
-        return IMPLEMENTATIONS[CUDNN.name]
-    if backend == "tpu" and SPLASH.is_fit(call):
-        return IMPLEMENTATIONS[SPLASH.name]
-    return attend_plainly
+    kernel = _KERNELS.get(find_platform())
+    reason = "" if kernel is None else kernel.find_obstacle(call)
+    if kernel is None or reason:
+        return Chosen(
+            "plain", attend_plainly, reason and f"{kernel.name}: {reason}" if kernel else ""
+        )
+    return Chosen(kernel.name, IMPLEMENTATIONS[kernel.name])
 
 
-def find(name: str) -> Implementation:
+def find(name: str) -> Chosen:
     """Return the implementation with a name."""
     if name in IMPLEMENTATIONS:
-        return IMPLEMENTATIONS[name]
+        return Chosen(name, IMPLEMENTATIONS[name])
     problem, known = f"unknown implementation {name!r}", ", ".join(map(repr, IMPLEMENTATIONS))
     hint = suggestion(name, IMPLEMENTATIONS)
     raise ArgumentError(message(FUNCTION, problem, f"known: {known}", hint=hint))

@@ -15,9 +15,11 @@ from typing import NamedTuple
 
 import jax
 from jax import lax
+from jax.core import Tracer
 
 from ....array import NamedArray, is_named_array
 from ....axis import Axis
+from ....current.machine import MACHINE, write_iterations
 from ....engine.core import wrap
 from ....layout.assignment import Entry
 from ....names import plans
@@ -114,7 +116,12 @@ def _fold_visible(
 ) -> Tree:
     """Fold over the blocks of keys that a block of queries may see."""
     if rest.mask is None or rest.mask.places is None:
-        return lax.fori_loop(*_find_key_blocks(plan, rest, queries.starts[0]), step, carry)
+        blocks = _find_key_blocks(plan, rest, queries.starts[0])
+        if MACHINE.get() is None or all(isinstance(block, int) for block in blocks):
+            return lax.fori_loop(*blocks, step, carry)
+        # A cost counts all iterations of a loop whose length a device computes.
+        with jax.named_scope(write_iterations(_count_mean(plan, rest))):
+            return lax.fori_loop(*blocks, step, carry)
 
     # Positions in any order give no span of blocks: each block is asked.
     def step_if_seen(number: Number, carry: Tree) -> Tree:
@@ -349,6 +356,19 @@ def _find_key_blocks(plan: BlockPlan, rest: Rest, start: Number) -> tuple[Number
         return 0, plan.counts[1]
     low, high = span
     return _count_blocks(plan, low), _count_blocks(plan, high + (plan.blocks[1] - 1))
+
+
+def _count_mean(plan: BlockPlan, rest: Rest) -> float:
+    """Return how many blocks of keys a block of queries sees in the mean; all where it depends on values.
+
+    Where devices have parts of the positions, one of them sees almost all keys before its own.
+    """
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(rest)):
+        return plan.counts[1]
+    with jax.ensure_compile_time_eval():
+        starts = [int(plan.start(0, number)) for number in range(plan.counts[0])]
+        spans = [tuple(map(int, _find_key_blocks(plan, rest, start))) for start in starts]
+    return sum(max(behind - first, 0) for first, behind in spans) / plan.counts[0]
 
 
 def _count_blocks(plan: BlockPlan, position: Number) -> Number:

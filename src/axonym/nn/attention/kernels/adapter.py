@@ -15,10 +15,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from ....array import NamedArray, is_named_array, named
 from ....axis import Axis
+from ....current.machine import MACHINE
+from ....engine.core import wrap
 from ....errors import ArgumentError, message
 from ....faults.idle_mesh_axes import run_on_idle_axes
 from ....layout import explicit, modes
@@ -27,9 +30,11 @@ from ....layout.context import context_mesh, current_mapping, get_taken_axes
 from ....layout.partition import assign_mesh_axes
 from ....names import plans
 from ....names.plans import Names
+from ....partitioning.counted import count_kernel
 from ....partitioning.shard import auto_sharded
 from ....partitioning.shard_map import shard_map
 from ..call import FUNCTION, KEYS, QUERIES, AttentionCall, rename, rename_all
+from ..masks.conditions import Near, Prefix, SameSegment, is_made_of
 from ..masks.mask import AttentionMask
 
 # No mapping splits these names either: a kernel needs all features.
@@ -86,6 +91,10 @@ class Kernel(NamedTuple):
         list_drawbacks: yields why it is not the default for a call that it supports.
         compute: computes the result from the roles of axes, the operands and the rest.
         is_checked: whether JAX knows over which mesh axes the result varies, which most kernels do not declare.
+        platforms: where it is a kernel that no compiler looks into, and a cost counts it by formula.
+        backward: how many products its gradient computes for each pair of a query and a key: over the features of keys,
+            and over those of values.
+        skips: whether it computes no scores that conditions on positions hide.
     """
 
     name: str
@@ -93,10 +102,18 @@ class Kernel(NamedTuple):
     list_drawbacks: Callable[[AttentionCall], Iterator[str]]
     compute: Callable[[Roles, Operands, Rest], NamedArray]
     is_checked: bool = False
+    platforms: Names = ()
+    # Scores once more, and their gradients by queries and by keys; by the weights, and by values.
+    backward: tuple[int, int] = (3, 2)
+    skips: Callable[[Roles, Rest], bool] = lambda roles, rest: True
 
     def is_fit(self, call: AttentionCall) -> bool:
         """Return whether the kernel may be the default for a call."""
-        return not any(self.list_obstacles(call)) and not any(self.list_drawbacks(call))
+        return not self.find_obstacle(call)
+
+    def find_obstacle(self, call: AttentionCall) -> str:
+        """Return why the kernel is not the default for a call; an empty text if it may be."""
+        return next(itertools.chain(self.list_obstacles(call), self.list_drawbacks(call)), "")
 
 
 def list_shared(call: AttentionCall) -> Names:
@@ -165,11 +182,55 @@ def attend(kernel: Kernel, call: AttentionCall) -> NamedArray:
     operands = query, keys, rename_all(call.values, for_values)
     rest = rename_all(Rest(call.mask, call.bias, call.q_start, call.k_start), new)
     out = _run_on_mesh(
-        functools.partial(kernel.compute, roles),
+        functools.partial(_compute, kernel, roles),
         *auto_sharded((operands, rest)),
         is_checked=kernel.is_checked,
     )
     return auto_sharded(rename_all(out, {QUERIES: q_pos, OUT: features}))
+
+
+def _compute(kernel: Kernel, roles: Roles, operands: Operands, rest: Rest) -> NamedArray:
+    """Compute the block of a device; for a cost, say what the kernel of the machine computes."""
+    machine = MACHINE.get()
+    if machine is None or machine.platform not in kernel.platforms:
+        return kernel.compute(roles, operands, rest)
+    sizes = find_sizes(operands)
+    mask = rest.mask if kernel.skips(roles, rest) else None
+    pairs = count_pairs(sizes[QUERIES], sizes[KEYS], rest._replace(mask=mask))
+    pairs *= 2 * math.prod(sizes[name] for name in (*roles.batch, *roles.q_heads))
+    by_keys, by_values = kernel.backward
+    return count_kernel(
+        kernel.name,
+        pairs * (sizes[FEATURES] + sizes[OUT]),
+        pairs * (by_keys * sizes[FEATURES] + by_values * sizes[OUT]),
+        lambda given: kernel.compute(roles, *given),
+        (operands, rest),
+        _describe(operands[0], roles.out_names, sizes, operands[0].dtype),
+        # The logarithm of the sum of exponentials of each query.
+        _describe(operands[0], (*roles.batch, *roles.q_heads, QUERIES), sizes, jnp.float32),
+    )
+
+
+def _describe(like: NamedArray, names: Names, sizes: Mapping[str, int], dtype: Any) -> NamedArray:
+    """Return an array without values, of the class of another one."""
+    shape = tuple(map(sizes.__getitem__, names))
+    return wrap(like, jax.ShapeDtypeStruct(shape, dtype), names)
+
+
+def count_pairs(queries: int, keys: int, rest: Rest) -> int:
+    """Count the pairs of a query and a key that conditions on their positions show; others are not known.
+
+    Segments and lengths of keys are values, so that no kernel plans by them: all of their pairs count.
+    """
+    mask = rest.mask
+    is_known = isinstance(rest.q_start, int) and isinstance(rest.k_start, int)
+    if mask is None or not is_known or not is_made_of(mask, Near, Prefix, SameSegment):
+        return queries * keys
+    # The index of the key at the position of each query.
+    own = np.arange(queries) + (rest.q_start - rest.k_start)
+    end = own + 1 if mask.causal else own + (mask.window or keys + queries)
+    begin = own - (mask.window or keys + queries) + 1
+    return int((np.clip(end, 0, keys) - np.clip(begin, 0, keys)).clip(0).sum())
 
 
 def _run_on_mesh(

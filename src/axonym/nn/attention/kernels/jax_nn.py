@@ -129,4 +129,6 @@ CUDNN = Kernel(
     _list_obstacles,
     _list_drawbacks_of_cudnn,
     functools.partial(_compute, "cudnn"),
+    platforms=("cuda",),
+    skips=lambda roles, rest: _fits_options(rest, roles.batch),
 )

@@ -128,4 +128,13 @@ def _choose_block_sizes(library: Any, roles: Roles, shape: tuple[int, int]) -> A
     return library.BlockSizes(q, kv, kv, q, kv, kv, q, kv)
 
 
-SPLASH = Kernel("splash", _list_obstacles, _list_drawbacks, _compute)
+SPLASH = Kernel(
+    "splash",
+    _list_obstacles,
+    _list_drawbacks,
+    _compute,
+    platforms=("tpu",),
+    # One kernel for the gradients by keys and values, and one for those by queries: each computes the scores, and the
+    # gradients by the weights.
+    backward=(4, 3),
+)

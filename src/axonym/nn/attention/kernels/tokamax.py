@@ -60,4 +60,6 @@ def _attend(
     return attend(query, key, value, bias, mask, local_window_size=local_window_size, **options)
 
 
-TOKAMAX = Kernel("tokamax", _list_obstacles, lambda _: iter(()), _compute)
+TOKAMAX = Kernel(
+    "tokamax", _list_obstacles, lambda _: iter(()), _compute, platforms=("cuda", "tpu")
+)

@@ -1,0 +1,99 @@
+"""Internal. The machine that a program is traced for, where it is not the one that traces it: a cost asks for it.
+
+Who picks an implementation by the platform asks `find_platform`. A kernel that such a machine would run is one call in
+the program, whose name says what it computes: names are all that a traced program and a compiled one share. A program
+that runs has no such names.
+"""
+
+import re
+from typing import NamedTuple
+
+import jax
+
+from .features import Feature
+
+
+class Machine(NamedTuple):
+    """The machine that a program is traced for while its cost is counted.
+
+    Attributes:
+        platform: `tpu`, `cuda` or `cpu`.
+        has_compiler: whether its compiler is here, so that its kernels can be compiled.
+    """
+
+    platform: str
+    has_compiler: bool = False
+
+
+MACHINE: Feature[Machine | None] = Feature(None)
+"""The machine of the cost that is being counted; None for a program that runs here."""
+
+
+def find_platform() -> str:
+    """Return the platform that a program will run on: `tpu`, `cuda` for GPUs of NVIDIA, `rocm` for others, or `cpu`."""
+    machine = MACHINE.get()
+    if machine is not None:
+        return machine.platform
+    # Which devices a traced call will run on is not known, so the default backend counts.
+    backend = jax.default_backend()
+    if backend != "gpu":
+        return backend
+    return "cuda" if jax.local_devices()[0].device_kind.startswith("NVIDIA") else "rocm"
+
+
+_KERNEL = re.compile(r"kernel\[(\w+) (\d+) (\d+) (\d+)\]")
+_CHOSEN = re.compile(r"attention<([^>]*)>")
+_LOOP = re.compile(r"loop<([\d.]+)>/while$")
+
+
+class KernelCall(NamedTuple):
+    """What one call of a kernel computes.
+
+    Attributes:
+        kernel: the name of the kernel.
+        flops: its operations; a multiplication and an addition count as two.
+        backward: the operations of its gradient, where JAX derives that from the call.
+        elements: the number of elements of its first result. A call on a part of the arrays, or on several of them, has
+            as much less or more of them, and of operations.
+    """
+
+    kernel: str
+    flops: int
+    backward: int
+    elements: int
+
+    @property
+    def name(self) -> str:
+        """The name of the call in a program."""
+        return f"kernel[{self.kernel} {self.flops} {self.backward} {self.elements}]"
+
+
+def find_kernel_call(source: str) -> KernelCall | None:
+    """Return the kernel that an operation with this name belongs to; None if it is no kernel."""
+    found = _KERNEL.search(source)
+    return None if found is None else KernelCall(found[1], *map(int, found.groups()[1:]))
+
+
+def write_choice(implementation: str, reason: str) -> str:
+    """Return the name of the scope in which an implementation of attention computes, with the reason for it."""
+    text = f"{implementation}: {reason}" if reason else implementation
+    # The name of an operation is split at these, and a compiled program has it in quotes.
+    shown = re.sub('[<>/"]', "", text)
+    return f"attention<{shown}>"
+
+
+def find_choice(source: str) -> str | None:
+    """Return the implementation of attention that an operation with this name belongs to, with its reason."""
+    found = _CHOSEN.search(source)
+    return None if found is None else found[1]
+
+
+def write_iterations(mean: float) -> str:
+    """Return the name of the scope of a loop whose number of iterations differs, and is this in the mean."""
+    return f"loop<{mean:.9g}>"
+
+
+def find_iterations(source: str) -> float | None:
+    """Return the mean number of iterations of the loop with this name; None if the name does not say."""
+    found = _LOOP.search(source)
+    return None if found is None else float(found[1])

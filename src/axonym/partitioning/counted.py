@@ -1,0 +1,102 @@
+"""Internal. One call in a program that says what a kernel computes, and that may stand for it.
+
+`kernel_cost` and the kernels of attention call it while a cost is counted. It knows no kernel.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from ..current.machine import MACHINE, KernelCall
+
+T = TypeVar("T")
+
+
+def count_kernel(
+    kernel: str,
+    flops: int,
+    backward: int,
+    fn: Callable[[Any], T],
+    operands: Any,
+    results: Any = None,
+    kept: Any = (),
+) -> T:
+    """Call a kernel while a cost is counted: itself if its compiler is here, otherwise a call that stands for it.
+
+    Args:
+        kernel: its name.
+        flops: its operations.
+        backward: those of its gradient.
+        fn: the kernel, of the operands as one tree.
+        operands: the tree; leaves that are no arrays are static.
+        results: the shapes of its results; by default, the kernel is traced for them.
+        kept: the shapes of what it keeps for its gradient, besides operands and results.
+    """
+    leaves, structure = jax.tree.flatten(operands)
+    at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
+    arrays = [leaves[i] for i in at]
+
+    def run(*arrays: jax.Array) -> T:
+        own = list(leaves)
+        for i, array in zip(at, arrays, strict=True):
+            own[i] = array
+        return fn(jax.tree.unflatten(structure, own))
+
+    if results is None:
+        results = jax.eval_shape(run, *arrays)
+    one = KernelCall(kernel, flops, backward, _count_elements(results))
+    machine = MACHINE.get()
+    if machine is not None and machine.has_compiler:
+        return _call(one, run, arrays)
+    return _stand_in(one, arrays, results, kept)
+
+
+def _stand_in(one: KernelCall, arrays: Sequence[jax.Array], results: T, kept: Any) -> T:
+    """Return the results of a call that is never run, nor is its gradient."""
+    own: Callable[..., T] = jax.custom_vjp(lambda *arrays: _call_nothing(one, results, arrays))
+
+    def forward(*arrays: jax.Array) -> Any:
+        out, more = _call_nothing(one, (results, kept), arrays)
+        return out, (arrays, out, more)
+
+    def backward(saved: Any, by_out: object) -> Any:
+        floating = [
+            jax.ShapeDtypeStruct(x.shape, x.dtype) if jnp.issubdtype(x.dtype, jnp.inexact) else None
+            for x in saved[0]
+        ]
+        gradient = KernelCall(one.kernel, one.backward, 0, _count_elements(floating))
+        return tuple(_call_nothing(gradient, floating, (saved, by_out)))
+
+    own.defvjp(forward, backward)  # type: ignore[attr-defined]
+    return own(*arrays)
+
+
+def _call_nothing(one: KernelCall, results: T, operands: Any) -> T:
+    """Return arrays of some shapes that depend on all operands; what computes them is not known."""
+
+    def never(*_: object) -> Any:
+        raise AssertionError("a program whose cost was counted must not run")
+
+    def run(*arrays: jax.Array) -> Any:
+        return jax.pure_callback(never, results, *arrays, vmap_method="broadcast_all")
+
+    found: T = _call(one, run, jax.tree.leaves(operands))
+    return found
+
+
+def _call(one: KernelCall, run: Callable[..., T], arrays: Sequence[jax.Array]) -> T:
+    """Call a function under the name that says what it computes."""
+
+    def call(*arrays: jax.Array) -> T:
+        return run(*arrays)
+
+    call.__name__ = call.__qualname__ = one.name
+    return jax.jit(call)(*arrays)
+
+
+def _count_elements(shapes: Any) -> int:
+    """Return the number of elements of the first result."""
+    return math.prod(next(iter(jax.tree.leaves(shapes))).shape)

@@ -1,0 +1,72 @@
+"""Kernels with a known cost: calls that costs count by formula, and that run unchanged everywhere else."""
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ..current.machine import MACHINE
+from ..errors import ArgumentError, message
+from .counted import count_kernel
+
+__all__ = ["kernel_cost"]
+
+T = TypeVar("T")
+
+
+def kernel_cost(
+    fn: Callable[..., T],
+    *,
+    flops: float | Callable[..., float],
+    backward: float | Callable[..., float] | None = None,
+    name: str = "",
+) -> Callable[..., T]:
+    """Say what a kernel computes, for `axn.cost` and `axn.plan`, which cannot look into it.
+
+    A kernel is a function that a compiler does not know: a call of Pallas, of `jax.ffi`, or of a library. In a program
+    that runs, the result is the function itself. While a cost is counted, a call counts as one operation that reads its
+    arguments and writes its results. If the machine that the cost is for is another one, the function is asked for the
+    shapes of its results alone, so that it need not compile here. Its gradient then keeps arguments and results, and
+    computes the gradients of all floating arguments in one call.
+
+    Args:
+        fn: the kernel, of trees of arrays.
+        flops: operations of one call; a multiplication and an addition count as two. A function of the same arguments
+            returns them from the shapes.
+        backward: operations of the gradient, likewise; by default twice `flops`.
+        name: the name in reports; by default that of the function.
+
+    Returns:
+        The function, with a cost.
+
+    Raises:
+        ArgumentError: when it is called for a cost, if a number of operations is negative.
+
+    Examples:
+        >>> def double(x):  # stands for a kernel
+        ...     return 2 * x
+        >>> kernel = axn.partitioning.kernel_cost(double, flops=lambda x: 10 * x.size)
+        >>> step = jax.grad(lambda x: kernel(x).sum())
+        >>> report = axn.cost(step, {}, {"data": 1}, jnp.zeros(64), target="h100", depth="traced")
+        >>> report.totals["flops"]  # 640 forwards, and twice as many backwards
+        1920.0
+    """
+    shown = re.sub(r"\W+", "_", name or getattr(fn, "__name__", "")) or "kernel"
+
+    def call(*args: Any, **kwargs: Any) -> T:
+        if MACHINE.get() is None:
+            return fn(*args, **kwargs)
+
+        def count(given: float | Callable[..., float]) -> int:
+            number = float(given(*args, **kwargs) if callable(given) else given)
+            if not number >= 0:
+                problem = f"a kernel cannot have {number!r} operations"
+                raise ArgumentError(message("kernel_cost", problem))
+            return round(number)
+
+        forward = count(flops)
+        derived = 2 * forward if backward is None else count(backward)
+        return count_kernel(
+            shown, forward, derived, lambda args: fn(*args[0], **args[1]), (args, kwargs)
+        )
+
+    return call
