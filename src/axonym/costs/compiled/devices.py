@@ -1,4 +1,4 @@
-"""Internal. Devices to compile for: those of a mesh, simulated ones, or descriptions of TPUs that are not there.
+"""Internal. Devices to compile for: those of a mesh, simulated ones, or descriptions of some that are not there.
 
 `axn.cost` and `axn.plan` call it before they compile. It must not know programs.
 """
@@ -15,6 +15,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from ...errors import OperandError, message, suggestion
 from ..shared.targets import TARGETS, Target
+from .gpus import describe_gpus, write_hint
 
 # The topology of the slices that exist, by their number of chips: a torus of two or three dimensions.
 _FLAT = {4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
@@ -67,8 +68,8 @@ def find_target(target: Target | str, function: str = "cost") -> Target:
 def make_device_mesh(mesh: object, abstract: AbstractMesh, target: Target) -> Mesh:
     """Return a mesh with devices to compile for.
 
-    A mesh may have devices already. Otherwise, a TPU that JAX can compile for on this machine is described; for other
-    targets, the devices are those of this machine, which may be simulated.
+    A mesh may have devices already. Otherwise, a device that JAX can compile for on this machine is described; for
+    other targets, the devices are those of this machine, which may be simulated.
 
     Args:
         mesh: the mesh of the caller, with devices or without.
@@ -108,7 +109,8 @@ def find_obstacle(mesh: object, abstract: AbstractMesh, target: Target) -> str:
     if has_compiler_of(devices.flat[0], target):
         return ""
     if platform != "tpu" or isinstance(mesh, Mesh):
-        return f"programs for {target.name} need devices of {platform}, and these are {own}"
+        hint = "" if isinstance(mesh, Mesh) else write_hint(target.name)
+        return f"programs for {target.name} need devices of {platform}, and these are {own}{hint}"
     if target.name not in _SLICES or abstract.size not in _SLICES[target.name]:
         return f"there are no {abstract.size} connected devices of {target.name} to compile for"
     return f"without libtpu, programs for {target.name} cannot be compiled here"
@@ -120,7 +122,9 @@ def has_compiler_of(device: Any, target: Target) -> bool:
 
 
 def describe_devices(target: Target, count: int) -> list[Any]:
-    """Return descriptions of TPUs that JAX can compile for without having them; none where it cannot."""
+    """Return descriptions of devices that JAX can compile for without having them; none where it cannot."""
+    if target.platform == "cuda":
+        return describe_gpus(target.name, count)
     slices = _SLICES.get(target.name, {})
     if target.platform != "tpu" or count not in slices or jax.default_backend() == "tpu":
         return []
