@@ -7,6 +7,7 @@ from jax import lax
 
 from axonym.costs.compiled.program import Program
 from axonym.costs.compiled.work import count_flops, iterate_amounts
+from axonym.costs.shared.places import Place, find_place
 
 
 def flops(fn, *args):
@@ -276,3 +277,25 @@ ENTRY %main (v: f32[800], i: s32[]) -> f32[100] {
 def test_what_is_started_reads_a_part_and_writes_what_it_returns():
     nbytes = {amount.source: amount.nbytes for amount in iterate_amounts(Program(STARTED))}
     assert (nbytes["get"], nbytes["put"], nbytes["sum"]) == (400, 2 * 400, 2 * 400)
+
+
+# What the compiler for TPU makes of splash attention: a kernel forwards and two backwards, one of them recomputed.
+SPLASH = """HloModule jit_f
+
+ENTRY %main (q: bf16[256,128]) -> bf16[256,128] {
+  %q = bf16[256,128]{1,0} parameter(0)
+  %o = (f32[256,128]{1,0}, bf16[256,128]{1,0}) custom-call(%q), custom_call_target="tpu_custom_call", frontend_attributes={kernel_metadata={
+"xprof_metadata":"{}"
+}}, metadata={op_name="jit(f)/jvp(layer)/jit(kernel[splash 100 350 9])/vmap(sparse)/splash_mha_fwd/pallas_call"}
+  %r = (f32[256,128]{1,0}, bf16[256,128]{1,0}) custom-call(%q), custom_call_target="tpu_custom_call", metadata={op_name="jit(f)/transpose(jvp(layer))/rematted_computation/jit(kernel[splash 100 350 9])/splash_mha_fwd/pallas_call"}
+  %kv = (bf16[256,128]{1,0}, bf16[256,128]{1,0}) custom-call(%q), custom_call_target="tpu_custom_call", metadata={op_name="jit(f)/transpose(jvp(layer))/jit(kernel[splash 100 350 9])/splash_mha_dkv/pallas_call"}
+  ROOT %dq = bf16[256,128]{1,0} custom-call(%q), custom_call_target="tpu_custom_call", metadata={op_name="jit(f)/transpose(jvp(layer))/jit(kernel[splash 100 350 9])/splash_mha_dq/pallas_call"}
+}
+"""  # noqa: E501
+
+
+def test_kernels_of_one_call_count_once():
+    program = Program(SPLASH)
+    amounts = [(find_place(one.source, has_gradient=True), one.flops) for one in iterate_amounts(program)]
+    forward, again, backward = (Place("layer", phase) for phase in ("forward", "recomputed", "backward"))
+    assert amounts == [(forward, 100.0), (again, 100.0), (backward, 350.0), (backward, 0.0)]

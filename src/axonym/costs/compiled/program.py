@@ -396,16 +396,21 @@ def _parse(text: str) -> tuple[str, dict[str, dict[str, Instruction]]]:
     entry = ""
     computations: dict[str, dict[str, Instruction]] = {}
     current: dict[str, Instruction] = {}
+    last = ""
     # A computation is a header, a line for each instruction, and a closing brace.
     for line in text.splitlines():
         if header := _COMPUTATION.match(line):
-            current = computations[header[2]] = {}
+            current, last = {}, ""
+            computations[header[2]] = current
             if header[1]:
                 entry = header[2]
         elif match := _INSTRUCTION.match(line):
             root, name, type_, opcode, rest = match.groups()
             operands = tuple(_OPERANDS.findall(_END_OF_OPERANDS.split(rest, maxsplit=1)[0]))
-            current[name] = Instruction(name, type_, opcode, operands, line, bool(root))
+            current[name], last = Instruction(name, type_, opcode, operands, line, bool(root)), name
+        elif last and line != "}":
+            # What a kernel of Pallas notes about itself takes several lines.
+            current[last] = current[last]._replace(line=current[last].line + line)
     if not entry:
         raise ValueError(
             "this is not the text of a compiled HLO module: it has no ENTRY computation"

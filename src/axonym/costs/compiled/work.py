@@ -31,6 +31,8 @@ _PRODUCTS = ("gemm", "matmul", "dot")
 _RAGGED = "ragged_dot_tiling"
 # Kernels of Pallas, and those that the compiler for TPU makes of attention, estimate their operations.
 _ESTIMATE = re.compile(r'"cost_estimate":\s*\{"flops":\s*"?(\d+)')
+# The call that stands for a kernel that cannot be compiled here.
+_STAND_IN = "python_cpu_callback"
 # These write another operand into a part of their first one, in place.
 _CHANGING = {"dynamic-update-slice": 1, "scatter": -1}
 # These move no memory: they rename a value, change its form, or call instructions that count themselves.
@@ -155,10 +157,12 @@ def _count_kernel(op: Instruction, ops: Computation) -> float | None:
     )
     if next(several) is not op or not one.elements:
         return 0.0
-    if one.backward and find_place(source, has_gradient=True).phase == "backward":
-        # JAX derived the gradient of the call, so that the name is that of the call.
-        return float(one.backward)
-    return one.flops * math.prod(parse_arrays(op.type)[0].shape) / one.elements
+    if _STAND_IN in op.line:
+        # A vmap around the call makes it one call on all arrays, with the same name.
+        return one.flops * math.prod(parse_arrays(op.type)[0].shape) / one.elements
+    # JAX derived the gradient of the call, so that the name is that of the call.
+    is_backward = find_place(source, has_gradient=True).phase == "backward"
+    return float(one.backward if is_backward else one.flops)
 
 
 def _count_ragged(op: Instruction, ops: Computation) -> float:

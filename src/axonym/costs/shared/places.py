@@ -113,8 +113,8 @@ def find_place(source: str, *, has_gradient: bool) -> Place:
                 phase, is_marked = "backward", True
         if part == "rematted_computation":
             phase = "recomputed"
-        if part.startswith("jit(_"):
-            # The following parts are inside of a private function of JAX.
+        if part.startswith(("jit(_", "jit(kernel[")):
+            # The following parts are inside of a private function of JAX, or of a kernel.
             break
         if _is_layer(inner):
             names += filter(None, inner.split("/"))
