@@ -1,0 +1,1 @@
+"""Test what the axes of a function mean."""

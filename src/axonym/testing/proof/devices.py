@@ -1,0 +1,178 @@
+"""Internal. What devices of a `shard_map` have, and what they send: each mesh axis is one more place."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from .elements import Equation, Rule
+from .facts import Known
+from .places import (
+    Cause,
+    Change,
+    Digit,
+    Part,
+    Parts,
+    Place,
+    forget,
+    move,
+    move_parts,
+    rewrite,
+)
+from .shapes import move_known, shape_of
+from .sums import forget_dimensions
+
+
+def name_mesh_axis(axis: str) -> str:
+    """Return the place that the devices of a mesh axis are."""
+    return f"mesh axis {axis}"
+
+
+def _list_axes(equation: Equation) -> list[str]:
+    named = equation.params.get("axes", equation.params.get("axis_name", ()))
+    several = named if isinstance(named, tuple | list) else (named,)
+    return [name_mesh_axis(axis) if isinstance(axis, str) else "" for axis in several]
+
+
+def divide(
+    known: Known, entries: Sequence[Sequence[str]], shape: Sequence[int], mesh: Mapping[str, int]
+) -> Known:
+    """Return what a device has of an array whose dimensions mesh axes divide."""
+    reach, varies = known.reach, known.varies
+    for place, axes in enumerate(entries):
+        inner = shape[place]
+        for axis in axes:
+            inner //= mesh[axis]
+            token = name_mesh_axis(axis)
+            reach = rewrite(reach, _split(place, token, inner, mesh[axis]), None)
+            whole = Digit(place, inner, mesh[axis], 1)
+            if any(part.meets(whole) for part in known.varies):
+                varies |= {Part(token)}
+    facts = known.move_facts({place: None for place, axes in enumerate(entries) if axes})
+    is_divided = any(axes for axes in entries)
+    count = None if is_divided and known.constant is None else known.count
+    facts["count"] = count
+    return dataclasses.replace(known, reach=reach, varies=varies, **facts)
+
+
+def _split(place: Place, token: str, inner: int, ways: int) -> Callable[[Digit], Change]:
+    """Cut what is above `inner` off the digits of a dimension, and give it to the devices."""
+
+    def change(digit: Digit) -> Change:
+        if digit.place != place:
+            return (digit,), 0, 0
+        last = digit.inner * digit.size
+        if inner % last == 0:
+            return (digit,), 0, 0
+        if digit.inner >= inner:
+            # All of the digit is the number of the device, or a part of it.
+            if digit.inner % inner or last > inner * ways:
+                return forget(digit)
+            return (digit._replace(place=token, inner=digit.inner // inner),), 0, 0
+        if inner % digit.inner or last != inner * ways:
+            return forget(digit)
+        lower = digit._replace(size=inner // digit.inner)
+        upper = Digit(token, 1, ways, digit.weight * lower.size)
+        return (upper, lower), 0, 0
+
+    return change
+
+
+def collect(
+    known: Known, entries: Sequence[Sequence[str]], shape: Sequence[int], mesh: Mapping[str, int]
+) -> Known:
+    """Return the array whose parts devices have: its dimensions of this shape are divided by mesh axes."""
+    reach, varies = known.reach, known.varies
+    # Beyond the part of one device, the coordinates of dimensions count devices.
+    for place, axes in enumerate(entries):
+        inner = shape[place]
+        own = {part for part in varies if part.place == place and axes}
+        varies = varies - own | {part._replace(last=min(part.last, inner)) for part in own}
+        for axis in reversed(axes):
+            token = name_mesh_axis(axis)
+            reach = rewrite(reach, _join(place, token, inner), None)
+            if any(part.place == token for part in varies):
+                varies |= {Part(place, inner, inner * mesh[axis])}
+            inner *= mesh[axis]
+    divided: dict[Place, Place | None] = {i: None for i, axes in enumerate(entries) if axes}
+    facts = known.move_facts(divided)
+    if divided and known.constant is None:
+        facts["count"] = None
+    return dataclasses.replace(known, reach=reach, varies=varies, **facts)
+
+
+def _join(place: Place, token: str, inner: int) -> Callable[[Digit], Change]:
+    """Give the number of the device to a dimension, above the coordinates that one device has."""
+
+    def change(digit: Digit) -> Change:
+        if digit.place == token:
+            return (digit._replace(place=place, inner=digit.inner * inner),), 0, 0
+        return (digit,), 0, 0
+
+    return change
+
+
+def leave(known: Known, mesh: Iterable[str], cause: Cause) -> Known:
+    """Drop the devices of a `shard_map`: whichever has the result, it may depend on what any of them has."""
+    to: dict[Place, Place | None] = {name_mesh_axis(axis): None for axis in mesh}
+    varies = move_parts(known.varies, to)
+    return dataclasses.replace(known, reach=move(known.reach, to, cause), varies=varies)
+
+
+def _reduce(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Known]:
+    axes = _list_axes(equation)
+    found: list[Known] = []
+    for known in inputs:
+        own = forget_dimensions([known], axes, cause)
+        found.append(dataclasses.replace(own, varies=_drop(known, axes)))
+    return found
+
+
+def _drop(known: Known, axes: Iterable[str]) -> Parts:
+    return move_parts(known.varies, dict.fromkeys(axes))
+
+
+def _permute(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Known]:
+    return [forget_dimensions([known], _list_axes(equation), cause) for known in inputs]
+
+
+def _gather(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Known]:
+    params = equation.params
+    axes, place = _list_axes(equation), params["all_gather_dimension"]
+    found: list[Known] = []
+    for variable, known in zip(equation.invars, inputs, strict=True):
+        shape = shape_of(variable)
+        inner = shape[place] if params["tiled"] else 1
+        if not params["tiled"]:
+            to: dict[Place, Place | None] = {i: i + 1 for i in range(place, len(shape))}
+            known = move_known(known, to, cause)
+        if len(axes) == 1 and params.get("axis_index_groups") is None:
+            reach = rewrite(known.reach, _join(place, axes[0], inner), cause)
+        else:
+            reach = forget_dimensions([known], axes, cause).reach
+        # Parts of devices that are alike repeat along the dimension.
+        varies = _drop(known, axes)
+        if varies != known.varies or inner > 1:
+            varies |= {Part(place)}
+        found.append(Known(reach, varies, may_hide=known.may_hide))
+    return found
+
+
+def _get_index(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Known]:
+    return [Known(varies=frozenset(map(Part, _list_axes(equation))))]
+
+
+RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(
+        (
+            "pmax",
+            "pmin",
+            "psum",
+            "psum2",
+            "psum_invariant",
+            "unreduced_psum",
+        ),
+        _reduce,
+    ),
+    **dict.fromkeys(("all_gather", "all_gather_invariant", "all_gather_reduced"), _gather),
+    "axis_index": _get_index,
+    "ppermute": _permute,
+}

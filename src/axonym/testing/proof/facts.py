@@ -1,0 +1,303 @@
+"""Internal. Facts about values that do not depend on data: numbers that count positions, masks, and what they hide.
+
+Attention is causal because of numbers: a mask compares positions, hidden scores become a very negative constant, and
+their exponentials are zero. These facts follow such numbers from `iota` to the sum that skips zeros.
+
+Proofs take floating numbers to be finite, and those that a mask leaves visible to be far above the constant that
+hides the others.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .places import INFINITY, Number, Part, Parts, Place, Reach
+
+Pair: TypeAlias = tuple[Place, Place]
+# Scores that are hidden are no greater than the negative of this.
+# The masks of this library take the least number of a dtype.
+_LARGE = 1e4
+
+
+class Count(NamedTuple):
+    """A number that counts: a constant, and for some places a multiple of the coordinate.
+
+    Attributes:
+        constant: the number where all coordinates are zero.
+        steps: how much one step along a place adds; never zero.
+        is_absolute: whether the number is the absolute value of that.
+    """
+
+    constant: Number
+    steps: Mapping[Place, Number]
+    is_absolute: bool = False
+
+    def add(self, other: "Count", sign: int = 1) -> "Count | None":
+        """Return the sum, or with a negative sign the difference."""
+        if self.is_absolute or other.is_absolute:
+            return None
+        steps = dict(self.steps)
+        for place, step in other.steps.items():
+            steps[place] = steps.get(place, 0) + sign * step
+        return Count(
+            self.constant + sign * other.constant,
+            {place: step for place, step in steps.items() if step},
+        )
+
+    def scale(self, factor: Number) -> "Count | None":
+        """Return the product with a number."""
+        if self.is_absolute:
+            return None
+        if not factor:
+            return Count(0, {})
+        steps = {place: step * factor for place, step in self.steps.items()}
+        return Count(self.constant * factor, steps)
+
+    def fits(self, dtype: Any, shape: Sequence[int]) -> bool:
+        """Return whether a dtype holds all these numbers exactly."""
+        if not self.steps and jnp.issubdtype(dtype, jnp.inexact):
+            return True
+        numbers = (self.constant, *self.steps.values())
+        if not all(math.isfinite(one) and float(one).is_integer() for one in numbers):
+            return False
+        least = most = self.constant
+        for place, step in self.steps.items():
+            if isinstance(place, str):
+                return False
+            end = step * max(shape[place] - 1, 0)
+            least, most = least + min(0, end), most + max(0, end)
+        if jnp.issubdtype(dtype, jnp.integer):
+            info = jnp.iinfo(dtype)
+            return bool(info.min <= least and most <= info.max)
+        if jnp.issubdtype(dtype, jnp.floating):
+            return bool(max(abs(least), abs(most)) <= 2 ** (jnp.finfo(dtype).nmant + 1))
+        return False
+
+
+class Side(NamedTuple):
+    """What is known where a condition has one of its two values.
+
+    Attributes:
+        bounds: for two places (a, b), the least and the greatest `p_b - p_a`; each pair stands here in both orders.
+        equal: pairs of places at whose equal coordinates the condition surely has this value.
+    """
+
+    bounds: Mapping[Pair, tuple[Number, Number]] = {}
+    equal: frozenset[frozenset[Place]] = frozenset()
+
+    def meet(self, other: "Side") -> "Side":
+        """Return what is known where both hold."""
+        bounds = dict(self.bounds)
+        for pair, (low, high) in other.bounds.items():
+            own = bounds.get(pair, (-INFINITY, INFINITY))
+            bounds[pair] = max(own[0], low), min(own[1], high)
+        return Side(bounds, self.equal & other.equal)
+
+    def join(self, other: "Side") -> "Side":
+        """Return what is known where one of them holds."""
+        bounds = {
+            pair: (min(low, other.bounds[pair][0]), max(high, other.bounds[pair][1]))
+            for pair, (low, high) in self.bounds.items()
+            if pair in other.bounds
+        }
+        return Side(bounds, self.equal | other.equal)
+
+    def move(self, to: Mapping[Place, Place | None]) -> "Side":
+        """Move places; what is known of those that have none is dropped."""
+        bounds: dict[Pair, tuple[Number, Number]] = {}
+        for (a, b), ends in self.bounds.items():
+            x, y = to.get(a, a), to.get(b, b)
+            if x is not None and y is not None:
+                bounds[x, y] = ends
+        pairs = [[to.get(place, place) for place in pair] for pair in self.equal]
+        equal = frozenset(
+            frozenset(place for place in pair if place is not None)
+            for pair in pairs
+            if None not in pair
+        )
+        return Side(bounds, equal)
+
+
+class Truth(NamedTuple):
+    """What is known of coordinates where a boolean is true, and where it is false."""
+
+    true: Side
+    false: Side
+
+    def invert(self) -> "Truth":
+        """Return what is known of the opposite."""
+        return Truth(self.false, self.true)
+
+    def both(self, other: "Truth | None") -> "Truth":
+        """Return what is known of the conjunction; None is a boolean of which nothing is known."""
+        if other is None:
+            return Truth(self.true._replace(equal=frozenset()), Side(equal=self.false.equal))
+        return Truth(self.true.meet(other.true), self.false.join(other.false))
+
+    def either(self, other: "Truth | None") -> "Truth":
+        """Return what is known of the disjunction."""
+        return self.invert().both(other and other.invert()).invert()
+
+
+class Guard(NamedTuple):
+    """Where an array may be something else than zero, or than a hidden score.
+
+    Attributes:
+        kind: what other elements are.
+        side: what is known of the coordinates of the elements that may be something else.
+        may_hide: whether these may also be large constants.
+    """
+
+    kind: Literal["zero", "hidden"]
+    side: Side
+    may_hide: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """All that is known of an array.
+
+    Attributes:
+        reach: the positions of the axis that an element can depend on.
+        varies: the parts of coordinates by which elements differ, other than by what they depend on.
+        count: the number that each element is, if it counts.
+        truth: what is known where the elements are true.
+        guard: where elements may be something else than zero or hidden.
+        may_hide: whether elements may be constants that are so large that they hide others.
+    """
+
+    reach: Reach = dataclasses.field(default_factory=dict)
+    varies: Parts = frozenset()
+    count: Count | None = None
+    truth: Truth | None = None
+    guard: Guard | None = None
+    may_hide: bool = False
+
+    @property
+    def constant(self) -> Number | None:
+        """The number that all elements are, if it is known."""
+        if self.count is None or self.count.steps or self.count.is_absolute:
+            return None
+        return self.count.constant
+
+    @property
+    def is_hiding(self) -> bool:
+        """Whether all elements are one number that hides a score."""
+        return self.constant is not None and self.constant <= -_LARGE
+
+    def bare(self) -> "Known":
+        """Return it without facts about numbers."""
+        return Known(self.reach, self.varies, may_hide=self.may_hide)
+
+    def move_facts(self, to: Mapping[Place, Place | None]) -> dict[str, Any]:
+        """Return the facts about numbers with places moved; those without one have no coordinate but zero."""
+        count = self.count
+        if count is not None:
+            steps = {to.get(place, place): step for place, step in count.steps.items()}
+            steps.pop(None, None)
+            count = count._replace(steps=steps)
+        truth = self.truth and Truth(self.truth.true.move(to), self.truth.false.move(to))
+        guard = self.guard and self.guard._replace(side=self.guard.side.move(to))
+        return {"count": count, "truth": truth, "guard": guard}
+
+
+def know_constant(value: Any) -> Known:
+    """Return what is known of an array that stands in the program."""
+    if jnp.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.extended):
+        return Known(varies=frozenset(map(Part, range(value.ndim))))  # keys of random numbers
+    array = np.asarray(value)
+    varies = frozenset(map(Part, range(array.ndim)))
+    if array.dtype == bool and array.ndim > 1 and array.size <= 2**22:
+        return Known(varies=varies, truth=Truth(_read_mask(array), _read_mask(~array)))
+    if array.size == 0 or not _is_real(array.dtype):
+        return Known(varies=varies)
+    least, most = array.min(), array.max()
+    count = None
+    # Also a small array that repeats one number is a constant.
+    if least == most:
+        varies = frozenset()
+        count = Count(array.flat[0].item(), {})
+    is_large = not (least > -_LARGE and most < _LARGE)
+    return Known(varies=varies, count=count, may_hide=is_large)
+
+
+def _is_real(dtype: Any) -> bool:
+    return bool(jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating))
+
+
+def _read_mask(mask: np.ndarray[Any, Any]) -> Side:
+    """Return what is known of the coordinates of the true elements of an array."""
+    bounds: dict[Pair, tuple[Number, Number]] = {}
+    equal: set[frozenset[Place]] = set()
+    for a in range(mask.ndim):
+        for b in range(a + 1, mask.ndim):
+            others = tuple(i for i in range(mask.ndim) if i not in (a, b))
+            rows, columns = np.nonzero(mask.any(axis=others))
+            if rows.size:
+                low, high = int((columns - rows).min()), int((columns - rows).max())
+                bounds[a, b], bounds[b, a] = (low, high), (-high, -low)
+            if np.all(mask, axis=others).diagonal().all():
+                equal.add(frozenset((a, b)))
+    return Side(bounds, frozenset(equal))
+
+
+def compare(name: str, left: Count, right: Count) -> Truth | None:
+    """Return where a comparison of two counts is true."""
+    if left.is_absolute and not right.steps and not right.is_absolute and name in ("lt", "le"):
+        plain = left._replace(is_absolute=False)
+        negative = plain.scale(-1)
+        above = compare(name, plain, right)
+        below = negative and compare(name, negative, right)
+        return above.both(below) if above is not None and below is not None else None
+    difference = left.add(right, -1)
+    if difference is None or not math.isfinite(difference.constant):
+        return None
+    flipped = difference.scale(-1)
+    if flipped is None:
+        return None
+    # Between whole numbers, one that is greater is greater by one.
+    is_whole = all(
+        float(one).is_integer() for one in (difference.constant, *difference.steps.values())
+    )
+    least = 1 if is_whole else 0
+    constant = difference.constant
+    if name in ("ge", "gt"):
+        true = _bound(difference, least if name == "gt" else 0)
+        false = _bound(flipped, least if name == "ge" else 0)
+        holds = constant >= 0 if name == "ge" else constant > 0
+    elif name in ("le", "lt"):
+        true = _bound(flipped, least if name == "lt" else 0)
+        false = _bound(difference, least if name == "le" else 0)
+        holds = constant <= 0 if name == "le" else constant < 0
+    else:
+        true, false = _bound(difference, 0).meet(_bound(flipped, 0)), Side()
+        holds = constant == 0
+        if name == "ne":
+            true, false, holds = false, true, not holds
+    pairs = frozenset([frozenset(difference.steps)]) if _is_pair(difference) else frozenset()
+    return (
+        Truth(true._replace(equal=pairs), false)
+        if holds
+        else Truth(true, false._replace(equal=pairs))
+    )
+
+
+def _is_pair(count: Count) -> bool:
+    return len(count.steps) == 2 and not sum(count.steps.values())
+
+
+def _bound(count: Count, least: Number) -> Side:
+    """Return what is known of coordinates where a count is at least a number."""
+    if not _is_pair(count):
+        return Side()
+    (a, step), (b, _) = count.steps.items()
+    if step < 0:
+        a, b, step = b, a, -step
+    # The count is constant + step * (p_a - p_b).
+    low = math.ceil((least - count.constant) / step)
+    return Side({(b, a): (low, INFINITY), (a, b): (-INFINITY, -low)})

@@ -1,0 +1,350 @@
+"""Internal. Follow one axis through a traced program, equation by equation: into loops, branches, calls and devices.
+
+Every primitive has a rule in one of the tables, or its results depend on all that its operands depend on anywhere. A
+program that reads and writes references has no proof.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from ...costs.traced.equations import (
+    Equation,
+    Program,
+    Variable,
+    count_unstacked,
+    is_literal,
+    write_source,
+)
+from ...engine import Layout
+from . import devices, lookups, shapes, sums
+from .elements import (
+    ELEMENTWISE,
+    IDENTITIES,
+    Rule,
+    apply_to_elements,
+    combine,
+    pass_through,
+    split_words,
+)
+from .facts import Known, know_constant
+from .places import (
+    INFINITY,
+    Cause,
+    Change,
+    Digit,
+    Part,
+    Place,
+    Reach,
+    Span,
+    forget,
+    move_parts,
+    reach_all,
+    rewrite,
+)
+from .shapes import move_known, shape_of
+
+_RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(ELEMENTWISE, apply_to_elements),
+    **dict.fromkeys(IDENTITIES, pass_through),
+    **shapes.RULES,
+    **sums.RULES,
+    **lookups.RULES,
+    **devices.RULES,
+}
+Run: TypeAlias = Callable[[Sequence[Known]], list[Known]]
+
+# Calls of one program with the operands of the equation. A derivative of its own has no part in the values.
+_CALLS = split_words(
+    "checkpoint closed_call core_call custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr jit "
+    "pjit remat remat2"
+)
+# A loop settles after few rounds: then its spans are without bounds.
+_ROUNDS = 3
+_MOST_ROUNDS = 30
+
+
+class NoProofError(Exception):
+    """A program of which nothing can be proven.
+
+    Attributes:
+        cause: the equation.
+    """
+
+    def __init__(self, cause: Cause) -> None:
+        super().__init__(cause.reason)
+        self.cause = cause
+
+
+class Walk:
+    """A walk through one program and those inside of it."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+
+    def run(
+        self,
+        program: Program,
+        inputs: Sequence[Known],
+        constants: Sequence[object] = (),
+        prefix: str = "",
+    ) -> list[Known]:
+        """Return what is known of the results of a program.
+
+        Args:
+            program: the program.
+            inputs: what is known of its arguments.
+            constants: its constants, if it has any.
+            prefix: the name of the equation that runs it.
+        """
+        known: dict[int, Known] = {}
+        for variable, value in zip(program.constvars, constants, strict=True):
+            known[id(variable)] = know_constant(value)
+        for variable, value in zip(program.invars, inputs, strict=True):
+            known[id(variable)] = value
+
+        def find(variable: Variable) -> Known:
+            return know_constant(variable.val) if is_literal(variable) else known[id(variable)]
+
+        for equation in program.eqns:
+            results = self._visit(equation, [find(one) for one in equation.invars], prefix)
+            for variable, result in zip(equation.outvars, results, strict=True):
+                # An empty array has no elements that could depend on anything.
+                is_empty = 0 in shape_of(variable)
+                known[id(variable)] = Known() if is_empty else result
+        return [find(variable) for variable in program.outvars]
+
+    def _visit(self, equation: Equation, inputs: Sequence[Known], prefix: str) -> Sequence[Known]:
+        name = equation.primitive.name
+        _check_effects(equation, prefix)
+        if name in _CALLS:
+            inner = self._open(equation, prefix)
+            return inner(inputs)
+        special = {
+            "scan": self._scan,
+            "while": self._repeat,
+            "cond": self._branch,
+            "shard_map": self._share,
+        }.get(name)
+        if special is not None:
+            return special(equation, inputs, prefix)
+        rule = _RULES.get(name)
+        cause = Cause(equation, prefix, name)
+        if rule is not None:
+            return rule(equation, inputs, cause)
+        return _give_up(equation, inputs, cause._replace(reason=f"{name}, which has no rule"))
+
+    def _open(self, equation: Equation, prefix: str) -> Run:
+        """Return a function that follows the program of an equation."""
+        params = equation.params
+        inner = next(params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params)
+        return self._enter(inner, write_source(equation, prefix))
+
+    def _enter(self, inner: Program, prefix: str) -> Run:
+        program = getattr(inner, "jaxpr", inner)
+        constants = getattr(inner, "consts", ())
+
+        def run(inputs: Sequence[Known]) -> list[Known]:
+            return self.run(program, inputs, constants, prefix)
+
+        return run
+
+    def _branch(self, equation: Equation, inputs: Sequence[Known], prefix: str) -> Sequence[Known]:
+        choice, *operands = inputs
+        source = write_source(equation, prefix)
+        results = [self._enter(branch, source)(operands) for branch in equation.params["branches"]]
+        return [_join_known([*alike], [choice]) for alike in zip(*results, strict=True)]
+
+    def _repeat(self, equation: Equation, inputs: Sequence[Known], prefix: str) -> Sequence[Known]:
+        params = equation.params
+        source = write_source(equation, prefix)
+        first, second = params["cond_nconsts"], params["body_nconsts"]
+        asked, given = inputs[:first], inputs[first : first + second]
+        ask, step = (self._enter(params[key], source) for key in ("cond_jaxpr", "body_jaxpr"))
+        cause = Cause(equation, prefix, "while")
+
+        def turn(carried: Sequence[Known]) -> list[Known]:
+            (again,) = ask([*asked, *carried])
+            # How often the body runs decides about all that it changes.
+            return [_join_known([one], [again]) for one in step([*given, *carried])]
+
+        return _settle(inputs[first + second :], turn, cause)
+
+    def _scan(self, equation: Equation, inputs: Sequence[Known], prefix: str) -> Sequence[Known]:
+        params = equation.params
+        body = getattr(params["jaxpr"], "jaxpr", params["jaxpr"])
+        whole = count_unstacked(equation.invars, body.invars)
+        carried = count_unstacked(equation.outvars, body.outvars)
+        length, step = params["length"], -1 if params["reverse"] else 1
+        token = f"loop {next(self._numbers)}"
+        cause = Cause(equation, prefix, "scan")
+        run = self._enter(params["jaxpr"], write_source(equation, prefix))
+        slices = [
+            _take_slice(known, token, len(shape_of(variable)), length)
+            for known, variable in zip(inputs[whole:], equation.invars[whole:], strict=True)
+        ]
+        fixed, start = inputs[: whole - carried], inputs[whole - carried : whole]
+        if not length:
+            return [*start, *(Known() for _ in equation.outvars[carried:])]
+
+        def compute(values: Sequence[Known]) -> list[Known]:
+            # What a turn gets from the one before differs from turn to turn.
+            own = [dataclasses.replace(one, varies=one.varies | {Part(token)}) for one in values]
+            return run([*fixed, *own, *slices])
+
+        def turn(values: Sequence[Known]) -> list[Known]:
+            results = compute(values)[:carried]
+            return [_pass_on(one, token, length, step, cause) for one in results]
+
+        results = compute(_settle(start, turn, cause))
+        last = length - 1 if step == 1 else 0
+        ends = [_end_loop(one, token, last, cause) for one in results[:carried]]
+        stacked = [
+            _stack(one, token, len(shape_of(variable)), cause)
+            for one, variable in zip(results[carried:], body.outvars[carried:], strict=True)
+        ]
+        return [*ends, *stacked]
+
+    def _share(self, equation: Equation, inputs: Sequence[Known], prefix: str) -> Sequence[Known]:
+        params = equation.params
+        sizes = dict(params["mesh"].shape)
+        cause = Cause(equation, prefix, "shard_map")
+        given = [
+            devices.divide(
+                known, _find_entries(spec, shape_of(variable)), shape_of(variable), sizes
+            )
+            for known, spec, variable in zip(
+                inputs, params["in_specs"], equation.invars, strict=True
+            )
+        ]
+        program = getattr(params["jaxpr"], "jaxpr", params["jaxpr"])
+        results = self._open(equation, prefix)(given)
+        found: list[Known] = []
+        for known, spec, variable in zip(
+            results, params["out_specs"], program.outvars, strict=True
+        ):
+            shape = shape_of(variable)
+            whole = devices.collect(known, _find_entries(spec, shape), shape, sizes)
+            found.append(devices.leave(whole, params["newly_manual_axes"], cause))
+        return found
+
+
+def _check_effects(equation: Equation, prefix: str) -> None:
+    """Refuse what may read or write something that is not an operand."""
+    for variable in (*equation.invars, *equation.outvars):
+        if "Ref" in type(variable.aval).__name__:
+            reason = f"{equation.primitive.name}, which reads or writes a reference"
+            raise NoProofError(Cause(equation, prefix, reason))
+    names = {type(effect).__name__ for effect in equation.effects}
+    if names & {"IOEffect", "OrderedIOEffect"} and equation.outvars:
+        reason = f"{equation.primitive.name}, whose results no program decides"
+        raise NoProofError(Cause(equation, prefix, reason))
+
+
+def _give_up(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Known]:
+    """Let results depend on everything, if an operand depends on anything."""
+    reach = reach_all(cause) if any(one.reach for one in inputs) else {}
+    tokens = sums.keep_tokens(combine(inputs, may_hide=False).varies)
+    return [
+        Known(reach, tokens | frozenset(map(Part, range(len(shape_of(variable))))), may_hide=True)
+        for variable in equation.outvars
+    ]
+
+
+def _find_entries(spec: Any, shape: Sequence[int]) -> list[tuple[str, ...]]:
+    return [tuple(entry) for entry in Layout.from_spec(spec, len(shape))]
+
+
+def _join_known(several: Sequence[Known], choosing: Sequence[Known] = ()) -> Known:
+    """Return what is known of an array that is one of several, by what chooses it."""
+    first = several[0]
+    found = combine([*several, *choosing], may_hide=any(one.may_hide for one in several))
+    if all(_list_facts(one) == _list_facts(first) for one in several):
+        found = dataclasses.replace(found, count=first.count, truth=first.truth, guard=first.guard)
+    return found
+
+
+def _list_facts(known: Known) -> tuple[object, ...]:
+    return known.count, known.truth, known.guard
+
+
+def _settle(start: Sequence[Known], turn: Run, cause: Cause) -> list[Known]:
+    """Return what is known of values that a loop carries, before any of its turns."""
+    known = list(start)
+    for number in range(_MOST_ROUNDS):
+        after = [_join_known(pair) for pair in zip(known, turn(known), strict=True)]
+        if [_sign(one) for one in after] == [_sign(one) for one in known]:
+            return after
+        if number >= _ROUNDS:
+            after = [_open_ends(*pair) for pair in zip(known, after, strict=True)]
+        known = after
+    reach = reach_all(cause._replace(reason=f"{cause.reason}, which does not settle"))
+    return [Known(reach, one.varies, may_hide=True) if one.reach else one.bare() for one in known]
+
+
+def _sign(known: Known) -> tuple[object, ...]:
+    """Return what must not change any more for a loop to be known."""
+    reach = {digits: span.bounds for digits, span in known.reach.items()}
+    return reach, known.varies, *_list_facts(known), known.may_hide
+
+
+def _open_ends(before: Known, after: Known) -> Known:
+    """Let ends that still move be without bounds."""
+    reach: dict[tuple[Digit, ...], Span] = {}
+    for digits, span in after.reach.items():
+        old = before.reach.get(digits, span)
+        low = -INFINITY if span.low < old.low else span.low
+        high = INFINITY if span.high > old.high else span.high
+        reach[digits] = span._replace(low=low, high=high)
+    return dataclasses.replace(after, reach=reach)
+
+
+def _take_slice(known: Known, token: str, rank: int, length: int) -> Known:
+    """Return what one turn of a loop gets of an array: its first dimension is the turn."""
+    to: dict[Place, Place | None] = {i: i - 1 for i in range(1, rank)}
+    to[0] = token if length > 1 else None
+    return move_known(known, to, None)
+
+
+def _stack(known: Known, token: str, rank: int, cause: Cause) -> Known:
+    to: dict[Place, Place | None] = {i: i + 1 for i in range(rank)}
+    to[token] = 0
+    return move_known(known, to, cause)
+
+
+def _pass_on(known: Known, token: str, length: int, step: int, cause: Cause) -> Known:
+    """Return what the next turn of a loop knows of a result."""
+
+    def change(digit: Digit) -> Change:
+        if digit.place != token:
+            return (digit,), 0, 0
+        if not digit.is_plain(length):
+            return forget(digit)
+        # It was written one turn before it is read.
+        back = -digit.weight * step
+        return (digit,), back, back
+
+    return _drop_turn(known, rewrite(known.reach, change, cause), token)
+
+
+def _end_loop(known: Known, token: str, last: int, cause: Cause) -> Known:
+    """Return what is known of a result of the last turn."""
+
+    def change(digit: Digit) -> Change:
+        if digit.place != token:
+            return (digit,), 0, 0
+        own = digit.weight * (last // digit.inner % digit.size)
+        return (), own, own
+
+    return _drop_turn(known, rewrite(known.reach, change, cause), token)
+
+
+def _drop_turn(known: Known, reach: Reach, token: str) -> Known:
+    """Drop the facts that hold in one turn."""
+    facts = known.move_facts({token: None})
+    if known.count is not None and token in known.count.steps:
+        facts["count"] = None
+    return dataclasses.replace(
+        known, reach=reach, varies=move_parts(known.varies, {token: None}), **facts
+    )
