@@ -91,3 +91,6 @@ def test_masks_of_positions_prove_that_attention_is_causal() -> None:
     for k, (name, one) in enumerate(traced.items()):
         assert refute(one, "pos", lambda arrays, k=k: run(arrays)[k], [x.array]) == [], name
         assert bool(check(one, Claim("causal", "pos"))) == MASKS[name][1], name
+        # The gradient hides the same pairs.
+        pulled = trace(MASKS[name][0], [x], {}, is_gradient=True)
+        assert bool(check(pulled, Claim("causal", "pos"))) == MASKS[name][1], name

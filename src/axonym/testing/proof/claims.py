@@ -93,8 +93,9 @@ def prove(
         args: its arguments, which may be abstract.
         claim: the claim.
         kwargs: further arguments by name.
-        is_gradient: whether the claim is about the gradients of all arguments, for any gradients of the results.
-            Those of arguments without the axis, such as parameters, are totals.
+        is_gradient: whether the claim is about the gradients of all arguments, for any gradients of the results: those
+            of one position come from results at that position or, if it is causal, at later ones. Gradients of
+            arguments without the axis, such as parameters, are totals.
 
     Returns:
         The verdict: for a result that is not proven, where that began.
@@ -114,11 +115,13 @@ class Traced:
         program: the program.
         arguments: the names of the dimensions of each argument of the program.
         results: the path and the names of each result.
+        cotangents: how many of the arguments, the last ones, are gradients of results; the results are then gradients.
     """
 
     program: Any
     arguments: tuple[tuple[str, ...], ...]
     results: tuple[tuple[str, tuple[str, ...]], ...]
+    cotangents: int = 0
 
 
 def check(traced: Traced, claim: Claim) -> Verdict:
@@ -130,7 +133,11 @@ def check(traced: Traced, claim: Claim) -> Verdict:
         hint = suggestion(claim.axis, known)
         raise AxisNotFoundError(message("prove", problem, facts, hint=hint))
     program = traced.program.jaxpr
-    pairs = zip(program.invars, traced.arguments, strict=True)
+    followed = list(traced.arguments)
+    if claim.kind == "causal" and traced.cotangents:
+        # An effect on later positions is a gradient of earlier ones, whichever positions the values depend on.
+        followed[: -traced.cotangents] = [()] * (len(followed) - traced.cotangents)
+    pairs = zip(program.invars, followed, strict=True)
     inputs = [start(claim.axis, names, variable.aval.shape) for variable, names in pairs]
     try:
         known = Walk().run(program, inputs, traced.program.consts)
@@ -139,8 +146,10 @@ def check(traced: Traced, claim: Claim) -> Verdict:
         return Verdict("unknown", "", _write_place(error.cause), reason)
     found = list(zip(traced.results, known, program.outvars, strict=True))
     count = _find_size(traced, claim.axis)
+    is_gradient = bool(traced.cotangents)
     verdicts = [
-        _judge(claim, one, *own, variable.aval.shape, count) for own, one, variable in found
+        _judge(claim, one, *own, variable.aval.shape, count, is_gradient=is_gradient)
+        for own, one, variable in found
     ]
     # Where every result is a total, nothing was asked.
     has_axis = any(
@@ -179,6 +188,8 @@ def _judge(
     names: tuple[str, ...],
     shape: tuple[int, ...],
     count: int,
+    *,
+    is_gradient: bool,
 ) -> Verdict:
     """Return whether what is known of one result proves the claim about an axis with so many positions."""
     own = next((name for name in (*claim.out_axes, claim.axis) if name in names), None)
@@ -196,9 +207,13 @@ def _judge(
     for every, span in known.reach.items():
         digits = strip(every)
         is_above = span.high > 0
-        if claim.kind == "causal":
+        if claim.kind == "causal" and is_gradient:
+            is_above = False
+            is_fine = digits == same and span.low >= 0
+            what = "earlier positions"
+        elif claim.kind == "causal":
             # Without a digit, the positions are the same for all elements, of which the first one is at zero.
-            is_fine = (digits in (same, ())) and not is_above
+            is_fine = digits in (same, ()) and not is_above
             what = "later positions"
         else:
             is_fine = digits == same and span.bounds == (0, 0)
@@ -295,7 +310,7 @@ def trace(
     program = jax.make_jaxpr(pull)(abstract, cotangents)
     given_names = (*names, *(found[k][1] for k in chosen))
     gradients = tuple((f"gradient of {paths[arrays[k]]}", names[k]) for k in floating)
-    return Traced(program, given_names, gradients)
+    return Traced(program, given_names, gradients, len(chosen))
 
 
 def _make_abstract(payload: Payload) -> Any:

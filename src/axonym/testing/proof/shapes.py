@@ -141,7 +141,8 @@ def _slice(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Kn
     strides = params["strides"] or (1,) * len(shape)
     starts, stops = params["start_indices"], params["limit_indices"]
     for place, ends in enumerate(zip(shape, starts, stops, strides, strict=True)):
-        known = slice_known(known, place, *ends, cause)
+        size, start, stop, stride = map(int, ends)
+        known = slice_known(known, place, size, start, stop, stride, cause)
     return [known]
 
 
@@ -202,7 +203,8 @@ def _pad(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Know
     if old == new and not any(map(any, config)):
         return [known]
     for place, (low, _, interior) in enumerate(config):
-        known = pad_known(known, place, old[place], low, interior, new[place], cause)
+        # NumPy's integers, which programs may have, know no fractions.
+        known = pad_known(known, place, old[place], int(low), int(interior), new[place], cause)
     found = combine([known, filling], may_hide=known.may_hide or filling.may_hide)
     return [found]
 

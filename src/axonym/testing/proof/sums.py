@@ -210,14 +210,15 @@ def _read_window(
     """
     if (width, stride, gaps, low, new_size) == (1, 1, 1, 0, size):
         return reach
-    step = Fraction(1, gaps)
-    start, end = -low * step, ((width - 1) * dilation - low) * step
+    # NumPy's integers, which programs may have, know no fractions.
+    step = Fraction(1, int(gaps))
+    start, end = -int(low) * step, int((width - 1) * dilation - low) * step
     return shift(
         reach,
         place,
         size,
         cause,
-        stride=make_exact(stride * step),
+        stride=make_exact(int(stride) * step),
         reach_by=(make_exact(start), make_exact(end)),
         new_size=new_size,
     )
