@@ -24,7 +24,7 @@ class Family:
         sizes: from fields of `DecoderConfig` to their settings.
         forms: fields that are the same in all models of the family.
         biases: from settings to the layers that have biases where they are true.
-        defaults: settings that files may lack.
+        defaults: settings that files may lack, with the values of transformers 5; a null is a value of its own.
         only: settings of which this decoder knows one value.
         out_first: whether files store the outputs of linear layers before their inputs.
         is_local: whether a layer is local, where a file does not list the layers: a function of settings and number.
@@ -70,6 +70,8 @@ SIZES = {
 }
 QKV, QKVO, MLP = frozenset({"qkv"}), frozenset({"qkv", "out"}), frozenset({"mlp"})
 UNTIED = {"tie_word_embeddings": False, "rms_norm_eps": 1e-6, "hidden_act": "silu"}
+# Qwen has a window only where `use_sliding_window` says so.
+QWEN = {**UNTIED, "sliding_window": 4096, "num_key_value_heads": 32}
 GEMMA = {
     **SIZES,
     "activation": "hidden_activation",
@@ -82,8 +84,8 @@ GEMMA_DEFAULTS = {
     "tie_word_embeddings": True,
     "rms_norm_eps": 1e-6,
     "hidden_activation": "gelu_pytorch_tanh",
-    "attn_logit_softcapping": None,
-    "final_logit_softcapping": None,
+    "num_key_value_heads": 4,
+    "sliding_window": 4096,
 }
 DENSE = {"decoder_sparse_step": 1, "mlp_only_layers": []}
 
@@ -108,16 +110,49 @@ FAMILIES: dict[str, Family] = {
         out_first=False,
     ),
     "llama": Family("LlamaForCausalLM", SIZES, biases={"attention_bias": QKVO, "mlp_bias": MLP}, defaults=UNTIED),
-    "mistral": Family("MistralForCausalLM", SIZES, defaults=UNTIED, is_local=always),
-    "mixtral": Family("MixtralForCausalLM", SIZES, defaults=UNTIED, is_local=always),
-    "qwen2": Family("Qwen2ForCausalLM", SIZES, {"biases": QKV}, defaults=UNTIED, is_local=upper),
-    "qwen2_moe": Family("Qwen2MoeForCausalLM", SIZES, {"biases": QKV}, defaults=UNTIED, only=DENSE, is_local=upper),
+    "mistral": Family(
+        "MistralForCausalLM",
+        SIZES,
+        defaults={**UNTIED, "num_key_value_heads": 8, "sliding_window": 4096},
+        is_local=always,
+    ),
+    "mixtral": Family(
+        "MixtralForCausalLM",
+        SIZES,
+        defaults={
+            **UNTIED,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 1e6,
+            "num_key_value_heads": 8,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+        },
+        is_local=always,
+    ),
+    "qwen2": Family("Qwen2ForCausalLM", SIZES, {"biases": QKV}, defaults=QWEN, is_local=upper),
+    "qwen2_moe": Family(
+        "Qwen2MoeForCausalLM",
+        SIZES,
+        biases={"qkv_bias": QKV},
+        defaults={
+            **QWEN,
+            "qkv_bias": True,
+            "num_key_value_heads": 16,
+            "num_experts": 60,
+            "num_experts_per_tok": 4,
+            "moe_intermediate_size": 1408,
+            "shared_expert_intermediate_size": 5632,
+            "norm_topk_prob": False,
+        },
+        only=DENSE,
+        is_local=upper,
+    ),
     "qwen3": Family(
         "Qwen3ForCausalLM",
         SIZES,
         {"head_norms": True},
         biases={"attention_bias": QKVO},
-        defaults={**UNTIED, "head_dim": 128},
+        defaults={**QWEN, "head_dim": 128},
         is_local=upper,
     ),
     "qwen3_moe": Family(
@@ -125,7 +160,15 @@ FAMILIES: dict[str, Family] = {
         SIZES,
         {"head_norms": True},
         biases={"attention_bias": QKVO},
-        defaults=UNTIED,
+        # A file may have the number of experts under either of two names.
+        defaults={
+            **QWEN,
+            "num_key_value_heads": 4,
+            "num_local_experts": 128,
+            "num_experts_per_tok": 8,
+            "moe_intermediate_size": 768,
+            "norm_topk_prob": False,
+        },
         only=DENSE,
         is_local=lambda settings, layer: bool(settings.get("use_sliding_window")),
     ),
@@ -134,7 +177,14 @@ FAMILIES: dict[str, Family] = {
         GEMMA,
         GEMMA_FORMS,
         biases={"attention_bias": QKVO},
-        defaults={**GEMMA_DEFAULTS, "head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window_pattern": 2},
+        defaults={
+            **GEMMA_DEFAULTS,
+            "head_dim": 256,
+            "query_pre_attn_scalar": 256,
+            "sliding_window_pattern": 2,
+            "attn_logit_softcapping": 50.0,
+            "final_logit_softcapping": 30.0,
+        },
         only={"use_bidirectional_attention": None},
         is_local=between,
     ),
@@ -148,6 +198,8 @@ FAMILIES: dict[str, Family] = {
             "head_dim": 256,
             "query_pre_attn_scalar": 256,
             "sliding_window_pattern": 6,
+            "attn_logit_softcapping": None,
+            "final_logit_softcapping": None,
             "rope_theta": 1e6,
             "rope_local_base_freq": 1e4,
         },
@@ -176,19 +228,25 @@ def read_config(given: Settings) -> DecoderConfig:
         ValueError: if they ask for something that this decoder lacks.
     """
     family = family_of(given)
-    # A null in a file means what leaving the setting out means.
-    settings = {**family.defaults, **{key: value for key, value in given.items() if value is not None}}
+    try:
+        return _read(family, {**family.defaults, **given})
+    except KeyError as error:
+        raise ValueError(f"config.json of a {given['model_type']} lacks {error.args[0]}") from None
+
+
+def _read(family: Family, settings: Settings) -> DecoderConfig:
     for key, value in family.only.items():
-        if settings.get(key, value) != value:
+        if settings.get(key) not in (None, value):
             raise ValueError(f"{key}={settings[key]!r} is not supported, only {value!r}")
     fields = {field: settings[key] for field, key in family.sizes.items() if key in settings}
-    missing = [key for field, key in family.sizes.items() if key not in settings and field not in OPTIONAL]
+    missing = [key for field, key in family.sizes.items() if fields.get(field) is None and field not in OPTIONAL]
     if missing:
-        raise ValueError(f"config.json of a {given['model_type']} lacks {', '.join(missing)}")
+        raise KeyError(", ".join(missing))
     fields["activation"] = _activation(fields["activation"])
     fields["kv_heads"] = fields.get("kv_heads") or fields["heads"]
     fields["head_dim"] = fields.get("head_dim") or fields["embed"] // fields["heads"]
-    fields["mlp"] = fields["mlp"] or 4 * fields["embed"]
+    fields["mlp"] = fields.get("mlp") or 4 * fields["embed"]
+    fields["tied"] = bool(fields.get("tied"))
     if fields.get("score_size") == fields["head_dim"]:
         fields["score_size"] = None
     biased = (layers for key, layers in family.biases.items() if settings.get(key))
@@ -200,7 +258,8 @@ def read_config(given: Settings) -> DecoderConfig:
     return DecoderConfig(**(fields | dict(family.forms)), out_first=family.out_first)
 
 
-OPTIONAL = {"kv_heads", "head_dim"}
+# What a file may leave out or set to null, since it follows from others or is none.
+OPTIONAL = {"kv_heads", "head_dim", "mlp", "tied", "score_size", "score_cap", "logit_cap"}
 
 
 def read_file(folder: Path) -> DecoderConfig:
@@ -261,7 +320,7 @@ def _read_ropes(settings: Settings) -> dict[str, Any]:
     """Read rotary positions, in the words of newer files or of older ones."""
     given = settings.get("rope_parameters")
     if given is None:
-        given = {"rope_theta": settings.get("rope_theta", 10000.0), **settings.get("rope_scaling", {})}
+        given = {"rope_theta": settings.get("rope_theta", 10000.0), **(settings.get("rope_scaling") or {})}
         if "rope_local_base_freq" in settings:
             local = {"rope_theta": settings["rope_local_base_freq"]}
             given = {"full_attention": given, "sliding_attention": local}

@@ -135,7 +135,9 @@ def numbers_of(run: Run, told: Told, seconds: float) -> dict[str, float]:
 def write(run: Run, state: State) -> None:
     """Write the model as Hugging Face stores it, and show a text of it."""
     model = state.model if state.average is None else state.average
-    save(model, run.options.out, eos_token_id=list(run.tokenizer.ends))
+    ends = list(run.tokenizer.ends)
+    # A list without tokens is none that other libraries read.
+    save(model, run.options.out, **({"eos_token_id": ends} if ends else {}))
     if isinstance(run.tokenizer, Vocabulary) and is_first():
         run.tokenizer.save(run.options.out / "tokenizer.json")
     show_sample(run, model)

@@ -200,7 +200,7 @@ BELOW: dict[str, str] = {
     "axonym": (
         "array axis base costs create current debug dynamic_slice engine errors faults layout mup "
         "names nn ops optim parameters partitioning protocols quant random ref report shape "
-        "state_dict transform tree typing xarray"
+        "state_dict testing transform tree typing xarray"
     ),
     "axonym.nn": (
         "activation attention batch_norm conv conv_blocks dropout embedding generation group_norm "
