@@ -4,7 +4,9 @@ A line is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant"
 {"prompt": "...", "completion": "..."}. Only what the assistant says counts.
 """
 
+import datetime
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,21 +54,44 @@ def compiled(source: str, tokens: dict[str, Any], folder: Path) -> Template:
     """Compile a template: a program of the checkpoint, which runs without access to anything else."""
     try:
         from jinja2 import TemplateError
+        from jinja2.ext import Extension, loopcontrols
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError:
         raise ValueError(f"{folder} has a chat template, to run it: pip install jinja2") from None
 
+    class Generation(Extension):
+        """The tag that marks what the assistant says, which offsets tell here."""
+
+        tags = {"generation"}  # noqa: RUF012  # as Jinja declares it
+
+        def parse(self, parser: Any) -> Any:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
     def refuse(problem: str) -> None:
         raise TemplateError(problem)
 
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    environment.policies["json.dumps_kwargs"] = {"sort_keys": False, "ensure_ascii": False}
-    environment.globals["raise_exception"] = refuse
-    template = environment.from_string(source)
+    def to_json(value: object, indent: int | None = None, ensure_ascii: bool = False, **options: Any) -> str:
+        # Jinja's own filter writes characters such as < for web pages.
+        return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii, **options)
+
+    def now(form: str) -> str:
+        return datetime.datetime.now().strftime(form)
+
+    try:
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
+        )
+        environment.filters["tojson"] = to_json
+        environment.globals |= {"raise_exception": refuse, "strftime_now": now}
+        template = environment.from_string(source)
+    except TemplateError as error:
+        raise ValueError(f"the chat template of {folder}: {error}") from None
 
     def write(messages: list[Message], begins: bool = False) -> str:
+        nothing = {"tools": None, "documents": None}
         try:
-            return template.render(messages=messages, add_generation_prompt=begins, **tokens)
+            return template.render(messages=messages, add_generation_prompt=begins, **nothing, **tokens)
         except TemplateError as error:
             raise ValueError(f"the chat template of {folder}: {error}") from None
 
@@ -93,6 +118,42 @@ def said(told: dict[str, Any], template: Template) -> list[tuple[str, bool]]:
     return parts
 
 
+def encode_parts(
+    parts: list[tuple[str, bool]], tokenizer: Tokenizer, *, has_marks: bool
+) -> tuple[list[int], list[bool]]:
+    """Return the tokens of a conversation, and whether each has a character of a part that counts.
+
+    The text is encoded as a whole, since some tokenizers begin each text with a space of their own.
+
+    Args:
+        parts: texts, and whether each counts.
+        tokenizer: of the model.
+        has_marks: whether the text has the tokens at its ends, which a tokenizer otherwise puts in front.
+    """
+    text = "".join(part for part, _ in parts)
+    tokens, places = tokenizer.locate(text)
+    counted = np.repeat([counts for _, counts in parts], [len(part) for part, _ in parts])
+    learned = [bool(counted[start:stop].any()) for start, stop in places]
+    if has_marks:
+        return tokens, learned
+    framed = tokenizer.encode(text)
+    # Those behind the text are left out: an end is put behind each answer.
+    starts = range(len(framed) - len(tokens) + 1)
+    front = framed[: next((at for at in starts if framed[at : at + len(tokens)] == tokens), 0)]
+    return [*front, *tokens], [False] * len(front) + learned
+
+
+def add_ends(tokens: list[int], learned: list[bool], ends: tuple[int, ...]) -> tuple[list[int], list[bool]]:
+    """Put the token that ends a text behind each answer."""
+    told: list[int] = []
+    counts: list[bool] = []
+    for i, (token, own) in enumerate(zip(tokens, learned, strict=True)):
+        last = own and not (i + 1 < len(learned) and learned[i + 1])
+        told += [token, *ends] if last else [token]
+        counts += [own] + [True] * (len(ends) if last else 0)
+    return told, counts
+
+
 def conversations(
     path: Path, tokenizer: Tokenizer, length: int, template: Template | None = None
 ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
@@ -105,10 +166,12 @@ def conversations(
         template: of the model; without one, roles are marked as `plain` does, and an end is learnt behind each answer.
 
     Raises:
-        ValueError: where a line is no conversation, or none has a part that counts.
+        ValueError: where a line is no conversation, or none has a part that counts. One that has none within the
+            length is left out, with a warning.
     """
     tokens: list[list[int]] = []
     counts: list[list[bool]] = []
+    cut = 0
     for number, line in enumerate(lines_of(path), 1):
         try:
             told = json.loads(line)
@@ -117,21 +180,21 @@ def conversations(
             raise ValueError(f"{path}, line {number}: expected {WANTED}") from None
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: {error}") from None
-        has_end = template is not None and "messages" in told
-        own: list[int] = []
-        learned: list[bool] = []
-        for text, counted in parts:
-            # A template writes the tokens at the ends itself; otherwise they are around the whole conversation.
-            encoded = tokenizer.encode(text, bare=template is not None or bool(own))
-            if counted and not has_end:
-                encoded = [*encoded, *tokenizer.ends[:1]]
-            own += encoded
-            learned += [counted] * len(encoded)
-        tokens.append(own[: length + 1])
-        counts.append(learned[: length + 1])
+        own, learned = encode_parts(parts, tokenizer, has_marks=template is not None)
+        if template is None or "messages" not in told:
+            own, learned = add_ends(own, learned, tokenizer.ends[:1])
+        own, learned = own[: length + 1], learned[: length + 1]
+        if not any(learned[1:]):
+            cut += 1
+            continue
+        tokens.append(own)
+        counts.append(learned)
+    if cut:
+        held = f"{cut} conversations of {path} have no answer within {length} tokens, and are left out"
+        print(f"warning: {held}; see --length", file=sys.stderr)
+    if not tokens:
+        raise ValueError(f"{path} has nothing that the assistant says within {length} tokens")
     table, mask = np.zeros((len(tokens), length + 1), np.int32), np.zeros((len(tokens), length + 1), bool)
     for i, (own, learned) in enumerate(zip(tokens, counts, strict=True)):
         table[i, : len(own)], mask[i, : len(own)] = own, learned
-    if not mask[:, 1:].any():
-        raise ValueError(f"{path} has nothing that the assistant says within {length} tokens")
     return table, mask

@@ -117,9 +117,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text", type=Path, help="a text, .jsonl or .parquet file, or a folder of them")
     parser.add_argument("--tokenizer", type=Path, help="a tokenizer.json; by default tokens are bytes")
+    parser.add_argument("--end", type=int, help="the token behind each text; by default that of the model's files")
     parser.add_argument("--out", type=Path, default=Path("tokens.npy"))
     options = parser.parse_args()
-    tokenizer = Vocabulary(options.tokenizer) if options.tokenizer else Bytes()
+    given = () if options.end is None else (options.end,)
+    tokenizer = Vocabulary(options.tokenizer, given) if options.tokenizer else Bytes()
+    if not tokenizer.ends:
+        raise ValueError(f"{options.tokenizer} does not say which token ends a text: pass --end")
     print(f"{write_tokens(options.text, tokenizer, options.out)} tokens: {options.out}")
 
 

@@ -136,6 +136,8 @@ def tune(options: Options, model: Decoder, tokens: np.ndarray, counted: np.ndarr
         placed = axn.shard((own, counts & real), layout)
         thin, moments, loss = tuner.step(thin, moments, frozen, *placed)
         losses.append(float(loss))
+        if not np.isfinite(losses[-1]):
+            raise FloatingPointError(f"loss={losses[-1]} in step {i}: lower --learning-rate, or look at the data")
         bar.set_postfix(loss=f"{losses[-1]:.3f}")
     return eqx.combine(thin, frozen), losses
 
@@ -183,5 +185,5 @@ if __name__ == "__main__":
     chosen = tyro.cli(Options, description=__doc__)
     try:
         main(chosen)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, FloatingPointError) as error:
         sys.exit(f"error: {error}")

@@ -160,8 +160,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     """Return the tokenizer of a model: that of its folder, else bytes."""
     settings = json.loads((folder / "config.json").read_text())
     if (folder / "tokenizer.json").exists():
-        ends = settings.get("eos_token_id")
-        read = Vocabulary(folder / "tokenizer.json", tuple(np.atleast_1d([] if ends is None else ends).tolist()))
+        read = Vocabulary(folder / "tokenizer.json")
         # Some models leave tokens out that their texts never have, such as those of images.
         if read.vocab > settings["vocab_size"]:
             held = f"{folder} has a tokenizer of {read.vocab} tokens, and a table of {settings['vocab_size']}"

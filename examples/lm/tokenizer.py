@@ -6,8 +6,9 @@ Train one on your own text, for `train.py --tokenizer tokenizer.json`:
 """
 
 import argparse
+import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,7 +27,13 @@ class Tokenizer(Protocol):
         """Return the tokens of a text; `bare` is without those that some tokenizers put around each text."""
         ...
 
-    def decode(self, tokens: Sequence[int]) -> str: ...
+    def locate(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the tokens of a bare text, and between which of its characters each stands."""
+        ...
+
+    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """Return the text of tokens; `special` shows those that mark ends and turns, too."""
+        ...
 
 
 class Bytes:
@@ -38,7 +45,11 @@ class Bytes:
     def encode(self, text: str, *, bare: bool = False) -> list[int]:
         return list(text.encode())
 
-    def decode(self, tokens: Sequence[int]) -> str:
+    def locate(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        places = [(i, i + 1) for i, character in enumerate(text) for _ in character.encode()]
+        return self.encode(text), places
+
+    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
         return bytes(token for token in tokens if token).decode("utf-8", "replace")
 
 
@@ -47,7 +58,8 @@ class Vocabulary:
 
     Args:
         file: a `tokenizer.json`.
-        ends: tokens that end a text; by default the one that this program makes, where there is one.
+        ends: tokens that end a text; by default those that the files beside it name, or the one that this program
+            makes.
     """
 
     def __init__(self, file: Path, ends: tuple[int, ...] = ()) -> None:
@@ -57,18 +69,41 @@ class Vocabulary:
         own = self._loaded.token_to_id(END)
         # There may be fewer tokens than the largest one says.
         self.vocab = 1 + max(self._loaded.get_vocab().values())
-        self.ends = ends or (() if own is None else (own,))
+        self.ends = ends or read_ends(file.parent, self._loaded.token_to_id) or (() if own is None else (own,))
 
     def encode(self, text: str, *, bare: bool = False) -> list[int]:
         ids: list[int] = self._loaded.encode(text, add_special_tokens=not bare).ids
         return ids
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        text: str = self._loaded.decode(list(tokens))
+    def locate(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        encoded = self._loaded.encode(text, add_special_tokens=False)
+        return encoded.ids, encoded.offsets
+
+    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        text: str = self._loaded.decode(list(tokens), skip_special_tokens=not special)
         return text
 
     def save(self, file: Path) -> None:
         self._loaded.save(str(file))
+
+
+def read_ends(folder: Path, number: Callable[[str], int | None]) -> tuple[int, ...]:
+    """Return the tokens that end a text by the files of a model: those of generations first, which may be several.
+
+    Args:
+        folder: of the model.
+        number: from the text of a token to its number.
+    """
+    found: list[int] = []
+    for name in ("config.json", "generation_config.json"):
+        if (folder / name).exists():
+            ends = json.loads((folder / name).read_text()).get("eos_token_id")
+            found += [] if ends is None else ends if isinstance(ends, list) else [ends]
+    if not found and (folder / "tokenizer_config.json").exists():
+        own = json.loads((folder / "tokenizer_config.json").read_text()).get("eos_token")
+        text = own.get("content") if isinstance(own, dict) else own
+        found = [end for end in [None if text is None else number(text)] if end is not None]
+    return tuple(dict.fromkeys(found))
 
 
 def check_tokens(tokens: NDArray[Any], rows: int, source: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from chats import conversations, read_template
 from tokenizer import END, Bytes, Vocabulary, learn
+from tokenizers import Tokenizer as Loaded, models, normalizers
 
 from tests.nn.layouts import fails
 
@@ -90,14 +91,66 @@ def test_a_tokenizer_adds_its_own_tokens_once_or_not_at_all(tmp_path: Path) -> N
     file.write_text("\n".join(map(json.dumps, LINES)))
     tokens, counted = conversations(file, vocabulary, 40)
     for i, line in enumerate(LINES):
-        prompt, answer = (vocabulary.encode(line[key], bare=True) for key in ("prompt", "completion"))
-        expected = [0, *prompt, *answer, 0]
+        expected = [0, *vocabulary.encode(line["prompt"] + line["completion"], bare=True), 0]
         assert tokens[i, : len(expected)].tolist() == expected
-        assert tokens[i][counted[i]].tolist() == [*answer, 0]
+        learned = tokens[i][counted[i]].tolist()
+        assert learned[-1] == 0
+        assert vocabulary.decode(learned).strip() == line["completion"]
     file.write_text(json.dumps({"messages": [{"role": role, "content": content} for role, content in TURNS]}))
     template = read_template(model_with(tmp_path, chat_template=TEMPLATE))
     tokens, _ = conversations(file, vocabulary, 60, template)
     assert not (tokens[0, :10] == 0).any()
+
+
+def test_a_conversation_is_encoded_as_a_whole(tmp_path: Path) -> None:
+    """A tokenizer that begins each text with a space, as that of Llama 2, begins no answer with one."""
+    loaded = Loaded(models.BPE(vocab={"a": 0, "b": 1, "\u2581": 2, ":": 3, "<e>": 4}, merges=[]))
+    loaded.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    loaded.save(str(tmp_path / "tokenizer.json"))
+    file = tmp_path / "data.jsonl"
+    file.write_text(json.dumps({"prompt": "a:", "completion": "b b"}))
+    tokens, counted = conversations(file, Vocabulary(tmp_path / "tokenizer.json", (4,)), 9)
+    assert tokens[0].tolist() == [2, 0, 3, 1, 2, 1, 4, 0, 0, 0]
+    assert counted[0].tolist() == [False] * 3 + [True] * 4 + [False] * 3
+
+
+# Templates with what published ones use, and what transformers 5.24 writes for MESSAGES.
+WRITTEN = [
+    ("{{ messages[0].content | tojson }}", "\"<a> & 'b' \u00e9\""),
+    ("{{ {'b': 1, 'a': 2} | tojson(indent=1) }}", '{\n "b": 1,\n "a": 2\n}'),
+    ("{% if tools is none and documents is none %}none{% else %}some{% endif %}", "none"),
+    (
+        "{% for m in messages %}{% if m.role == 'user' %}{% continue %}{% endif %}"
+        "{{ m.content }}{% break %}{% endfor %}",
+        "yes",
+    ),
+    ("{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %};{% endfor %}", "<a> & 'b' \u00e9;yes;"),
+    ("{{ strftime_now('%Y') | length }}", "4"),
+]
+
+
+@pytest.mark.parametrize(("source", "text"), WRITTEN)
+def test_templates_are_written_as_transformers_does(source: str, text: str, tmp_path: Path) -> None:
+    template = read_template(model_with(tmp_path, chat_template=source))
+    assert template is not None
+    messages = [{"role": "user", "content": "<a> & 'b' \u00e9"}, {"role": "assistant", "content": "yes"}]
+    assert template(messages, False) == text
+
+
+def test_a_template_that_is_no_program_is_named(tmp_path: Path) -> None:
+    model = model_with(tmp_path, chat_template="{% if %}")
+    with pytest.raises(ValueError, match=f"the chat template of {tmp_path}: Expected an expression"):
+        read_template(model)
+
+
+def test_conversations_without_an_answer_within_the_length_are_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "data.jsonl"
+    file.write_text("\n".join(map(json.dumps, [{"prompt": "x" * 20, "completion": "y"}, *LINES])))
+    tokens, _ = conversations(file, Bytes(), 16)
+    assert len(tokens) == 2
+    assert "warning: 1 conversations of" in capsys.readouterr().err
 
 
 def test_a_template_may_have_a_file_of_its_own(tmp_path: Path) -> None:

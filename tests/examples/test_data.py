@@ -2,12 +2,14 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from data import load_tokens, train_valid_split, unigram_entropy, write_tokens
+from data import load_tokens, main, train_valid_split, unigram_entropy, write_tokens
 from texts import STDLIB_LIMIT, load_text
 from tokenizer import Bytes, Vocabulary, learn
+from tokenizers import Tokenizer as Loaded, models
 
 
 def text_of(*files: str) -> np.ndarray:
@@ -123,6 +125,33 @@ def test_files_of_tokens_are_those_of_the_texts(tmp_path: Path, words: Vocabular
     tokens = load_tokens(out, words)
     assert isinstance(tokens, np.memmap)
     assert (tokens.dtype, tokens.tolist()) == (np.uint16, expected)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"config.json": {"eos_token_id": 1}},
+        {"tokenizer_config.json": {"eos_token": "</s>"}},
+        {"tokenizer_config.json": {"eos_token": {"content": "</s>"}}},
+    ],
+)
+def test_the_files_of_a_model_say_which_token_ends_a_text(tmp_path: Path, files: dict[str, Any]) -> None:
+    Loaded(models.WordLevel({"a": 0, "</s>": 1}, unk_token="a")).save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "text.jsonl").write_text('{"text": "a"}\n' * 2)
+    given = ["data.py", str(tmp_path / "text.jsonl"), "--tokenizer", str(tmp_path / "tokenizer.json")]
+    given += ["--out", str(tmp_path / "tokens.npy")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", given)
+        with raises(ValueError, f"{tmp_path}/tokenizer.json does not say which token ends a text: pass --end"):
+            main()
+        patch.setattr("sys.argv", [*given, "--end", "1"])
+        main()
+        assert np.load(tmp_path / "tokens.npy").tolist() == [0, 1, 0, 1]
+        for name, settings in files.items():
+            (tmp_path / name).write_text(json.dumps(settings))
+        patch.setattr("sys.argv", given)
+        main()
+    assert np.load(tmp_path / "tokens.npy").tolist() == [0, 1, 0, 1]
 
 
 def test_a_text_may_have_separators_that_end_no_line_of_json(tmp_path: Path) -> None:

@@ -86,9 +86,18 @@ def test_numbers_that_are_too_small_are_refused(name: str, tmp_path: Path) -> No
 
 
 def test_tokens_outside_of_the_table_are_refused(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Bytes, "encode", lambda self, text, bare=False: [*text.encode(), 256])
+    monkeypatch.setattr(Bytes, "encode", lambda self, text, bare=False: [256] * len(text))
     told = (
         f"{options.data} has token 256, but the table of the model has 256 rows, for the tokens 0 to 255: "
         "is the tokenizer that of the model, and was a token added to it?"
     )
     fails(ValueError, told, lambda: main(options))
+
+
+def test_a_loss_that_is_not_finite_ends_the_tuning_before_anything_is_written(options: Options) -> None:
+    model = load(options.model)
+    broken = eqx.tree_at(lambda model: model.norm.weight, model, model.norm.weight * jnp.nan)
+    save(broken, options.model, eos_token_id=0)
+    told = "loss=nan in step 0: lower --learning-rate, or look at the data"
+    fails(FloatingPointError, told, lambda: main(options))
+    assert not list(options.out.iterdir())

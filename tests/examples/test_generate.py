@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import shutil
 
 import jax
@@ -89,6 +90,9 @@ def test_a_tokenizer_of_its_own_is_read_with_the_model(folder, tmp_path):
     (end,) = tokens.ends
     (tmp_path / "config.json").write_text(f'{{"vocab_size": {tokens.vocab}, "eos_token_id": [{end}, 3]}}')
     assert read_tokenizer(tmp_path).ends == (end, 3)
+    # A model may end a turn by further tokens, which only the settings of generations list.
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [3, 5]}))
+    assert read_tokenizer(tmp_path).ends == (end, 3, 5)
     assert isinstance(read_tokenizer(folder), Bytes)
 
 
