@@ -33,6 +33,7 @@ from .nn.roles import (
 )
 from .nn.settings import check_int
 from .nn.stack.stacked import Stacked
+from .partitioning.padding import PaddedArray
 from .report.show import ArrayLayout, arrays_of, show
 from .report.table import Cell, Printed, Table, byte_text, group_rows, total
 
@@ -188,8 +189,8 @@ class Parameter:
 
     Attributes:
         path: its path.
-        array: the array, named or plain.
-        sizes: the sizes of its named axes.
+        array: the array, named or plain; of a padded one, what is stored.
+        sizes: the sizes of its named axes, without padding.
         layers: its axes along which the layers of a `Stacked` are stored.
         roles: what each axis is for, by its name, or by its number if it has none, inputs before outputs in the order
             in which the module declares them: "stack" for layers, and for whatever a `vmap` of `init` added; "expert";
@@ -275,11 +276,15 @@ def walk(tree: Tree, overrides: Overrides | None = None) -> Iterator[Parameter]:
             continue
         nodes = list(_along(tree, keys))
         stored = {axis.name for node in nodes if isinstance(node, Stacked) for axis in node.storage}
-        path = path_text(keys)
+        path, sizes = path_text(keys), sizes_of(names, shape_of("walk", array, names))
+        if nodes and isinstance(nodes[-1], PaddedArray):
+            # An optimiser may have a placeholder in the place of the parameter.
+            padding = nodes[-1].padding
+            sizes |= {pad.name: pad.size for pad in padding if sizes.get(pad.name) == pad.stored}
         yield Parameter(
             path=path,
             array=leaf,
-            sizes=sizes_of(names, shape_of("walk", array, names)),
+            sizes=sizes,
             layers=tuple(name for name in names if name in stored),
             roles=own,
             heads=tuple(at for at in names if marks.get(at) == "head"),

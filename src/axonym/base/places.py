@@ -176,6 +176,7 @@ NAMES: dict[str, dict[str, str]] = {
         "axonym.partitioning.blocks": "limit_reshards",
         "axonym.partitioning.fsdp": "fsdp_mapping",
         "axonym.partitioning.kernels": "kernel_cost",
+        "axonym.partitioning.padding": "PaddedArray Padding is_padded pad_axes unpad_axes",
         "axonym.report.check": "check",
         "axonym.report.fit": "Fitted fit_mapping",
         "axonym.report.schedule": "schedule",
@@ -210,8 +211,8 @@ BELOW: dict[str, str] = {
     ),
     "axonym.partitioning": (
         "addresses arguments batches blocks buffers captured collectives counted flattened fsdp "
-        "held jit kernels keys leaves manual numbers options permutations placement processes "
-        "shard shard_map signatures stages trees"
+        "held jit kernels keys leaves manual numbers options padding permutations placement "
+        "processes shard shard_map signatures stages trees"
     ),
     "axonym.random": "distributions draw keys vectors",
 }

@@ -278,7 +278,7 @@ def no_names(function: str, x: Payload, *wanted: str) -> OperandError:
     if holds_named(x):
         hint = APART
     elif shape is None and not isinstance(x, list | tuple | int | float):
-        hint = None
+        hint = getattr(type(x), "how_to_read", None)
     return OperandError(message(function, problem, *lines, hint=hint))
 
 

@@ -259,7 +259,9 @@ def first_fitting(*alternatives: str | Sequence[str] | None) -> FirstFitting:
 
 def path_text(keys: Any) -> str:
     """Write the keys of a leaf of a tree as a path, such as `layers.0.weight`."""
-    return jax.tree_util.keystr(keys, simple=True, separator=".")
+    # The key of the array that is stored for a padded one is empty.
+    shown = tuple(key for key in keys if str(key))
+    return jax.tree_util.keystr(shown, simple=True, separator=".")
 
 
 def matches(pattern: str, path: str) -> bool:

@@ -31,6 +31,7 @@ from ..ops.pad import pad
 from ..ops.reduce import mean
 from ..ops.shape import unflatten_axis
 from ..ops.where import where as select
+from ..partitioning.padding import PaddedArray
 from ..partitioning.shard import auto_sharded
 from ..transform import scan as loops
 from .settings import as_python, check_fraction, check_int
@@ -143,7 +144,7 @@ def cross_entropy_loss(
 
 def chunked_cross_entropy_loss(
     x: NamedArray,
-    weight: NamedArray,
+    weight: NamedArray | PaddedArray,
     Embed: AxisSelector,
     Label: AxisSelector,
     targets: NamedArray,
@@ -163,7 +164,7 @@ def chunked_cross_entropy_loss(
 
     Args:
         x: axes {Embed, ...}, in any layout.
-        weight: maps `x` to logits; axes {Label, Embed}.
+        weight: maps `x` to logits; axes {Label, Embed}. Where `pad_axes` has padded it, the padding is no class.
         Embed: the axis to sum over.
         Label: the axis of classes.
         targets: class indices; axes among those of `x` without `Embed`.
@@ -192,10 +193,11 @@ def chunked_cross_entropy_loss(
     """
     function = "chunked_cross_entropy_loss"
     label, _ = selector(Label, function)
-    checks.require(function, weight, Label, "weight")
-    checks.require(function, weight, Embed, "weight")
+    real = weight.abstract() if isinstance(weight, PaddedArray) else weight
+    checks.require(function, real, Label, "weight")
+    checks.require(function, real, Embed, "weight")
     checks.require(function, x, Embed, "input")
-    size = weight.axis_size(Label)
+    size = real.axis_size(Label)
     _check_class_numbers(function, targets, label)
     label_smoothing, z_loss = _check_smoothing(function, label_smoothing), as_python(z_loss)
     block_size = check_int(function, "block_size", block_size)
@@ -209,7 +211,8 @@ def chunked_cross_entropy_loss(
     _report_targets(function, targets, label, size)
     # Class numbers beyond the range of a narrow dtype would compare as others.
     targets = targets.astype(_choose_index_dtype(targets))
-    blocks = _chunk_classes(auto_sharded(weight), label, size, block_size)
+    table = weight.cut(label) if isinstance(weight, PaddedArray) else weight
+    blocks = _chunk_classes(auto_sharded(table), label, table.axis_size(label), block_size)
     Block, Chunk = blocks.Block, blocks.Chunk
     wide = widen(x)
 

@@ -10,13 +10,17 @@ import jax
 
 from ..array import NamedArray
 from ..axis import Axis, AxisSpec
+from ..create import arange
 from ..errors import ArgumentError, message
+from ..ops.where import where
+from ..partitioning.padding import PaddedArray, Padding
 from .activation import relu, silu
 from .initializer import Initializer
 from .layer import Layer
 from .linear import Linear
-from .rings import apply_in_ring
+from .rings import apply_in_ring, is_pointwise
 from .settings import apply_activation, as_axis, check_activation, check_int
+from .weights import keep_padding
 
 __all__ = ["MLP", "GatedMLP"]
 
@@ -119,7 +123,7 @@ class MLP(Layer):
         if len(self.layers) == 2:
             # Each further product would need the positions of the hidden axis again.
             up, down = self.layers
-            result = apply_in_ring(x, (up,), down, self.activation, self.activation)
+            result = _apply_together(x, (up,), down, self.activation, self.activation)
             if result is not None:
                 return result
         *hidden, last = zip(self.layers, _keys(key, len(self.layers)), strict=True)
@@ -220,13 +224,49 @@ class GatedMLP(Layer):
             Axes {*Out, ...}.
         """
         first, between = (self.gate, self.up), lambda gate, up: self.activation(gate) * up
-        result = apply_in_ring(x, first, self.down, self.activation, between)
+        result = _apply_together(x, first, self.down, self.activation, between)
         if result is not None:
             return result
         keys = _keys(key, 3)
         gate = apply_activation("GatedMLP", self.activation, self.gate(x, key=keys[0]))
         hidden = gate * self.up(x, key=keys[1])
         return self.down(hidden, key=keys[2])
+
+
+def _apply_together(
+    x: NamedArray,
+    first: Sequence[Linear],
+    last: Linear,
+    activation: Callable[[NamedArray], NamedArray],
+    between: Callable[..., NamedArray],
+) -> NamedArray | None:
+    """Apply a perceptron in a ring, or with a padded hidden axis; None where layers should be applied one by one.
+
+    Args:
+        x: the input.
+        first: the layers that read it.
+        last: the layer that reads `between` of their results.
+        activation: a part of `between`.
+        between: the function from the results of `first` to the input of `last`.
+    """
+    padding = _find_hidden_padding(first, last)
+    if padding is None or not is_pointwise(activation):
+        return apply_in_ring(x, first, last, activation, between)
+    # To cut the hidden axis would gather it on Explicit mesh axes.
+    hidden = between(*(keep_padding(layer, padding.name)(x) for layer in first))
+    is_real = arange(Axis(padding.name, padding.stored)) < padding.size
+    return keep_padding(last, padding.name)(where(is_real, hidden, 0))
+
+
+def _find_hidden_padding(first: Sequence[Linear], last: Linear) -> Padding | None:
+    """Return the padding of the hidden axis, if it is one axis that all layers pad alike."""
+    weights = [getattr(layer, "weight", None) for layer in (*first, last)]  # others have none
+    found = [set(own.padding) for own in weights if isinstance(own, PaddedArray)]
+    if len(found) < len(weights):
+        return None
+    others = {axis.name for axes in (*(layer.In for layer in first), last.Out) for axis in axes}
+    shared = [own for own in set.intersection(*found) if own.name not in others]
+    return shared[0] if len(shared) == 1 and len(last.In) == 1 else None
 
 
 def _keys(key: jax.Array | None, count: int) -> Sequence[jax.Array | None]:

@@ -23,6 +23,7 @@ from ..ops.elementwise import tanh
 from ..partitioning.addresses import count_devices, find_mesh_axes
 from ..partitioning.collectives import pcast, ppermute
 from ..partitioning.options import PRODUCTS
+from ..partitioning.padding import is_padded
 from ..partitioning.shard import auto_sharded
 from ..partitioning.shard_map import shard_map
 from . import activation
@@ -61,7 +62,7 @@ def _find_ring(
 ) -> str | None:
     """Return the axis of the input whose blocks go around a ring, or None."""
     shared = find_mesh_to_share(PRODUCTS.get().rings)
-    if shared is None or not _is_pointwise(activation):
+    if shared is None or not is_pointwise(activation):
         return None
     if not all(map(_is_plain, (*first, last))) or not _fit(x, first, last):
         return None
@@ -129,7 +130,7 @@ def _multiply(x: NamedArray, layers: Sequence[Linear]) -> list[NamedArray]:
 def _is_plain(layer: Linear) -> bool:
     """Return whether a layer multiplies by a matrix as it is, and adds a bias."""
     # A subclass may do more in its call, and a `dot_general` of its own may need all of an operand for a scale.
-    if type(layer) is not Linear or layer.dot_general is not None:
+    if type(layer) is not Linear or layer.dot_general is not None or is_padded(layer.weight):
         return False
     is_square = find_stored_outputs(layer.In, layer.Out) != layer.Out
     return layer.weight.array.ndim == len(layer.weight.names) and not is_square
@@ -150,7 +151,8 @@ def _fit(x: NamedArray, first: Sequence[Linear], last: Linear) -> bool:
     return sizes == [axis.size for axis in first[0].In] and not added & others.keys()
 
 
-def _is_pointwise(fn: Pointwise) -> bool:
+def is_pointwise(fn: Pointwise) -> bool:
+    """Return whether a function is known to compute each element alone."""
     while isinstance(fn, functools.partial):  # such as `partial(gelu, approximate=False)`
         fn = fn.func
     return fn in _POINTWISE

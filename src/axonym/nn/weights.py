@@ -5,13 +5,15 @@ The compiler shares it by default. `manual`, where `named_jit` asks for it, gath
 sends blocks of the input around. Both ask `find_mesh_to_share` first. Layers know nothing of meshes.
 """
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.typing import DTypeLike
 
@@ -30,9 +32,12 @@ from ..layout.records import AUDIT
 from ..names.plans import Names
 from ..ops.contract import dot
 from ..ops.index import take
+from ..ops.logical import logical_or
+from ..ops.where import where
 from ..partitioning.options import PRODUCTS
+from ..partitioning.padding import PaddedArray, is_padded
 from ..partitioning.shard import auto_sharded, pspec_for
-from ..partitioning.trees import shard_tree
+from ..partitioning.trees import find_static_axes, shard_tree
 from .manual import Division, apply_by_hand, find_division
 
 X = TypeVar("X")
@@ -94,7 +99,7 @@ def apply_gathered(
 
 def multiply(
     x: NamedArray,
-    weight: NamedArray,
+    weight: NamedArray | PaddedArray,
     axis: tuple[Axis, ...],
     dot_general: Callable[..., jax.Array] | None = None,
 ) -> NamedArray:
@@ -102,10 +107,15 @@ def multiply(
 
     Args:
         x: axes {*axis, ...}.
-        weight: axes {*axis, ...}.
+        weight: axes {*axis, ...}. Neither sum nor result has its padding.
         axis: the axes to sum over.
         dot_general: multiplies, instead of `jax.lax.dot_general`.
     """
+    if isinstance(weight, PaddedArray):
+        # The padding meets zeros in the sum, and is cut off the result: so its gradient is zero, too.
+        extended = weight.extend(x)
+        x = extended if extended is x else auto_sharded(extended)
+        return weight.trim(multiply(x, weight.read(), axis, dot_general))
     # Names without sizes, since a block of the weight in a shard_map has other ones.
     names = axis_name(axis)
     dot_general = lax.dot_general if dot_general is None else dot_general
@@ -134,12 +144,15 @@ def _is_plain(dot_general: Callable[..., jax.Array]) -> bool:
     return dot_general is lax.dot_general
 
 
-def look_up(weight: NamedArray, rows: Axis, ids: NamedArray) -> NamedArray:
+def look_up(weight: NamedArray | PaddedArray, rows: Axis, ids: NamedArray) -> NamedArray:
     """Look up rows of a table by ids.
 
     The table is gathered, unless its rows are stored in parts and a device has fewer ids than the table has rows. Then
     each device looks up its parts of these rows and sends them, which is less than the table.
     """
+    if isinstance(weight, PaddedArray):
+        stored = weight.read().resolve_axis(rows.name)
+        return weight.trim(look_up(weight.read(), stored, _avoid_padding(ids, rows, stored)))
     stored, mesh = _find_storage_of_parts(weight, rows, ids), context_mesh()
     division = _find_division(ids, weight, (rows.name,)) if stored is None else None
     if division is not None:
@@ -152,6 +165,14 @@ def look_up(weight: NamedArray, rows: Axis, ids: NamedArray) -> NamedArray:
             else shard_tree(weight, stored, mesh)
         )
     return take(weight, rows, ids)
+
+
+def _avoid_padding(ids: NamedArray, rows: Axis, stored: Axis) -> NamedArray:
+    """Return the ids of the same rows in a table with padding at its end; those out of range stay so."""
+    if ids.dtype.itemsize < 4:  # it may have no number for the end of the table
+        ids = ids.astype(jnp.int32)
+    ids = where(ids < 0, ids + rows.size, ids)
+    return where(logical_or(ids < 0, ids >= rows.size), stored.size, ids)
 
 
 def _find_storage_of_parts(weight: NamedArray, rows: Axis, ids: NamedArray) -> AxisMapping | None:
@@ -170,9 +191,30 @@ def _find_storage_of_parts(weight: NamedArray, rows: Axis, ids: NamedArray) -> A
     return stored if ids.array.size < rows.size * shards else None
 
 
-def add_bias(y: NamedArray, bias: NamedArray | None) -> NamedArray:
+def add_bias(y: NamedArray, bias: NamedArray | PaddedArray | None) -> NamedArray:
     """Add a bias, if there is one, in the layout of the mapping: another one would change that of the result."""
+    if isinstance(bias, PaddedArray):
+        return y + bias.cut()
     return y if bias is None else y + auto_sharded(bias)
+
+
+def keep_padding(layer: LayerT, *names: str) -> LayerT:
+    """Return a layer that counts the padding of some axes as positions like others."""
+
+    def cut(leaf: Any) -> Any:
+        return leaf.cut(*names) if isinstance(leaf, PaddedArray) else leaf
+
+    parameters = jax.tree.leaves(layer, is_leaf=is_padded)
+    padding = [own for each in parameters if isinstance(each, PaddedArray) for own in each.padding]
+    if not padding:
+        return layer
+    sizes = {own.name: own.stored for own in padding if own.name in names}
+    fields: dict[str, Any] = {}
+    for field, axes in find_static_axes(layer).items():
+        extended = tuple(axis.resize(sizes.get(axis.name, axis.size)) for axis in axes)
+        is_one = isinstance(getattr(layer, field), Axis)
+        fields[field] = extended[0] if is_one else extended
+    return dataclasses.replace(jax.tree.map(cut, layer, is_leaf=is_padded), **fields)
 
 
 def widen_layer(layer: LayerT, dtype: DTypeLike) -> LayerT:

@@ -29,6 +29,7 @@ class Form:
         sizes: their sizes, in this order.
         stacks: those that are stacks.
         shape: the shape of the array.
+        stored: the shape of the parameter, with padding, which transformations do not see.
     """
 
     part: Part
@@ -37,16 +38,20 @@ class Form:
     sizes: tuple[int, ...]
     stacks: tuple[Dimension, ...]
     shape: tuple[int, ...]
+    stored: tuple[int, ...]
 
     def split(self, array: jax.Array) -> jax.Array:
         """Return the parameter as [stacks..., the array of one]."""
         shape = (*self.sizes[: len(self.stacks)], *self.shape)
-        return jnp.reshape(jnp.transpose(array, self.order), shape)
+        real = jnp.transpose(array, self.order)[tuple(map(slice, self.sizes))]
+        return jnp.reshape(real, shape)
 
     def join(self, parted: jax.Array) -> jax.Array:
         """Undo `split`."""
         back = sorted(range(len(self.order)), key=self.order.__getitem__)
-        return jnp.transpose(jnp.reshape(parted, self.sizes), back)
+        real = jnp.transpose(jnp.reshape(parted, self.sizes), back)
+        more = [(0, whole - size) for whole, size in zip(self.stored, real.shape, strict=True)]
+        return jnp.pad(real, more)
 
     @property
     def trailing(self) -> Names:
@@ -70,7 +75,8 @@ class Form:
 def make_form(parameter: Parameter, number: int, groups: Sequence[Sequence[Dimension]]) -> Form:
     """Make a form from the stacks, and the axes that become one dimension each."""
     names, every = own_names(parameter.array), list_dimensions(parameter)
-    sizes = dict(zip(every, payload_of(parameter.array).shape, strict=True))
+    stored = tuple(payload_of(parameter.array).shape)
+    sizes = {**dict(zip(every, stored, strict=True)), **parameter.sizes}
     order = [at for group in groups for at in group]
     is_named = isinstance(parameter.array, NamedArray)
     merged = [" ".join(map(str, group)) or "1" for group in groups[1:]]
@@ -81,6 +87,7 @@ def make_form(parameter: Parameter, number: int, groups: Sequence[Sequence[Dimen
         sizes=tuple(sizes[at] for at in order),
         stacks=tuple(groups[0]),
         shape=tuple(math.prod(sizes[at] for at in group) for group in groups[1:]),
+        stored=stored,
     )
 
 

@@ -11,6 +11,7 @@ from ..base.lazy import library
 from ..engine.operands import own_names
 from ..nn.roles import Overrides, Part
 from ..parameters import Parameter
+from ..partitioning.padding import is_padded
 from .auto_axes import Transformation, check_transformation, run_on_auto
 from .forms import as_matrix, as_stored, find_matrix_axes, list_dimensions, list_parameters
 from .stacks import map_stacks
@@ -182,11 +183,19 @@ def muon(
         return make(numbers).update(updates, state, params, **extra)
 
     tx = optax.GradientTransformationExtraArgs(make(traced).init, update)
-    if adaptive:  # Optax takes a norm over all layers of a stack
-        tx = map_stacks("muon", tx, partial(as_matrix, cut=cut), roles, per_head)
-    else:
-        tx = on_auto_axes(tx)
-    return optax.GradientTransformationExtraArgs(tx.init, partial(tx.update, numbers=traced))
+    apart = map_stacks("muon", tx, partial(as_matrix, cut=cut), roles, per_head)
+    # Where it is adaptive, Optax takes a norm over all layers of a stack.
+    together = apart if adaptive else on_auto_axes(tx)
+
+    def choose(tree: Tree) -> Transformation:
+        # Optax scales an update by the shape of the matrix, padding included.
+        leaves = jax.tree.leaves(tree, is_leaf=is_padded)
+        return apart if any(map(is_padded, leaves)) else together
+
+    def run(updates: Tree, state: Tree, params: Tree = None, **extra: Any) -> Any:
+        return choose(updates).update(updates, state, params, numbers=traced, **extra)
+
+    return optax.GradientTransformationExtraArgs(lambda params: choose(params).init(params), run)
 
 
 def on_auto_axes(tx: Transformation) -> Transformation:

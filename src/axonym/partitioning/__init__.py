@@ -30,3 +30,10 @@ else:
     from .blocks import limit_reshards as limit_reshards
     from .fsdp import fsdp_mapping as fsdp_mapping
     from .kernels import kernel_cost as kernel_cost
+    from .padding import (
+        PaddedArray as PaddedArray,
+        Padding as Padding,
+        is_padded as is_padded,
+        pad_axes as pad_axes,
+        unpad_axes as unpad_axes,
+    )

@@ -43,6 +43,7 @@ from ..nn.stack.block_seq import BlockSeq
 from ..nn.stack.interleaved import Interleaved
 from ..nn.stack.stacked import Stacked
 from ..partitioning.buffers import fill, make_buffer
+from ..partitioning.padding import PaddedArray, is_padded
 from ..partitioning.trees import is_optimiser_state
 from .axes import StoredArray, StoredAxes, StoredAxis
 from .layouts import Layout, Stored
@@ -174,12 +175,12 @@ class Place:
 
     Attributes:
         path: the path of the array in the tree.
-        leaf: the array, named or plain.
+        leaf: the array, named or plain; of a padded one, what is stored.
         names: a name for each dimension; anonymous ones are counted.
-        shape: its shape.
+        shape: its shape, with padding.
         parts: the components of its key; `Numbers` stand for those of layers.
         layers: the names of the dimensions along which layers are stored, outermost first.
-        form: the stored form, of each layer if there are any.
+        form: the stored form, of each layer if there are any, without padding.
     """
 
     path: str
@@ -254,7 +255,7 @@ class Place:
                 array = lax.dynamic_index_in_dim(auto.whole(array, (dim,)), at, dim, keepdims=False)
             else:
                 array = array.take(at, dim)
-        return on_host(array)
+        return on_host(array)[(*map(slice, self.form.array), ...)]
 
     def block(
         self, at: Sequence[slice], layers: Mapping[Index, NDArray[np.generic]]
@@ -272,7 +273,11 @@ class Place:
             where: list[Payload] = [slice(None)] * len(bounds)
             for dim, number in zip(dims, index, strict=True):
                 where[dim] = number - bounds[dim].start
-            fill(result[(*where, ...)], layers[index][rest])
+            own, part = result[(*where, ...)], layers[index][rest]
+            if part.shape != own.shape:  # the end of the block is padding
+                own[...] = 0
+                own = own[(*map(slice, part.shape), ...)]
+            fill(own, part)
         return result
 
 
@@ -382,8 +387,9 @@ def _walk(
     optimised = optimised or is_optimiser_state(node)
     children = jax.tree.leaves_with_path(node, is_leaf=lambda each: each is not node)
     # A leaf of a tree is its own only child, with no keys.
-    if is_named_array(node) or (children and not children[0][0]):
-        kept = _place_reduced_state(node, path) if optimised else None
+    if is_named_array(node) or is_padded(node) or (children and not children[0][0]):
+        own = node.stored if isinstance(node, PaddedArray) else node
+        kept = _place_reduced_state(own, path) if optimised else None
         yield kept or _place_leaf(node, path, parts, blocks, stored)
         return
     if isinstance(node, Stacked | BlockSeq | Interleaved):
@@ -397,8 +403,8 @@ def _walk(
         forms = _check_forms(node, path, layout, [path_text(keys) for keys, _ in children])
     for keys, child in children:
         name = path_text(keys)
-        own = (*path, name), (*parts, name), blocks, forms.get(name)
-        yield from _walk(child, *own, layouts, optimised)
+        inner = (*path, name), (*parts, name), blocks, forms.get(name)
+        yield from _walk(child, *inner, layouts, optimised)
 
 
 def _find_layout(node: object, layouts: Mapping[type, Layout]) -> Layout | None:
@@ -478,6 +484,8 @@ def _number_dimensions(dims: Iterable[int]) -> Names:
 def _place_leaf(
     leaf: Payload, path: Names, parts: Parts, blocks: Names, stored: Stored | None
 ) -> Place | None:
+    padding = leaf.padding if isinstance(leaf, PaddedArray) else ()
+    leaf = leaf.stored if isinstance(leaf, PaddedArray) else leaf
     array = leaf.array if isinstance(leaf, NamedArray) else leaf
     if not hasattr(array, "shape") or not hasattr(array, "dtype"):
         return None
@@ -494,6 +502,8 @@ def _place_leaf(
             problem = f"{spelled} is in a Stacked over {name!r}, but has no such axis"
             raise AxisError(message("state dict", problem, f"it has: {describe(names, shape)}"))
     left = sizes_of(names, shape)
+    # An optimiser may have a placeholder in the place of the parameter.
+    left |= {own.name: own.size for own in padding if left.get(own.name) == own.stored}
     for name in blocks:
         left.pop(name, None)
     own = form(spelled, tuple(left), tuple(left.values()), stored)

@@ -12,8 +12,8 @@ from typing import Any
 from jax import lax
 
 from ...array import NamedArray, named
+from ...create import arange
 from ...faults import narrow_sums
-from ...layout.assignment import Entry
 from ...ops.logical import logical_and
 from ...ops.where import where
 from ..settings import apply_activation
@@ -46,7 +46,7 @@ def apply_on_device(
     x, gates, chosen = tokens_and_choices
     All = experts[1].Experts
     Local = layout.local_experts(All)
-    apply = partial(_apply_experts, activation, layout.hidden)
+    apply = partial(_apply_experts, activation, layout)
     number = layout.number_choices(chosen, All)
 
     dropped = None
@@ -74,17 +74,22 @@ def apply_on_device(
 
 def _apply_experts(
     activation: Callable[[NamedArray], NamedArray],
-    hidden: Entry,
+    layout: TokenLayout,
     experts: Experts,
     x: NamedArray,
     sizes: NamedArray | None = None,
 ) -> NamedArray:
     """Apply experts, of which this device may have a part of the hidden axis; the first part has the bias."""
     gate, up, down = experts
-    if hidden and down.bias is not None:
-        own = where(lax.axis_index(hidden) == 0, down.bias, 0)
+    if layout.hidden and down.bias is not None:
+        own = where(lax.axis_index(layout.hidden) == 0, down.bias, 0)
         down = dataclasses.replace(down, bias=own)
-    return down(_compute_hidden(activation, gate, up, x, sizes), sizes)
+    hidden = _compute_hidden(activation, gate, up, x, sizes)
+    if layout.hidden_size is not None:
+        Part = hidden.resolve_axis(down.In.name)
+        before = lax.axis_index(layout.hidden) * Part.size if layout.hidden else 0
+        hidden = where(arange(Part) + before < layout.hidden_size, hidden, 0)
+    return down(hidden, sizes)
 
 
 def is_costly(primitive: Any, *_: object, **__: object) -> bool:

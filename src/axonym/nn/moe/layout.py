@@ -46,6 +46,7 @@ class TokenLayout:
         mesh_sizes: the sizes of mesh axes.
         is_spread: whether the call is outside of any `shard_map`, on a mesh.
         is_nested: whether it is inside of a map over other mesh axes, and JAX could not differentiate a `shard_map`.
+        hidden_size: the size of the hidden axis without padding, if it is padded.
     """
 
     tokens: Names
@@ -57,6 +58,7 @@ class TokenLayout:
     mesh_sizes: tuple[tuple[str, int], ...] = ()
     is_spread: bool = False
     is_nested: bool = False
+    hidden_size: int | None = None
 
     @property
     def groups(self) -> Names:

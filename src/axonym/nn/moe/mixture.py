@@ -26,6 +26,7 @@ from ...names import plans
 from ...ops.where import where as select
 from ...partitioning.addresses import find_mesh_axes, is_checked
 from ...partitioning.collectives import all_gather, psum
+from ...partitioning.padding import PaddedArray, is_padded
 from ...partitioning.shard import auto_sharded
 from ...partitioning.shard_map import shard_map
 from ..activation import silu
@@ -34,8 +35,9 @@ from ..inputs import check_input, list_sized_axes
 from ..layer import Layer
 from ..linear import Linear
 from ..mlp import MLP, GatedMLP
+from ..rings import is_pointwise
 from ..settings import as_axis, check_activation, check_int
-from ..weights import apply_gathered, make_if, widen_layer
+from ..weights import apply_gathered, keep_padding, make_if, widen_layer
 from .choice import WEIGHINGS, choose_experts, normalize_weights, report_routing
 from .device import apply_on_device, is_costly
 from .layout import CHOICE, TOKEN, find_token_layout
@@ -321,7 +323,8 @@ class MixtureOfExperts(Layer):
         down = self.shared.down if isinstance(self.shared, GatedMLP) else self.shared.layers[-1]
         (Hidden,) = down.In
         y = self.shared(x)
-        if down.weight.axis_size(Hidden.name) != Hidden.size:
+        weight = down.weight
+        if not is_padded(weight) and weight.axis_size(Hidden.name) != Hidden.size:
             y = psum(y, down.weight.resolve_axis(Hidden.name))
         return y
 
@@ -332,7 +335,17 @@ class MixtureOfExperts(Layer):
         capacity = None
         if self.capacity_factor is not None:
             capacity = self._capacity
-        layout = find_token_layout(x, self.up, self.tokens, capacity)
+        padded = [self.Experts.name]
+        if is_pointwise(self.activation):  # another function of the hidden axis may count padding
+            padded.append(self.up.Out.name)
+        up, down = keep_padding(self.up, *padded), keep_padding(self.down, *padded)
+        experts = (None if self.gate is None else keep_padding(self.gate, *padded), up, down)
+        if up.Experts != self.Experts:
+            # A choice of no expert is none of an expert that is padding.
+            chosen = select(chosen < self.Experts.size, chosen, up.Experts.size)
+        layout = find_token_layout(x, up, self.tokens, capacity)
+        if up.Out != self.up.Out:
+            layout = dataclasses.replace(layout, hidden_size=self.up.Out.size)
         run: Callable[..., tuple[NamedArray, NamedArray | None]] = partial(
             apply_on_device, layout, self.activation
         )
@@ -342,7 +355,6 @@ class MixtureOfExperts(Layer):
             # Under a `vmap` over mesh axes, types fit no check.
             run = shard_map(run, dict(layout.entries), check=not get_taken_axes(), strict=False)
 
-        experts = (self.gate, self.up, self.down)
         y, dropped = apply_gathered(run, (x, gates, chosen), experts, keep=is_costly)
         if dropped is None:
             return y, zeros(())
@@ -364,8 +376,10 @@ def _make_shared(Embed: Axis, Hidden: Axis, gated: bool, options: Any) -> MLP | 
     return MLP.init(Embed, Embed, Hidden, 1, use_bias=False, use_final_bias=False, **options)
 
 
-def _gather_block(parameter: NamedArray, axis: Axis) -> NamedArray:
+def _gather_block(parameter: NamedArray | PaddedArray, axis: Axis) -> NamedArray:
     """Gather a parameter inside of a `shard_map` where it is split like the experts."""
+    if isinstance(parameter, PaddedArray):
+        parameter = parameter.cut()
     Block = parameter.resolve_axis(axis.name)
     if Block == axis:
         return parameter
