@@ -5,7 +5,8 @@ The reference is the model without padding on one device. All sizes are such tha
 
 import copy
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -19,7 +20,7 @@ from measure import collectives
 
 import axonym as axn
 from axonym import nn
-from axonym.errors import ArgumentError, OperandError, ShardingError
+from axonym.errors import ArgumentError, AxisSizeError, OperandError, ShardingError
 from axonym.partitioning import PaddedArray, Padding, first_fitting, pad_axes, unpad_axes
 
 Batch, Pos, Embed, Vocab, Mlp, Layers = axn.make_axes(batch=4, pos=6, embed=8, vocab=37, mlp=9, layers=2)
@@ -80,7 +81,9 @@ def compute_loss(model: Model, ids: axn.NamedArray, targets: axn.NamedArray) -> 
     return sum(loss.scalar() * weight for weight, loss in enumerate(losses, 1)), logits
 
 
-def learn(model: Model, ids: axn.NamedArray, targets: axn.NamedArray, key: jax.Array) -> dict[str, Any]:
+def learn(
+    model: Model, ids: axn.NamedArray, targets: axn.NamedArray, key: jax.Array, names: Iterable[str] = OPTIMIZERS
+) -> dict[str, Any]:
     """Compute values, gradients, updates of several optimisers, and draws."""
     (loss, logits), gradients = jax.value_and_grad(compute_loss, has_aux=True)(model, ids, targets)
     found = {"loss": loss, "logits": logits, "gradients": gradients}
@@ -89,11 +92,11 @@ def learn(model: Model, ids: axn.NamedArray, targets: axn.NamedArray, key: jax.A
     found["reductions"] = (scores.mean("vocab"), scores.argmax("vocab"), axn.top_k(scores, "vocab", 3))
     kept = nn.keep_top_p(nn.keep_top_k(scores, "vocab", 5), "vocab", 0.9)
     found["samples"] = (nn.sample(kept, "vocab", key=key), nn.Dropout(0.5)(scores, key=key))
-    for name, optimizer in OPTIMIZERS.items():
+    for name in names:
+        optimizer = OPTIMIZERS[name]
         state = optimizer.init(model)
-        for _ in range(2):  # the state of the first update counts in the second one
-            updates, state = optimizer.update(gradients, state, model)
-        found[name] = updates
+        _, state = optimizer.update(gradients, state, model)
+        found[name], _ = optimizer.update(gradients, state, model)  # the state counts, too
     return found
 
 
@@ -141,8 +144,9 @@ def test_padding_changes_nothing_on_a_mesh(expected: dict[str, Any], auto_mesh: 
             model = axn.named_jit(
                 lambda key: pad_axes(Model.init(key), LEAST), out_axis_resources=MAPPING, strict=False
             )(jax.random.key(0))
-            got = axn.named_jit(learn, MAPPING)(model, *axn.shard(draw(), {"batch": "data"}))
-        assert_same(got, expected, str(mesh.axis_types))
+            step = axn.named_jit(partial(learn, names=("adafactor",)), MAPPING)
+            got = step(model, *axn.shard(draw(), {"batch": "data"}))
+        assert_same(got, {name: expected[name] for name in got}, str(mesh.axis_types))
         table = got["gradients"].table.weight.stored
         assert table.sharding.shard_shape(table.array.shape) == (19, 8)
 
@@ -177,6 +181,8 @@ def test_an_id_in_the_padding_is_out_of_range() -> None:
     negative = table(axn.named([-1, -37, -38, -40], "pos"))
     np.testing.assert_array_equal(negative["pos", :2].array, unpad_axes(table.weight)["vocab", [-1, 0]].array)
     assert axn.isnan(negative["pos", 2:]).all().item()
+    with pytest.raises(AxisSizeError, match=r"^Embedding: id 39 .* vocab=37"), axn.debug.checks():
+        table(axn.named([39], "pos"))
     targets = axn.named([36, 37, 39], "pos")
     x = axn.ones((axn.Axis("pos", 3), Embed))
     losses = nn.chunked_cross_entropy_loss(x, table.weight, Embed, Vocab, targets, reduction=None)
@@ -239,7 +245,6 @@ NO_READERS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         "PaddedArray: a padded parameter has no 'names'" + READ,
     ),
     "numpy": (lambda: np.sum(PADDED), OperandError, "PaddedArray: a padded parameter is no array" + READ),
-    "jax": (lambda: jnp.sum(PADDED), TypeError, "sum requires ndarray or scalar arguments"),
     "an operator": (lambda: PADDED * 2, TypeError, "unsupported operand type(s) for *: 'PaddedArray' and 'int'"),
     "an index": (lambda: PADDED["vocab", 0], TypeError, "'PaddedArray' object is not subscriptable"),
     "a misspelt axis": (
@@ -268,7 +273,7 @@ def test_a_padded_array_is_a_node_that_paths_do_not_show() -> None:
     tree = {"table": PADDED}
     assert repr(PADDED) == "PaddedArray(vocab=5 of 8, embed)"
     assert PADDED.axes == axn.make_axes(vocab=5, embed=4)
-    assert axn.parameters.select(tree, "table")["table"].stored is True
+    assert repr(axn.parameters.select(tree, "table")["table"]) == "PaddedArray(True)"
     (own,) = axn.parameters.walk(tree)
     assert (own.path, own.sizes) == ("table", {"vocab": 5, "embed": 4})
     for copied in (copy.deepcopy(PADDED), pickle.loads(pickle.dumps(PADDED))):
@@ -324,21 +329,21 @@ def test_padding_changes_no_mixture_of_experts(auto_mesh: Mesh, explicit_mesh: M
     where = axn.random.bernoulli(jax.random.key(2), (Batch, Pos), 0.7)
 
     def run(layers: dict[str, nn.MixtureOfExperts], x: axn.NamedArray, where: axn.NamedArray) -> Any:
-        def loss(layers: dict[str, nn.MixtureOfExperts], x: axn.NamedArray) -> tuple[jax.Array, Any]:
-            results = {name: layer(x, where=where) for name, layer in layers.items()}
-            return sum((y**2).sum().scalar() for y, _ in results.values()), results
+        def loss(layer: nn.MixtureOfExperts, x: axn.NamedArray) -> tuple[jax.Array, Any]:
+            y, routing = layer(x, where=where)
+            return (y**2).sum().scalar(), (y, routing)
 
-        return jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(layers, x)
+        step = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
+        return {name: step(layer, x) for name, layer in layers.items()}
 
     expected = jax.jit(run)(layers, x, where)
     got = jax.jit(run)(pad_axes(layers, {"experts": 4, "mlp": 4}), x, where)
     assert_same(got, expected, "one device")
-    padded = pad_axes(layers, {"experts": 2, "mlp": 4})
+    padded = pad_axes({name: layers[name] for name in ("blocks", "sorted")}, {"experts": 2, "mlp": 4})
     mapping = {"batch": "data", "experts": first_fitting("model", None), "mlp": None}
     for mesh in (auto_mesh, explicit_mesh):
         with axn.set_mesh(mesh):
-            step = axn.named_jit(run, mapping)
-            got = step(*axn.shard((padded, x, where), mapping))
-        assert_same(got, expected, str(mesh.axis_types))
-        weight = got[1][0]["sorted"].up.weight.stored
+            got = axn.named_jit(run, mapping)(*axn.shard((padded, x, where), mapping))
+        assert_same(got, {name: expected[name] for name in got}, str(mesh.axis_types))
+        weight = got["sorted"][1][0].up.weight.stored
         assert weight.sharding.shard_shape(weight.array.shape)[0] == 3

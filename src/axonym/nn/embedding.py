@@ -15,6 +15,7 @@ from ..engine.audits import current_report, expect
 from ..engine.core import facts
 from ..engine.operands import integers
 from ..ops.join import concatenate
+from ..partitioning.padding import is_padded
 from ..partitioning.shard import auto_sharded
 from .initializer import Initializer, fan_in
 from .inputs import check_input
@@ -100,9 +101,11 @@ class Embedding(Layer):
         check_input("Embedding", ids, (), self.Embed)
         integers("Embedding", "ids", ids)
         if current_report() is not None:
-            # Negative ids only, which are legal for an index: `look_up` reports those that are too large.
+            # Negative ids only, which are legal for an index: `look_up` reports those that are too large. It knows a padded
+            # table by its stored size.
+            most = self.Vocab.size - 1 if is_padded(self.weight) else math.inf
             there, room = f"ids have: {facts(ids)}", f"{self.Vocab.name}={self.Vocab.size}"
-            expect("Embedding", "id", ids.array, 0, math.inf, there, room=room)
+            expect("Embedding", "id", ids.array, 0, most, there, room=room)
         # Vectors take the place of ids in the order of axes, wherever the lookup puts `Embed`.
         vectors = look_up(self.weight, self.Vocab, ids)
         return auto_sharded(vectors.rearrange((*ids.names, *axis_name(self.Embed))))

@@ -43,7 +43,7 @@ class PaddedArray:
     of Optax, work on that. Operations on named arrays raise for it.
 
     Attributes:
-        stored: the array with its padding. Zeros are there at first, and no layer reads them.
+        stored: the array with its padding, which is zero at first. No layer counts it.
         padding: the padded axes.
 
     Examples:
@@ -119,7 +119,9 @@ class PaddedArray:
 
     def __repr__(self) -> str:
         padded = {own.name: f"{own.name}={own.size} of {own.stored}" for own in self.padding}
-        return f"PaddedArray({', '.join(padded.get(n, n) for n in self.stored.names)})"
+        # A tree of labels or of masks has another leaf there.
+        names = getattr(self.stored, "names", (repr(self.stored),))
+        return f"PaddedArray({', '.join(padded.get(name, name) for name in names)})"
 
     def __getattr__(self, name: str) -> Any:
         problem = f"a padded parameter has no {name!r}"
