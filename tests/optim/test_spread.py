@@ -73,27 +73,33 @@ def make_step(tx):
     return step
 
 
-def abstract(tx):
+def abstract(tx, **options):
     def make():
-        blocks = nn.Stacked.init(L, nn.MLP)(E, E, M, 1, use_bias=False, key=KEY)
+        blocks = nn.Stacked.init(L, nn.MLP, **options)(E, E, M, 1, use_bias=False, key=KEY)
         model = {"blocks": blocks, "table": nn.Embedding.init(V, E, key=KEY)}
         return {"model": model, "optimizer": tx.init(model)}
 
     return eqx.filter_eval_shape(make), jax.eval_shape(lambda: axn.ones({"batch": 16, "embed": 16}))
 
 
-STORED = [{"embed": AXES}, {"embed": "data", "mlp": "model"}]
+LAYERS = {"layers": AXES}
+WAYS = [
+    ("Auto", {"embed": AXES}, LAYERS, {}),
+    ("Explicit", {"embed": AXES}, LAYERS, {}),
+    ("Auto", {"embed": "data", "mlp": "model"}, LAYERS, {}),
+    ("Auto", {"embed": AXES}, {"layers_round": "data", "layers": "model"}, {"rounds": 4}),
+]
 
 
-@pytest.mark.parametrize(("kind", "stored"), [("Auto", STORED[0]), ("Explicit", STORED[0]), ("Auto", STORED[1])])
-def test_each_way_is_one_exchange(kind, stored):
+@pytest.mark.parametrize(("kind", "stored", "layers", "options"), WAYS)
+def test_each_way_is_one_exchange(kind, stored, layers, options):
     """One for each mesh axis, if these split two axes of a weight; to gather sends more than five times as much."""
-    layers = {"layers": AXES}
+    ways = len(stored) * len(layers)
     mesh = jax.sharding.AbstractMesh((4, 2), AXES, axis_types=(jax.sharding.AxisType[kind],) * 2)
     compute = {"batch": AXES}
 
     def costs(tx, overrides):
-        report = axn.cost(make_step(tx), axn.Mappings(stored, compute, overrides), mesh, *abstract(tx))
+        report = axn.cost(make_step(tx), axn.Mappings(stored, compute, overrides), mesh, *abstract(tx, **options))
         own = [row for row in report.communication if row.layer == "optimizer"]
         assert {row.phase for row in own} == {"other"}
         work = [row.flops for row in report.work if row.layer == "optimizer"]
@@ -103,10 +109,10 @@ def test_each_way_is_one_exchange(kind, stored):
     rows, sent, flops = costs(optim.spread(optim.muon(0.02), layers), {"optimizer": layers})
     weights = [row for row in rows if row.nbytes > 1000]
     assert {row.kind for row in weights} == {"all-to-all"}
-    assert len(weights) == 2 * 2 * len(stored)  # two weights, there and back
+    assert len(weights) == 2 * 2 * ways  # two weights, there and back
     # Each device sends all but its own part of an eighth of the weights.
     nbytes = 2 * 8 * 16 * 32 * 4 / 8
-    parts = [7 / 8] if len(stored) == 1 else [3 / 4, 1 / 2]
+    parts = [7 / 8] if ways == 1 else [3 / 4, 1 / 2]
     assert sum(row.count * row.sent for row in weights) == pytest.approx(2 * nbytes * sum(parts))
     assert gathered[1] > 5 * sent
     # Five steps of three products for each weight of the layer of a device: two of 16 x 16 x 32, one of 16 x 16 x 16.
