@@ -52,7 +52,7 @@ def row(target: str, stored: dict[str, str | tuple[str, str]], *, is_spread: boo
         kinds[own.kind] += own.count
     return {
         "update": "spread" if is_spread else "where parameters are",
-        "sent": f"{sum(own.sent * own.count for own in report.communication) / 1e6:.0f} MB",
+        "sent": f"{sum(own.sent for own in report.communication) / 1e6:.0f} MB",
         "collectives": ", ".join(f"{kind} x{count}" for kind, count in kinds.items()),
         "operations": f"{sum(own.flops for own in work) / 1e12:.3f} T",
         "temporaries": f"{report.memory.temporary / 1e6:.0f} MB",

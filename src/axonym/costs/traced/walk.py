@@ -37,6 +37,7 @@ from .lookups import Part, find_gradient_moves, find_lookup_moves, find_sum_layo
 from .loops import Loops
 from .moves import Move, Sent, list_moves, order
 from .numbering import Numbering
+from .products import find_product_moves
 from .propagation import Sum, propagate
 from .rounding import find_width
 from .tiles import is_tiled
@@ -196,6 +197,7 @@ class Walk:
             return
         if name == "dot_general":
             self._products[id(equation.outvars[0])] = count_flops(equation, inputs, self._mesh)
+            self._send_parts(equation, find_product_moves(equation, inputs, self._mesh))
         elif name in PASSING and id(equation.invars[0]) in self._products:
             self._products[id(equation.outvars[0])] = self._products[id(equation.invars[0])]
         entries, sums = propagate(equation, inputs)
@@ -249,7 +251,7 @@ class Walk:
             self.done.append(Amount(source, self._count * flops, dtype, 0.0))
 
     def _send_parts(self, equation: Equation, parts: Sequence[Part]) -> None:
-        """Note the collectives of a lookup in a table."""
+        """Note the collectives of a lookup in a table, or of a product on Auto mesh axes."""
         source = write_source(equation, self._prefix)
         count = self._loops.count_runs(equation, self._count)
         for move, value in parts:
