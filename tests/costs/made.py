@@ -5,7 +5,7 @@ import dataclasses
 from jax.sharding import PartitionSpec
 
 from axonym.costs.report import Cost
-from axonym.costs.shared.roofline import make_work
+from axonym.costs.shared.roofline import Sums, make_work
 from axonym.costs.shared.rows import Collective, Kept, Memory
 from axonym.partitioning import Link, Target
 from axonym.report.show import ArrayLayout
@@ -29,7 +29,7 @@ MEMORY = Memory(49152, 98304, 1024, 50000, 49152, 20000)
 
 def made(**changes: object) -> Cost:
     """Return the cost of a training step on four devices."""
-    counted = {("blocks.up", "forward"): (1e6, 1e-6, 1e3), ("blocks.up", "backward"): (2e6, 2e-6, 2e5)}
+    counted = {("blocks.up", "forward"): Sums(1e6, 1e-6, 1e3), ("blocks.up", "backward"): Sums(2e6, 2e-6, 2e5)}
     sent = changes.get("communication", (GATHER, SUM, LOST))
     cost = Cost(
         "step",

@@ -12,7 +12,7 @@ from ..transform.leaves import refilled
 from .picture import ALONE, FONT, LETTER
 from .show import ArrayLayout
 from .table import Cell, Printed, Table, byte_text
-from .target import abstract_array, abstract_mesh, is_array, unwrapped
+from .target import abstract_array, abstract_mesh, get_memory_kind, is_array, unwrapped
 
 __all__ = [
     "ALONE",
@@ -31,6 +31,7 @@ __all__ = [
     "find_partners",
     "find_several",
     "fit_sizes",
+    "get_memory_kind",
     "identifiers",
     "is_array",
     "is_optimiser_state",

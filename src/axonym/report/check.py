@@ -37,7 +37,16 @@ from ..transform.leaves import refilled
 from .picture import Picture
 from .show import ArrayLayout, Layouts, array_table, arrays_of, planned
 from .table import Printed, Table, byte_text, list_items
-from .target import Call, abstract_array, abstract_mesh, is_array, join_path, place_of, unwrapped
+from .target import (
+    Call,
+    abstract_array,
+    abstract_mesh,
+    get_memory_kind,
+    is_array,
+    join_path,
+    place_of,
+    unwrapped,
+)
 
 __all__ = ["Problem", "Report", "check"]
 
@@ -317,9 +326,8 @@ class _Run:
         for own, names, payload in arrays_of(tree, "check"):
             path = join_path(seen, own)
             mapping = choose_mapping(self._mappings, names, payload.shape, path, several)
-            rows.append(
-                self._lay_out(join_path(shown, own), names, abstract_array(payload), mapping)
-            )
+            row = self._lay_out(join_path(shown, own), names, abstract_array(payload), mapping)
+            rows.append(dataclasses.replace(row, memory=get_memory_kind(payload)))
         return tuple(rows)
 
     def _lay_out(
@@ -509,7 +517,7 @@ class _Run:
         totals = {
             what: (
                 sum(row.nbytes or 0 for row in rows),
-                sum(row.nbytes_per_device or 0 for row in rows),
+                sum(row.held for row in rows),
             )
             for what, rows in groups.items()
         }

@@ -35,6 +35,7 @@ from ..partitioning.trees import (
 from ..protocols.printing import summary
 from .picture import Drawing, Picture, Side, cut
 from .table import Cell, Printed, Table, byte_text, group_rows, numbers, total
+from .target import get_memory_kind
 
 __all__ = [
     "ArrayLayout",
@@ -64,6 +65,7 @@ class ArrayLayout:
         planned: whether this is the layout by a mapping, not the actual one.
         note: replaces the spec, such as `one device`.
         mesh: the axes of the mesh with their sizes; none if there is no spec.
+        memory: the kind of memory that holds it, such as `pinned_host`; empty for that of the devices.
 
     Examples:
         >>> tree, mesh = {"x": axn.zeros({"batch": 8})}, jax.make_mesh((4,), ("data",))
@@ -83,6 +85,12 @@ class ArrayLayout:
     planned: bool = False
     note: str = ""
     mesh: tuple[tuple[str, int], ...] = ()
+    memory: str = ""
+
+    @property
+    def held(self) -> int:
+        """Bytes in the memory of each device that holds a part; none if the host holds it, or if they are unknown."""
+        return 0 if self.memory else self.nbytes_per_device or 0
 
     @property
     def layout(self) -> tuple[str, ...]:
@@ -96,7 +104,8 @@ class ArrayLayout:
                 split.append(f"{label}→{axes[0]}")
             elif axes:
                 split.append(f"{label}→({', '.join(axes)})")
-        return tuple(split) or ("replicated",)
+        place = (f"in {self.memory}",) if self.memory else ()
+        return (*(split or ["replicated"]), *place)
 
     @property
     def cells(self) -> tuple[str, Cell, str, Cell, str, str]:
@@ -182,7 +191,8 @@ def array_table(arrays: Sequence[ArrayLayout], titles: tuple[str, str]) -> Table
         argument  axes     dtype    layout      bytes  per device
         x         batch=8  float32  batch→data   32 B         8 B
     """
-    own = total(array.nbytes_per_device for array in arrays)  # the compiler may not have decided
+    # The compiler may not have decided.
+    own = total(None if array.nbytes_per_device is None else array.held for array in arrays)
     everything = byte_text(sum(array.nbytes or 0 for array in arrays))
     sums = ("all", f"{len(arrays)} arrays", "", "", everything, byte_text(own))
     last = sums if len(arrays) > 1 else None
@@ -355,8 +365,9 @@ def _make_row(
     shards = 1 if mesh is None else math.prod(partition.count_shards(mesh, x) for x in layout)
     own = None if note in {"not known", "host"} else nbytes // shards
     axes = () if spec is None or mesh is None else tuple(mesh.shape.items())
+    kind = get_memory_kind(array)
     return ArrayLayout(
-        path, names, shape, str(array.dtype), spec, nbytes, own, note=note, mesh=axes
+        path, names, shape, str(array.dtype), spec, nbytes, own, note=note, mesh=axes, memory=kind
     )
 
 

@@ -132,6 +132,19 @@ def abstract_array(array: Payload) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(array.shape, array.dtype, weak_type=is_weak)
 
 
+def get_memory_kind(array: Payload) -> str:
+    """Return the kind of memory of the host that holds an array; an empty text for the memory of devices."""
+    kind = getattr(getattr(array, "sharding", None), "memory_kind", None)
+    # Devices have several kinds of their own.
+    return kind if kind is not None and "host" in kind and kind != _find_default(array) else ""
+
+
+def _find_default(array: Payload) -> str:
+    """Return the kind of memory in which arrays of the devices are; on CPUs, it is one of the host in some versions."""
+    mesh = getattr(array.sharding, "mesh", None)
+    return str(mesh.devices.flat[0].default_memory().kind) if isinstance(mesh, Mesh) else ""
+
+
 def join_path(*paths: str) -> str:
     """Join the parts of a path that are not empty."""
     return ".".join(filter(None, paths))

@@ -6,7 +6,7 @@ import pytest
 from jax import lax
 
 from axonym.costs.compiled.program import Program
-from axonym.costs.compiled.work import count_flops, iterate_amounts
+from axonym.costs.compiled.work import count_amount, count_flops, iterate_amounts
 from axonym.costs.shared.places import Place, find_place
 
 
@@ -299,3 +299,37 @@ def test_kernels_of_one_call_count_once():
     amounts = [(find_place(one.source, has_gradient=True), one.flops) for one in iterate_amounts(program)]
     forward, again, backward = (Place("layer", phase) for phase in ("forward", "recomputed", "backward"))
     assert amounts == [(forward, 100.0), (again, 100.0), (backward, 350.0), (backward, 0.0)]
+
+
+# A carry that is offloaded, and comes back: a TPU starts such copies, and a GPU fusions with nothing else in them.
+OFFLOADED = """HloModule jit_f
+
+%wrapped (a: f32[8,64], u: f32[1,64]) -> f32[8,64] {
+  %a = f32[8,64]{1,0:S(5)} parameter(0)
+  %u = f32[1,64]{1,0} parameter(1)
+  %zero = s32[] constant(0)
+  ROOT %inner = f32[8,64]{1,0:S(5)} dynamic-update-slice(%a, %u, %zero, %zero)
+}
+
+ENTRY %main (x: f32[1,64], w: f32[64]) -> f32[1,64] {
+  %x = f32[1,64]{1,0} parameter(0)
+  %w = f32[64]{0:S(5)} parameter(1)
+  %i = s32[] constant(0)
+  %b = f32[8,64]{1,0:S(5)} custom-call(), custom_call_target="AllocateBuffer"
+  %f = ((f32[8,64]{1,0:S(5)}, f32[1,64]{1,0}), f32[8,64]{1,0:S(5)}, u32[]) fusion-start(%b, %x), kind=kCustom, calls=%wrapped
+  %fd = f32[8,64]{1,0:S(5)} fusion-done(%f)
+  %s = ((f32[8,64]{1,0:S(5)}, s32[], s32[]), f32[1,64]{1,0}, u32[]) dynamic-slice-start(%fd, %i, %i), dynamic_slice_sizes={1,64}
+  %sd = f32[1,64]{1,0} dynamic-slice-done(%s)
+  %c = (f32[64]{0}, f32[64]{0:S(5)}, u32[]) copy-start(%w)
+  %cd = f32[64]{0} copy-done(%c)
+  ROOT %t = f32[1,64]{1,0} add(%sd, %sd)
+}
+"""  # noqa: E501
+
+
+def test_copies_to_the_host_count_what_is_copied():
+    program = Program(OFFLOADED)
+    ops = program.computations["main"]
+    copied = {name: count_amount(program, "main", op).copied for name, op in ops.items()}
+    assert {name: nbytes for name, nbytes in copied.items() if nbytes} == {"f": 256, "s": 256, "c": 256}
+    assert sum(one.copied for one in iterate_amounts(program)) == 3 * 256

@@ -6,7 +6,7 @@ import pytest
 
 import axonym as axn
 from axonym.costs.shared.overlap import Window, apply_window, assume_overlap
-from axonym.costs.shared.roofline import make_work
+from axonym.costs.shared.roofline import Sums, make_work
 from tests.costs.made import GATHER, SUM, TARGET
 from tests.costs.programs import MAPPINGS, MESH, abstract, step
 
@@ -24,7 +24,7 @@ def test_no_more_is_hidden_than_is_sent():
 
 def test_a_layer_hides_what_it_sends_where_that_is_assumed():
     # The layer computes for a second forward, and reads for five backward.
-    counted = {("blocks.up", "forward"): (1e12, 1e-5, 1e3), ("blocks.up", "backward"): (1.0, 1e-6, 1e5)}
+    counted = {("blocks.up", "forward"): Sums(1e12, 1e-5, 1e3), ("blocks.up", "backward"): Sums(1.0, 1e-6, 1e5)}
     rows = assume_overlap((GATHER, SUM), make_work(counted, (GATHER, SUM), TARGET))
     assert [(one.hidden, one.hidden_by) for one in rows] == [
         (pytest.approx(1e-5), ("computing",)),

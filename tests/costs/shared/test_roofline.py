@@ -1,6 +1,6 @@
 """What takes longest in a layer."""
 
-from axonym.costs.shared.roofline import make_work
+from axonym.costs.shared.roofline import Sums, make_work
 from tests.costs.made import GATHER, SUM, TARGET, made
 
 
@@ -14,7 +14,7 @@ def test_each_layer_and_phase_has_a_row():
 
 
 def test_what_only_computes():
-    (work,) = make_work({("", "forward"): (1e9, 1e-3, 10.0)}, (), TARGET)
+    (work,) = make_work({("", "forward"): Sums(1e9, 1e-3, 10.0)}, (), TARGET)
     assert (work.bound, work.sending, work.seconds) == ("compute", 0.0, 1e-3)
     (work,) = make_work({}, (SUM,), TARGET)
     assert (work.bound, work.flops, work.seconds) == ("links", 0.0, SUM.seconds)

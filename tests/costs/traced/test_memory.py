@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from axonym.costs.shared.places import find_place
 from axonym.costs.traced.compilers import CPU
-from axonym.costs.traced.memory import count_donated, count_results, find_peak, list_residuals
+from axonym.costs.traced.memory import count_donated, find_peak, list_residuals
 from axonym.costs.traced.walk import Walk
 from tests.costs.equations_made import SIZES, array, program
 
@@ -26,9 +26,8 @@ def test_the_most_that_is_needed_at_once():
 
     traced, walk = walked(three, X, array((8, 8)))
     # The second product is made of the first one; the third is the result.
-    assert find_peak(traced, walk) == 2 * BLOCK
-    assert find_peak(traced, walk, is_whole=True) == 2 * BLOCK
-    assert count_results(traced.outvars, walk) == BLOCK
+    assert find_peak(traced, walk.count_bytes) == 2 * BLOCK
+    assert find_peak(traced, walk.count_bytes, is_whole=True) == 2 * BLOCK
 
 
 def test_what_a_loop_stacks_is_kept():
@@ -46,5 +45,5 @@ def test_what_a_loop_stacks_is_kept():
 
 def test_results_take_the_place_of_arguments_of_their_layout():
     traced, walk = walked(lambda x, y: (x + 1, y.T), X, X)
-    assert count_donated(traced.invars, [True, True], traced.outvars, walk) == BLOCK
-    assert count_donated(traced.invars, [False, False], traced.outvars, walk) == 0
+    assert count_donated(traced.invars, [True, True], traced.outvars, walk, walk.count_bytes) == BLOCK
+    assert count_donated(traced.invars, [False, False], traced.outvars, walk, walk.count_bytes) == 0

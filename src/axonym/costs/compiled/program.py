@@ -26,6 +26,9 @@ KINDS = (
     "collective-broadcast",
 )
 
+# The number of the memory of the host.
+HOST = 5
+
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.+?) ([a-z][\w\-]*)\((.*)$")
 _CALLED = re.compile(
@@ -57,7 +60,8 @@ class Array(NamedTuple):
         dtype: the dtype, as XLA writes it.
         bits: the bits of an element.
         shape: the dimensions.
-        space: the memory that holds it: 0 is that of the device; others are closer to its units, or on the host.
+        space: the memory that holds it: 0 is that of the device, `HOST` that of the host; others are closer to the
+            units of the device.
     """
 
     dtype: str
@@ -206,7 +210,7 @@ class Program:
             self.callers[name].append((computation, op))
             if loop is not None:
                 self.unknown[name] = loop
-            if op.opcode == "fusion" or computation in self.fused:
+            if op.opcode.removesuffix("-start") == "fusion" or computation in self.fused:
                 self.fused.add(name)
 
     def find_source_around(self, computation: str) -> str:

@@ -123,6 +123,12 @@ def _write_notes(program: Program, attribution: Attribution) -> tuple[str, ...]:
 def _count_memory(kinds: Mapping[str, tuple[ArrayLayout, ...]], analysis: Any) -> Memory:
     """Return the bytes that a device holds, by the analysis of the compiler."""
     held = {kind: sum(map(_count_bytes, rows)) for kind, rows in kinds.items()}
+    on_host = (
+        analysis.host_argument_size_in_bytes
+        + analysis.host_temp_size_in_bytes
+        + analysis.host_output_size_in_bytes
+        - analysis.host_alias_size_in_bytes
+    )
     # Arguments that the program does not need are in memory nevertheless; layouts of its own may have padding.
     taken = analysis.argument_size_in_bytes - held["parameters"] - held["optimizer"]
     data = max(held["data"], taken)
@@ -133,9 +139,10 @@ def _count_memory(kinds: Mapping[str, tuple[ArrayLayout, ...]], analysis: Any) -
         analysis.output_size_in_bytes,
         analysis.alias_size_in_bytes,
         analysis.temp_size_in_bytes,
+        host=on_host,
     )
 
 
 def _count_bytes(row: ArrayLayout) -> int:
     """Return the bytes of an argument on one device; compilers pack elements that are narrower than a byte."""
-    return -(-(row.nbytes_per_device or 0) // _SHARING.get(row.dtype or "", 1))
+    return -(-row.held // _SHARING.get(row.dtype or "", 1))

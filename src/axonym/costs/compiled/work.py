@@ -14,6 +14,7 @@ from ..shared.events import Amount
 from ..shared.places import find_place
 from .origin import find_origin
 from .program import (
+    HOST,
     Array,
     Computation,
     Instruction,
@@ -61,12 +62,13 @@ def iterate_amounts(program: Program) -> Iterator[Amount]:
     for computation, op in iterate_instructions(program):
         count = program.runs[computation]
         one = count_amount(program, computation, op)
-        if one.flops or one.nbytes:
+        if one.flops or one.nbytes or one.copied:
             source = _find_source(program, op) or program.find_source_around(computation)
             if one.flops and op.operands and not source:
                 # Some products of the compiler for CPU have no name: that of what they multiply is near.
                 source = find_origin(program, computation, op.operands[0]).source
-            yield Amount(source, count * one.flops, one.dtype, count * one.nbytes)
+            numbers = count * one.flops, one.dtype, count * one.nbytes, count * one.copied
+            yield Amount(source, *numbers)
 
 
 def count_amount(program: Program, computation: str, op: Instruction) -> Amount:
@@ -74,11 +76,11 @@ def count_amount(program: Program, computation: str, op: Instruction) -> Amount:
     ops = program.computations[computation]
     flops = count_flops(op, ops)
     # Values inside of a fusion never reach memory.
-    nbytes = 0
+    nbytes = copied = 0
     if computation not in program.fused and op.opcode not in _FREE:
-        nbytes = _count_accessed(program, op, ops)
+        nbytes, copied = _count_accessed(program, op, ops), _count_copied(op, ops)
     dtype = _find_dtype(program, computation, op) if flops and op.operands else ""
-    return Amount(op.source, flops, JAX_NAMES.get(dtype, dtype), nbytes)
+    return Amount(op.source, flops, JAX_NAMES.get(dtype, dtype), nbytes, copied)
 
 
 def _find_dtype(program: Program, computation: str, op: Instruction) -> str:
@@ -250,11 +252,21 @@ def _count_accessed(program: Program, op: Instruction, ops: Computation) -> int:
     if kind in _CHANGING:
         change = operands[_CHANGING[kind]]
         return count_bytes([change]) + _count_part(change, results[0])
-    if op.opcode == "fusion":
+    if kind == "fusion":
         called = re.search(r"\bcalls=%?([\w.\-]+)", op.line)
         if called is not None:
             return _count_fusion(program.computations[called[1]])
     return written + count_bytes(operands)
+
+
+def _count_copied(op: Instruction, ops: Computation) -> int:
+    """Return the bytes that an instruction copies to the host or from it: all of an array there, or a slice."""
+    if op.opcode.endswith(("-done", "-update")):
+        return 0
+    arrays = (*parse_operands(op, ops), *parse_arrays(op.type))
+    # A slice is as large as the array of the device; numbers that say where it is are smaller.
+    sizes = [array.nbytes for array in arrays if array.space != HOST]
+    return max(sizes, default=0) if len(sizes) < len(arrays) else 0
 
 
 def _count_part(part: Array, whole: Array) -> int:

@@ -33,6 +33,8 @@ RIGHT = (
     "memory",
     "sending",
 )
+# Copies of the backward pass bring what it needs, and what it computes again needs.
+_COPIED_IN = {"recomputed": "backward"}
 WORDS = {"parameters": "parameters", "optimizer": "the state of the optimiser"}
 
 
@@ -90,7 +92,12 @@ class Cost(Printed):
     def time(self) -> Time:
         """An estimate of the time of one run."""
         overlapped = serial = computing = moving = sending = useful = 0.0
+        # A layer is copied while another one computes.
+        phases: dict[str, list[float]] = {}
         for work in self.work:
+            of_phase = phases.setdefault(_COPIED_IN.get(work.phase, work.phase), [0.0, 0.0])
+            of_phase[0] += work.seconds
+            of_phase[1] += work.copying
             overlapped += work.seconds
             serial += max(work.computing, work.moving) + work.sending
             computing += work.computing
@@ -98,6 +105,9 @@ class Cost(Printed):
             sending += work.sending
             if work.phase in ("forward", "backward"):
                 useful += work.flops
+        copied = sum(max(0.0, copying - busy) for busy, copying in phases.values())
+        copying = sum(copying for _, copying in phases.values())
+        overlapped += copied
         utilisation = 0.0
         if overlapped:
             # An idle stage computes values that are discarded.
@@ -112,13 +122,15 @@ class Cost(Printed):
             scheduled = max(self.operations, moving) + exposed
         return Time(
             overlapped,
-            serial,
-            scheduled,
+            serial + copying,
+            scheduled + copied,
             computing,
             moving,
             sending,
             self.bubble,
             utilisation,
+            copying,
+            copied,
         )
 
     @property
@@ -334,6 +346,7 @@ class Cost(Printed):
         rows: list[tuple[Cell, ...]] = []
         for kept in self.memory.kept:
             each = f"{kept.count} x {kept.dtype}{[*kept.shape]}"
+            each += " on the host" if kept.is_on_host else ""
             rows.append((kept.layer, kept.names, each, byte_text(kept.nbytes)))
         header = ("kept for the backward pass", "axes", "arrays", "per device")
         return Table(header, tuple(rows))
@@ -379,6 +392,10 @@ class Cost(Printed):
             if hidden:
                 how = f"{write_time(hidden)} of {write_time(time.sending)} of sending are hidden"
             lines.insert(1, f"{write_time(time.scheduled)} as the program is scheduled: {how}")
+        if self.memory.host:
+            hidden = write_time(time.copying - time.copied)
+            text = f"copies take {write_time(time.copying)}, of which {hidden} are hidden"
+            lines.append(f"the host holds {byte_text(self.memory.host)} for a device; {text}")
         if time.bubble:
             lines.append(f"{time.bubble:.0%} of the time, a stage of the pipeline waits")
         if self.communication:

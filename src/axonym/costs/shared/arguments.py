@@ -35,6 +35,7 @@ from ...report import (
     abstract_array,
     by_parameter,
     find_several,
+    get_memory_kind,
     identifiers,
     is_array,
     is_optimiser_state,
@@ -138,6 +139,7 @@ def lay_out_arguments(
     )
     shown = functools.partial(by_parameter, _unwrap(jitted))
     placed = (lay_out(abstract[0], shown=shown), lay_out(abstract[1]))
+    placed = jax.tree.map(_keep_memory, parts, placed, is_leaf=is_named_array)
     if mapping is None:
         keep = functools.partial(_keep_layout, mesh=mesh)
         # Arrays that such a mesh already shards stay so if there is no mapping.
@@ -176,13 +178,23 @@ def _make_abstract(leaf: Payload) -> Any:
     return refilled(leaf, abstract_array(payload)) if is_array(payload) else leaf
 
 
+def _keep_memory(leaf: Payload, placed: Payload) -> Any:
+    """Return a layout in the memory of the host, if the array is there."""
+    kind = get_memory_kind(payload_of(leaf))
+    array = payload_of(placed)
+    if not kind or not isinstance(getattr(array, "sharding", None), NamedSharding):
+        return placed
+    there = array.sharding.with_memory_kind(kind)
+    return refilled(placed, array.update(sharding=there))
+
+
 def _keep_layout(leaf: Payload, placed: Payload, mesh: MeshLike) -> Any:
     """Return the layout that an array already has on a mesh of the same sizes, otherwise the new one."""
     sharding = getattr(payload_of(leaf), "sharding", None)
     if not isinstance(sharding, NamedSharding) or dict(sharding.mesh.shape) != dict(mesh.shape):
         return placed
     array = abstract_array(payload_of(leaf))
-    own = NamedSharding(mesh, sharding.spec)
+    own = NamedSharding(mesh, sharding.spec, memory_kind=get_memory_kind(payload_of(leaf)) or None)
     there = jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=own, weak_type=array.weak_type)
     return refilled(leaf, there)
 

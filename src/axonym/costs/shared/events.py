@@ -20,12 +20,14 @@ class Amount(NamedTuple):
         flops: operations; a multiplication and an addition count as two.
         dtype: that of the operands.
         nbytes: bytes that are read and written.
+        copied: bytes that are copied to the host or from it.
     """
 
     source: str
     flops: float
     dtype: str
     nbytes: float
+    copied: float = 0.0
 
 
 class Sending(NamedTuple):

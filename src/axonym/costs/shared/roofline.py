@@ -4,15 +4,31 @@ Both readers call `sum_by_place` and `make_work` at their end. The module must n
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from .events import Amount
 from .places import Place
 from .rows import Collective, Phase, Work
 from .targets import Target
 
-# For each layer and phase: operations, their seconds at the peak, and bytes that are read and written.
-Counted: TypeAlias = Mapping[tuple[str, Phase], tuple[float, float, float]]
+
+class Sums(NamedTuple):
+    """What a device does in a layer and phase.
+
+    Attributes:
+        flops: operations.
+        computing: their seconds at the peak.
+        nbytes: bytes that are read and written.
+        copied: bytes that are copied to the host or from it.
+    """
+
+    flops: float = 0.0
+    computing: float = 0.0
+    nbytes: float = 0.0
+    copied: float = 0.0
+
+
+Counted: TypeAlias = Mapping[tuple[str, Phase], Sums]
 
 
 def sum_by_place(
@@ -25,13 +41,15 @@ def sum_by_place(
         place_of: returns the place of an operation.
         target: the device that seconds are for.
     """
-    counted: dict[tuple[str, Phase], tuple[float, float, float]] = {}
+    counted: dict[tuple[str, Phase], Sums] = {}
     for amount in amounts:
         place = place_of(amount.source)
-        flops, computing, nbytes = counted.get(place, (0.0, 0.0, 0.0))
+        flops, computing, nbytes, copied = counted.get(place, Sums())
         if amount.flops:
             computing += amount.flops / target.flops_of(amount.dtype)
-        counted[place] = flops + amount.flops, computing, nbytes + amount.nbytes
+        counted[place] = Sums(
+            flops + amount.flops, computing, nbytes + amount.nbytes, copied + amount.copied
+        )
     return counted
 
 
@@ -54,8 +72,9 @@ def make_work(
     # A layer that only sends has a row, too.
     rows: list[Work] = []
     for layer, phase in dict.fromkeys((*counted, *sending)):
-        flops, computing, nbytes = counted.get((layer, phase), (0.0, 0.0, 0.0))
+        flops, computing, nbytes, copied = counted.get((layer, phase), Sums())
         moving = nbytes / target.memory_bandwidth
+        copying = copied / target.host_bandwidth
         sent = sending.get((layer, phase), 0.0)
-        rows.append(Work(layer, phase, flops, nbytes, computing, moving, sent))
+        rows.append(Work(layer, phase, flops, nbytes, computing, moving, sent, copying))
     return tuple(rows)

@@ -86,6 +86,7 @@ class Kept:
         dtype: its dtype.
         count: the number of such arrays, such as one for each block.
         nbytes: bytes of all of them on one device.
+        is_on_host: whether the host holds them.
 
     Examples:
         >>> layer = axn.nn.Linear.init(axn.Axis("embed", 8), axn.Axis("mlp", 16), key=jax.random.key(0))
@@ -102,11 +103,12 @@ class Kept:
     dtype: str
     count: int
     nbytes: int
+    is_on_host: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes that one device holds.
+    """Bytes that one device holds; arrays on the host count only as `host`.
 
     Attributes:
         parameters: bytes of parameters: of the arrays of a model, and of named arrays that are sharded like them.
@@ -115,7 +117,8 @@ class Memory:
         results: bytes that the program returns.
         donated: bytes of results that take the place of arguments.
         temporary: bytes that the program needs beside arguments and results, at its peak.
-        kept: the arrays among these that the backward pass needs; empty for a compiled program.
+        kept: the arrays that the backward pass needs, those on the host included; empty for a compiled program.
+        host: bytes that the host holds for one device, at their peak.
 
     Examples:
         >>> from axonym.costs.report import Memory
@@ -131,6 +134,7 @@ class Memory:
     donated: int
     temporary: int
     kept: tuple[Kept, ...] = ()
+    host: int = 0
 
     @property
     def arguments(self) -> int:
@@ -155,6 +159,7 @@ class Work:
         computing: seconds of the operations at the peak of the target.
         moving: seconds of reading and writing.
         sending: seconds of the collectives.
+        copying: seconds of copies to the host and from it.
 
     Examples:
         >>> from axonym.costs.report import Work
@@ -170,10 +175,11 @@ class Work:
     computing: float
     moving: float
     sending: float
+    copying: float = 0.0
 
     @property
     def seconds(self) -> float:
-        """The time of the layer in seconds, if computing, reading and sending overlap."""
+        """The time of the layer in seconds, if computing, reading and sending overlap; copies are not in it."""
         return max(self.computing, self.moving, self.sending)
 
     @property
@@ -201,6 +207,9 @@ class Time:
         bubble: the share of the time in which a stage of a pipeline waits.
         utilisation: the share of the peak that the model gets: operations of the forward and backward pass, without
             recomputed ones, divided by the operations that the device could do in `seconds`.
+        copying: seconds of the copies to the host and from it alone.
+        copied: seconds of these copies that nothing hides: they overlap with all layers of the forward pass, or of the
+            backward pass, or with the rest of the step.
 
     Examples:
         >>> x = axn.zeros({"batch": 64})
@@ -217,3 +226,5 @@ class Time:
     sending: float
     bubble: float
     utilisation: float
+    copying: float = 0.0
+    copied: float = 0.0

@@ -52,6 +52,7 @@ class Target:
         link: the connection of devices along a mesh axis.
         links: the connections along mesh axes that differ, such as one between hosts.
         platform: the platform whose compiler knows the device: `tpu`, `cuda` or `cpu`.
+        host_bandwidth: bytes per second between a device and the memory of its host, in one direction.
 
     Raises:
         OperandError: if `flops` is empty.
@@ -71,12 +72,14 @@ class Target:
     link: Link
     links: Mapping[str, Link] = dataclasses.field(default_factory=dict)
     platform: Platform = "cpu"
+    host_bandwidth: float = 15e9
 
     def __post_init__(self) -> None:
         if not self.flops:
             problem = "a target needs operations per second of at least one dtype"
             raise OperandError(message("Target", problem, hint='write {"bfloat16": 197e12}'))
-        _check_positive("Target", memory=self.memory, memory_bandwidth=self.memory_bandwidth)
+        numbers = {name: getattr(self, name) for name in ("memory", *_BANDWIDTHS)}
+        _check_positive("Target", **numbers)
         _check_positive("Target", **self.flops)
 
     def flops_of(self, dtype: str) -> float:
@@ -98,6 +101,9 @@ class Target:
         return dataclasses.replace(self, links={**self.links, **links})
 
 
+_BANDWIDTHS = ("memory_bandwidth", "host_bandwidth")
+
+
 def _check_positive(function: str, **numbers: float) -> None:
     for name, number in numbers.items():
         if not number > 0:
@@ -109,10 +115,10 @@ def _check_positive(function: str, **numbers: float) -> None:
 # two of the ports of a chip, so it sends the bidirectional bandwidth of a chip, divided by the number of its ports: 400
 # of 4 (v5e), 1200 of 6 (v5p) and 800 GB/s of 4 (v6e). To one neighbour, one port sends. A hop takes about a
 # microsecond: Austin et al., "How to Scale Your Model" (2025), part 2. Products of float32 take one pass in bfloat16
-# there, by the default precision of JAX.
+# there, by the default precision of JAX. PCI Express to the host has 15 GB/s for each chip, and 32 for a v6e (part 2).
 #
-# H100 SXM: the data sheet of NVIDIA, without sparsity; float32 is TF32, and NVLink has 900 GB/s in both directions. Its
-# latency, and all numbers of "cpu", are round ones: a simulated device says nothing about time.
+# H100 SXM: the data sheet of NVIDIA, without sparsity; float32 is TF32, and NVLink has 900 GB/s in both directions, PCI
+# Express 128. Its latency, and all numbers of "cpu", are round ones: a simulated device says nothing about time.
 TARGETS: Mapping[str, Target] = {
     "v5e": Target(
         "v5e",
@@ -137,6 +143,7 @@ TARGETS: Mapping[str, Target] = {
         memory_bandwidth=1600e9,
         link=Link(200e9, 1e-6, one_way=100e9),
         platform="tpu",
+        host_bandwidth=32e9,
     ),
     "h100": Target(
         "h100",
@@ -152,6 +159,7 @@ TARGETS: Mapping[str, Target] = {
         memory_bandwidth=3350e9,
         link=Link(450e9, 3e-6),
         platform="cuda",
+        host_bandwidth=64e9,
     ),
     "cpu": Target(
         "cpu",

@@ -8,6 +8,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import jax
+
 from ...engine import Entry, Layout, find_auto_axes, find_kernel_call, only, without
 from ..shared.convolutions import Sliding, count_meetings
 from ..shared.dtypes import XLA_NAMES
@@ -31,6 +33,7 @@ class Value(NamedTuple):
         itemsize: bytes of one element.
         entries: the mesh axes of each dimension.
         partial: the mesh axes along which devices have parts of a sum.
+        is_on_host: whether it is in the memory of the host.
     """
 
     shape: tuple[int, ...]
@@ -38,6 +41,7 @@ class Value(NamedTuple):
     itemsize: int
     entries: tuple[Entry, ...]
     partial: Entry = ()
+    is_on_host: bool = False
 
 
 def count_shards(entry: Entry, mesh: Mapping[str, int]) -> int:
@@ -101,7 +105,8 @@ def find_layout(variable: Variable, guess: Sequence[Entry] = ()) -> Value:
         entries.append(own)
         used.update(own)
     itemsize = int(getattr(dtype, "itemsize", 0))
-    return Value(shape, str(dtype), itemsize, tuple(entries), partial)
+    is_on_host = getattr(aval, "memory_space", None) == jax.memory.Space.Host
+    return Value(shape, str(dtype), itemsize, tuple(entries), partial, is_on_host)
 
 
 def list_bodies(equation: Equation) -> list[Program]:
@@ -123,6 +128,14 @@ def list_bodies(equation: Equation) -> list[Program]:
         body = equation.params["body_jaxpr"]
         return [getattr(body, "jaxpr", body)]
     return found
+
+
+def is_copy(equation: Equation) -> bool:
+    """Return whether an equation copies an array between the memory of devices and that of the host."""
+    if equation.primitive.name != "device_put":
+        return False
+    pairs = zip(equation.invars, equation.outvars, strict=True)
+    return any(find_layout(one).is_on_host != find_layout(other).is_on_host for one, other in pairs)
 
 
 def is_kernel_call(equation: Equation) -> bool:

@@ -5,7 +5,14 @@
 
 from collections.abc import Iterator, Sequence
 
-from .equations import Equation, Variable, is_kernel_call, iterate_arrays, list_bodies
+from .equations import (
+    Equation,
+    Variable,
+    is_copy,
+    is_kernel_call,
+    iterate_arrays,
+    list_bodies,
+)
 
 # These read and write arrays in memory; other equations are computed where their results are used.
 _KERNELS = (
@@ -50,7 +57,8 @@ def has_programs(equation: Equation) -> bool:
 def is_kernel(equation: Equation) -> bool:
     """Return whether an equation is computed by itself."""
     name = str(equation.primitive.name)
-    return name in _KERNELS or name.startswith(("scatter", *_SUMS)) or is_kernel_call(equation)
+    is_named = name in _KERNELS or name.startswith(("scatter", *_SUMS))
+    return is_named or is_kernel_call(equation) or is_copy(equation)
 
 
 class Fusion:

@@ -36,13 +36,20 @@ class Residual(NamedTuple):
     several: int
 
 
-def find_peak(program: Program, walk: Walk, *, is_whole: bool = False) -> int:
+def find_peak(
+    program: Program,
+    count: Callable[[Variable], int],
+    *,
+    is_whole: bool = False,
+    in_place: bool = False,
+) -> int:
     """Return the bytes of the arrays that a program makes, at the time when it holds most.
 
     Args:
         program: the program.
-        walk: the walk through it, which knows the layouts.
+        count: returns the bytes of an array, in the memory that is asked for.
         is_whole: whether the caller counts the results.
+        in_place: whether a loop makes each result where the stacked array has it, as a copy to the host does.
     """
     equations = find_needed(program)
     fusion = Fusion(equations, program.outvars)
@@ -60,27 +67,30 @@ def find_peak(program: Program, walk: Walk, *, is_whole: bool = False) -> int:
     for i, (equation, _, made) in enumerate(order):
         for variable in made:
             if id(variable) not in free:
-                held[id(variable)] = walk.count_bytes(variable)
+                held[id(variable)] = count(variable)
                 now += held[id(variable)]
         # While a body runs, its arrays are held beside those around it.
         inside = 0
         if has_programs(equation):
-            inside = max(_find_inner_peak(equation, body, walk) for body in list_bodies(equation))
+            bodies = list_bodies(equation)
+            inside = max(_find_inner_peak(equation, one, count, in_place) for one in bodies)
         peak = max(peak, now + inside)
         for key in [key for key in held if last.get(key, i) <= i]:
             now -= held.pop(key)
     return peak
 
 
-def _find_inner_peak(equation: Equation, body: Program, walk: Walk) -> int:
+def _find_inner_peak(
+    equation: Equation, body: Program, count: Callable[[Variable], int], in_place: bool
+) -> int:
     """Return the bytes that a body needs beside the results of its equation."""
-    needs = find_peak(body, walk)
-    if equation.primitive.name in ("scan", "while"):
+    needs = find_peak(body, count, in_place=in_place)
+    if equation.primitive.name in ("scan", "while") and not in_place:
         # A loop writes each result into the stacked array, so both are held.
         return needs
     # The results of the body are those of the equation, and count there.
     made = set(map(id, find_needed_results(body)))
-    own = sum(walk.count_bytes(variable) for variable in body.outvars if id(variable) in made)
+    own = sum(count(variable) for variable in body.outvars if id(variable) in made)
     return max(0, needs - own)
 
 
@@ -151,7 +161,11 @@ def _find_origin(
 
 
 def count_donated(
-    given: Sequence[Variable], donated: Sequence[bool], results: Sequence[Variable], walk: Walk
+    given: Sequence[Variable],
+    donated: Sequence[bool],
+    results: Sequence[Variable],
+    walk: Walk,
+    count: Callable[[Variable], int],
 ) -> int:
     """Return the bytes of results that take the place of donated arguments of the same shape, dtype and layout."""
     free: dict[object, int] = {}
@@ -164,10 +178,5 @@ def count_donated(
         key = walk.find_value(variable)
         if free.get(key):
             free[key] -= 1
-            total += walk.count_bytes(variable)
+            total += count(variable)
     return total
-
-
-def count_results(results: Sequence[Variable], walk: Walk) -> int:
-    """Return the bytes of results."""
-    return sum(map(walk.count_bytes, results))

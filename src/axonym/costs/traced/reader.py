@@ -4,7 +4,7 @@
 devices are needed. The module joins the others of this room.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -25,8 +25,8 @@ from ..shared.roofline import make_work, sum_by_place
 from ..shared.rows import OUTSIDE, Collective, Kept, Memory
 from ..shared.targets import Target
 from .compilers import find_compiler
-from .equations import abbreviate, divide_shape
-from .memory import Residual, count_donated, count_results, find_peak, list_residuals
+from .equations import Variable, abbreviate, divide_shape
+from .memory import Residual, count_donated, find_peak, list_residuals
 from .moves import count_group
 from .reasons import find_reasons, name_dimensions
 from .walk import Walk
@@ -97,18 +97,25 @@ def _count_memory(
 ) -> Memory:
     """Count the bytes that a device holds."""
     program = traced.jaxpr.jaxpr
-    held = {
-        kind: sum(row.nbytes_per_device or 0 for row in arrays) for kind, arrays in kinds.items()
-    }
+    held = {kind: sum(row.held for row in arrays) for kind, arrays in kinds.items()}
     donated = [info.donated for info in jax.tree.leaves(traced.args_info)]
+
+    def count(of: Callable[[Variable], int]) -> tuple[int, int, int]:
+        return (
+            sum(map(of, program.outvars)),
+            count_donated(program.invars, donated, program.outvars, walk, of),
+            find_peak(program, of, is_whole=True, in_place=of == walk.count_host_bytes),
+        )
+
+    results, replaced, temporary = count(walk.count_host_bytes)
+    on_host = sum(map(walk.count_host_bytes, program.invars)) + results - replaced + temporary
     return Memory(
         held["parameters"],
         held["optimizer"],
         held["data"],
-        count_results(program.outvars, walk),
-        count_donated(program.invars, donated, program.outvars, walk),
-        find_peak(program, walk, is_whole=True),
+        *count(walk.count_bytes),
         tuple(sorted((one for one in kept if one.nbytes), key=lambda one: -one.nbytes)),
+        on_host,
     )
 
 
@@ -176,5 +183,6 @@ def _make_kept(one: Residual, walk: Walk, named: NameTable) -> Kept:
         divide_shape(shape, entries, dict(named.mesh)),
         value.dtype,
         one.several,
-        walk.count_bytes(one.variable),
+        walk.count_bytes(one.variable) or walk.count_host_bytes(one.variable),
+        value.is_on_host,
     )

@@ -28,6 +28,7 @@ from .equations import (
     find_rate_dtype,
     find_readers,
     find_used_inside,
+    is_copy,
     is_literal,
     list_bodies,
     write_source,
@@ -131,8 +132,14 @@ class Walk:
         return found
 
     def count_bytes(self, variable: Variable) -> int:
-        """Return the bytes of an array on one device."""
-        return count_bytes(self.find_value(variable), self._mesh)
+        """Return the bytes of an array in the memory of one device; none of an array on the host."""
+        value = self.find_value(variable)
+        return 0 if value.is_on_host else count_bytes(value, self._mesh)
+
+    def count_host_bytes(self, variable: Variable) -> int:
+        """Return the bytes that the host holds of an array for one device."""
+        value = self.find_value(variable)
+        return count_bytes(value, self._mesh) if value.is_on_host else 0
 
     def run(
         self,
@@ -478,6 +485,10 @@ class Walk:
         for equation, operands in fusion.iterate_kernels():
             nbytes = sum(map(self.count_bytes, equation.outvars))
             name = equation.primitive.name
+            copied = 0
+            if is_copy(equation):
+                variables = (*equation.invars, *equation.outvars)
+                copied = sum(map(self.count_host_bytes, variables))
             if name in ("gather", "dynamic_slice", "slice"):
                 # Only the slice of the operand is read.
                 nbytes *= 2
@@ -487,9 +498,11 @@ class Walk:
                 nbytes = 2 * self.count_bytes(equation.invars[update])
             else:
                 nbytes += sum(map(self.count_bytes, operands))
-            if nbytes:
+            if nbytes or copied:
                 source = write_source(equation, self._prefix)
-                self.done.append(Amount(source, 0.0, "", self._count * nbytes))
+                self.done.append(
+                    Amount(source, 0.0, "", self._count * nbytes, self._count * copied)
+                )
 
 
 class Reached(NamedTuple):
