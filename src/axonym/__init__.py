@@ -23,6 +23,7 @@ else:
         quant as quant,
         random as random,
         state_dict as state_dict,
+        testing as testing,
         tree as tree,
         typing as typing,
     )

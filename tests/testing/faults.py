@@ -173,10 +173,10 @@ def future_by_a_norm_over_positions(is_repaired: bool) -> Case:
 class InTraining(eqx.Module):
     """A batch norm whose running statistics are left aside."""
 
-    norm: nn.BatchNorm
+    of_batch: nn.BatchNorm
 
     def __call__(self, x: NamedArray) -> NamedArray:
-        return self.norm(x, self.norm.initial_state())[0]
+        return self.of_batch(x, self.of_batch.initial_state())[0]
 
 
 def examples_mixed_by_batch_norm(is_repaired: bool) -> Case:
@@ -518,7 +518,7 @@ FAULTS = {
         "causal", "pos", "blocks.1.norm", future_by_a_norm_over_positions, "HomebrewML/Olmax 78"
     ),
     "examples mixed by batch norm": Fault(
-        "independent", "batch", "blocks.1.norm.norm", examples_mixed_by_batch_norm, "jax 34080"
+        "independent", "batch", "blocks.1.norm.of_batch", examples_mixed_by_batch_norm, "jax 34080"
     ),
     "examples mixed by a softmax": Fault(
         "independent", "batch", "blocks.1.mixer", examples_mixed_by_a_softmax, "vllm 45683"

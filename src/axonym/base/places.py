@@ -3,7 +3,8 @@
 NAMES: dict[str, dict[str, str]] = {
     "axonym": {
         "axonym": (
-            "debug errors mup nn optim parameters partitioning quant random state_dict tree typing"
+            "debug errors mup nn optim parameters partitioning quant random state_dict testing "
+            "tree typing"
         ),
         "axonym.array": "NamedArray is_named_array named",
         "axonym.axis": (

@@ -1,0 +1,310 @@
+"""Claims about what an axis carries: nothing between examples, nothing from later positions, nothing from padding.
+
+Each changes the content of some positions of the axis, and looks at what else changes in the results. A claim costs a
+few runs of one compiled program: twice the logarithm of the size for examples, one for each position up to 32.
+Gradients are looked at by one further program, with random cotangents; no Jacobian is computed. Only where a claim
+does not hold, the program runs again, operation by operation, to find the layer.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..axis import AxisSelector, axis_name
+from ..base.kinds import Tree
+from .blame import find_place, is_same, is_within
+from .differences import differences
+from .explain import fail, first_place, write_place
+from .failure import ClaimError
+from .program import Arrays, Fresh, Place, Program, Pullback, along, is_key
+from .steps import check_cache
+from .trace import Trace
+
+__all__ = ["assert_causal", "assert_independent"]
+
+Mask = np.ndarray[Any, Any]
+Probes = Iterable[tuple[Mask, Mask]]
+# So many positions are looked at one by one; of more, a sample.
+_MOST_CUTS = 32
+
+
+def assert_independent(f: Callable[..., Any], axis: AxisSelector, *args: Tree) -> None:
+    """Check that no position of an axis, such as an example of a batch, affects another one: in values and gradients.
+
+    Results without the axis, such as a mean over the batch, are left aside. If an argument is a random key that makes a
+    difference, examples must not share the numbers that are drawn with it either.
+
+    Args:
+        f: any function of named arrays, a module or its method; some result has the axis.
+        axis: the axis.
+        args: its arguments. Those with the axis are changed: floats, integers within their range, and booleans.
+
+    Raises:
+        ClaimError: with the smallest pair of positions, the size of the effect, and the layer.
+
+    Examples:
+        >>> Batch, Embed = axn.make_axes(batch=4, embed=8)
+        >>> norm = axn.nn.LayerNorm.init(Embed)
+        >>> axn.testing.assert_independent(norm, Batch, axn.random.normal(jax.random.key(0), (Batch, Embed)))
+    """
+    name = axis_name(axis)
+    claim = _Claim("independent", "independent", Program("assert_independent", f, args), name, name)
+    claim.check_values(claim.split())
+    claim.check_gradients(claim.split())
+    claim.check_draws()
+
+
+def assert_causal(
+    f: Callable[..., Any],
+    axis: AxisSelector,
+    *args: Tree,
+    out: AxisSelector | None = None,
+    step: Callable[..., Any] | None = None,
+    cache: Tree = None,
+) -> None:
+    """Check that no position depends on later ones: in values and gradients, and token by token through a cache.
+
+    Args:
+        f: any function of named arrays, a module or its method; some result has the axis.
+        axis: the axis of positions.
+        args: its arguments. Those with the axis are changed: floats, integers within their range, and booleans.
+        out: the axis of positions in results, if it has another name there.
+        step: takes a cache and the arguments at one position, and returns the next cache and the result there. If it
+            is given, its results must be those of the whole.
+        cache: the cache that `step` starts with.
+
+    Raises:
+        ClaimError: with the latest position that has an effect on the one before, its size, and the layer.
+
+    Examples:
+        >>> Pos, Embed = axn.make_axes(pos=6, embed=8)
+        >>> x = axn.random.normal(jax.random.key(0), (Pos, Embed))
+        >>> axn.testing.assert_causal(lambda x: axn.cumsum(x, Pos), Pos, x)
+    """
+    name = axis_name(axis)
+    after = name if out is None else axis_name(out)
+    claim = _Claim("causal", "causal", Program("assert_causal", f, args), name, after)
+    claim.check_values(claim.cut())
+    claim.check_gradients(claim.cut(4))
+    if step is not None:
+        check_cache(claim.program, name, after, step, cache)
+
+
+class _Claim:
+    """A claim about two sets of positions: what changes at `sources` must not change anything at `targets`."""
+
+    def __init__(self, claim: str, causes: str, program: Program, axis: str, out: str) -> None:
+        self.claim, self.causes, self.program, self.axis, self.out = (
+            claim,
+            causes,
+            program,
+            axis,
+            out,
+        )
+        self.carriers = [i for i in program.carriers(axis) if not is_key(program.arrays[i])]
+        self.size = program.size_of(axis, self.carriers)
+        self.fresh = Fresh.of(program, self.carriers)
+        self.base = program(program.arrays)
+        self.outs = program.results_with(out)
+
+    def split(self) -> Probes:
+        """Yield sets of positions so that any two are on different sides of one, in both directions."""
+        numbers = np.arange(self.size)
+        for bit in range((self.size - 1).bit_length()):
+            side = (numbers >> bit) % 2 == 1
+            yield side, ~side
+            yield ~side, side
+
+    def cut(self, most: int = _MOST_CUTS) -> Probes:
+        """Yield the later and the earlier positions at each cut, or at some."""
+        numbers = np.arange(self.size)
+        count = min(self.size - 1, most)
+        for at in np.unique(np.linspace(1, self.size - 1, count).round().astype(int)):
+            yield numbers >= at, numbers < at
+
+    def change(self, sources: Mask) -> Arrays:
+        """Return the inputs with other content at some positions."""
+        return self.fresh.within(self.program, {i: self._mask(i, sources) for i in self.carriers})
+
+    def _mask(self, i: int, chosen: Mask) -> Mask:
+        array = self.program.arrays[i]
+        return along(array.shape, self.program.places[i].find_dimension(self.axis, array), chosen)
+
+    def find_changes(self, results: Arrays, targets: Mask) -> tuple[int, Mask] | None:
+        """Return the first result that changed at some positions, and by how much; None if none did."""
+        for i in self.outs:
+            place = self.program.results[i]
+            change = differences(self.base[i], results[i], is_same_program=True)
+            change = np.where(
+                along(change.shape, place.find_dimension(self.out, change), targets), change, 0.0
+            )
+            if change.any():
+                return i, change
+        return None
+
+    def check_values(self, probes: Probes) -> None:
+        """Raise if what changes at one set of positions changes results at the other."""
+        for sources, targets in probes:
+            if self.find_changes(self.program(self.change(sources)), targets) is not None:
+                raise self._narrow(sources, targets)
+
+    def _narrow(self, sources: Mask, targets: Mask) -> ClaimError:
+        """Find the smallest pair of positions that breaks the claim, and build the error."""
+        found = self.find_changes(self.program(self.change(sources)), targets)
+        assert found is not None
+        # One position alone may have no effect, or next to none, such as one of two that fill a capacity.
+        least = min(float(found[1].max()), 1.0) / 10
+        for at in np.flatnonzero(sources):
+            only = np.arange(self.size) == at
+            affected = ~only if self.claim == "independent" else np.arange(self.size) < at
+            alone = self.find_changes(self.program(self.change(only)), affected)
+            if alone is not None and alone[1].max() >= least:
+                found, sources, targets = alone, only, affected
+                break
+        i, change = found
+        target = first_place(self.program.results[i], change)
+        source = {self.axis: int(np.flatnonzero(sources)[0])}
+        place = self._locate(sources, targets)
+        later = ", which is later" if self.claim == "causal" else ""
+        problem = f"{write_place(target)} depends on {write_place(source)}{later}"
+        path = self.program.results[i].path
+        facts = (f"result: {path}",) if path else ()
+        return fail(
+            self.claim,
+            problem,
+            *facts,
+            axis=self.axis,
+            causes=self.causes,
+            source=source,
+            target=target,
+            effect=float(change.max()),
+            place=place,
+        )
+
+    def _locate(self, sources: Mask, targets: Mask) -> tuple[str, str, str] | None:
+        """Find the first layer whose results change at other positions than they should."""
+        program = self.program
+        trace = Trace(program.run_unwrapped, program.arrays, program)
+        # Later positions may change along with one, and in a batch nothing else.
+        own = ~targets
+
+        def is_explained(x: Any, y: Any) -> bool:
+            if np.shape(x) != np.shape(y):
+                return False
+            return is_within(differences(x, y, is_same_program=True) > 0, self.size, own)
+
+        self.base = program.run_unwrapped(program.arrays)
+        return find_place(
+            trace,
+            program.arrays,
+            self.change(sources),
+            is_explained,
+            lambda results: self.find_changes(results, targets) is not None,
+        )
+
+    def check_gradients(self, probes: Probes) -> None:
+        """Raise if the gradient of results at some positions depends on the content of others."""
+        pull = Pullback(self.program, self.outs)
+        if not pull.inputs:
+            return
+        for sources, targets in probes:
+            cotangents = [
+                np.where(
+                    along(x.shape, self.program.results[i].find_dimension(self.out, x), targets),
+                    pull.draw(x),
+                    0,
+                ).astype(x.dtype)
+                for i, x in ((i, self.base[i]) for i in pull.outs)
+            ]
+            before = pull(self.program.arrays, cotangents)
+            after = pull(self.change(sources), cotangents)
+            for i, one, other in zip(pull.inputs, before, after, strict=True):
+                place = self.program.places[i]
+                change = differences(one, other, is_same_program=False)
+                if self.axis in place.names and not place.is_held:
+                    dimension = place.find_dimension(self.axis, one)
+                    at = along(np.shape(one), dimension, sources)
+                    zero = np.zeros_like(np.asarray(one))
+                    leak = differences(
+                        zero, np.where(at, np.asarray(one), zero), is_same_program=False
+                    )
+                    change = np.where(at, leak, change)
+                if change.any():
+                    raise self._explain_gradient(place, sources, targets, float(change.max()))
+
+    def _explain_gradient(
+        self, place: Place, sources: Mask, targets: Mask, effect: float
+    ) -> ClaimError:
+        source = {self.axis: int(np.flatnonzero(sources)[0])}
+        target = {self.out: int(np.flatnonzero(targets)[-1])}
+        path = place.path or "the function"
+        problem = (
+            f"{write_place(source)} affects the gradient of {write_place(target)} with respect to {path}, "
+            "and no value"
+        )
+        return fail(
+            self.claim,
+            problem,
+            axis=self.axis,
+            causes=self.causes,
+            source=source,
+            target=target,
+            effect=effect,
+            parameter=path,
+            place=(path.rpartition(".")[0], "", ""),
+        )
+
+    def check_draws(self) -> None:
+        """Raise if examples share random numbers: equal examples then have equal results."""
+        program = self.program
+        keyed = [
+            i
+            for i, array in enumerate(program.arrays)
+            if is_key(array) and not program.places[i].is_held
+        ]
+        if not keyed:
+            return
+        alike = list(program.arrays)
+        for i in self.carriers:
+            array = np.asarray(alike[i])
+            dimension = program.places[i].find_dimension(self.axis, array)
+            alike[i] = jnp.asarray(np.broadcast_to(array.take([0], dimension), array.shape))
+        others = list(alike)
+        for i in keyed:
+            if self.axis not in program.places[i].names:
+                others[i] = (
+                    jax.random.fold_in(alike[i], 1)
+                    if not alike[i].shape
+                    else jax.vmap(lambda key: jax.random.fold_in(key, 1))(alike[i])
+                )
+        found, again = program(alike), program(others)
+        for i in self.outs:
+            place = program.results[i]
+            dimension = place.find_dimension(self.out, found[i])
+            first = np.asarray(found[i]).take([0], dimension)
+            drawn = differences(found[i], again[i], is_same_program=True)
+            if drawn.any() and is_same(np.broadcast_to(first, found[i].shape), found[i]):
+                raise self._explain_draws(place, alike, float(drawn.max()))
+
+    def _explain_draws(self, place: Place, alike: Arrays, effect: float) -> ClaimError:
+        trace = Trace(self.program.run_unwrapped, alike, self.program)
+        drawn = [
+            each
+            for each in trace.operations
+            if each.name.startswith(("random_bits", "random_wrap", "threefry"))
+        ]
+        problem = f"equal positions of {self.axis} draw equal random numbers"
+        return fail(
+            self.claim,
+            problem,
+            *((f"result: {place.path}",) if place.path else ()),
+            axis=self.axis,
+            causes="draws",
+            source={self.axis: 0},
+            target={self.axis: 1},
+            effect=effect,
+            place=drawn[0].place if drawn else None,
+        )

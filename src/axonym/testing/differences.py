@@ -1,0 +1,39 @@
+"""Internal. By how much two arrays differ, beyond rounding."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .tolerances import tolerance
+
+
+def as_numbers(array: Any) -> np.ndarray[Any, Any]:
+    """Return an array on the host, in a dtype that NumPy subtracts exactly enough; keys as their words."""
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        array = jax.random.key_data(array)
+    found = np.asarray(array)
+    if jnp.issubdtype(found.dtype, jnp.complexfloating):
+        return found.astype(np.complex128)
+    # NumPy has no numbers of 8 bits and no bfloat16 of its own; integers of 64 bits keep theirs.
+    if jnp.issubdtype(found.dtype, jnp.floating):
+        return found.astype(np.float64)
+    return found.astype(np.int64) if found.dtype != np.uint64 else found
+
+
+def differences(x: Any, y: Any, *, is_same_program: bool) -> np.ndarray[Any, Any]:
+    """Return by how much elements of two arrays differ beyond the tolerance, as a share of the largest; else zero.
+
+    Two NaN are equal, and so are two infinities of one sign; against anything else, they differ infinitely.
+    """
+    one, other = as_numbers(x), as_numbers(y)
+    narrowest = max((x.dtype, y.dtype), key=lambda dtype: tolerance(dtype, is_same_program=False))
+    with np.errstate(all="ignore"):
+        same = (one == other) | (np.isnan(one) & np.isnan(other))
+        gap = np.where(same, 0.0, np.abs(one - other).astype(np.float64))
+        gap = np.where(np.isnan(gap), np.inf, gap)
+        sizes = np.abs(np.concatenate([np.ravel(one), np.ravel(other)])).astype(np.float64)
+        scale = max(sizes[np.isfinite(sizes)], default=0.0)
+        share = gap / scale if scale else gap
+    return np.where(share > tolerance(narrowest, is_same_program=is_same_program), share, 0.0)

@@ -1,0 +1,59 @@
+"""The claim that a loss is a mean."""
+
+import numpy as np
+import pytest
+
+import axonym as axn
+from axonym import nn
+from axonym.errors import ArgumentError
+from axonym.testing import ClaimError, assert_mean_over
+from tests.nn.layouts import draw, fails, made
+
+B, P, E, V = axn.make_axes(batch=4, pos=3, embed=5, vocab=6)
+TARGETS = axn.named(np.arange(12).reshape(4, 3) % 6, (B, P))
+REAL = TARGETS != 2
+
+
+@pytest.fixture(scope="module")
+def model():
+    return made(lambda *, key: nn.Linear.init(E, V, key=key))
+
+
+def loss(model, x, targets, real):
+    return nn.cross_entropy_loss(model(x), V, targets, where=real)
+
+
+def test_a_masked_mean_is_a_mean(model):
+    assert_mean_over(loss, B, model, draw(B, P, E), TARGETS, REAL, where=REAL)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "factor"),
+    [
+        (lambda *args: loss(*args) * 4 * args[3].mean(), None),
+        (lambda model, x, targets, real: nn.cross_entropy_loss(model(x), V, targets, axn.sum, where=real), 2.0),
+    ],
+)
+def test_sums_are_none_and_the_factor_is_named(model, wrong, factor):
+    x = draw(B, P, E)
+    with pytest.raises(ClaimError) as error:
+        assert_mean_over(wrong, B, model, x, TARGETS, REAL, where=REAL)
+    assert error.value.factor == (pytest.approx(factor) if factor else error.value.factor)
+    if factor:
+        assert str(error.value).splitlines()[:2] == [
+            "assert_mean_over: every example twice changes the result",
+            "  factor: 2",
+        ]
+
+
+def test_a_loss_has_no_axis_of_examples(model):
+    fails(
+        ArgumentError,
+        "assert_mean_over: every result has axis 'batch'\n  hint: return the loss, or its mean",
+        lambda: assert_mean_over(model, B, draw(B, E)),
+    )
+    fails(
+        ArgumentError,
+        "assert_mean_over: where must be one of the arguments, since the function has to read it",
+        lambda: assert_mean_over(lambda x: x.mean(), B, draw(B), where=axn.ones(B, dtype=bool)),
+    )
