@@ -43,7 +43,7 @@ _CALLS = {
 
 # Whose lines say nothing to users.
 _OURS = str(Path(__file__).parents[1])
-_OF_OTHERS = tuple(str(Path(module.__file__).parent) for module in (jax, eqx))
+_OF_OTHERS = tuple(str(Path(str(module.__file__)).parent) for module in (jax, eqx))
 
 
 class Operation(NamedTuple):
@@ -295,5 +295,5 @@ def _list_modules(tree: Any) -> Iterator[eqx.Module]:
 
 def _list_classes(tree: Any) -> set[str]:
     """Return the names of the classes of modules: those of a tree, and those of layers."""
-    layers = {name for name in nn.__all__ if isinstance(getattr(nn, name), type)}
+    layers = {name for name in dir(nn) if isinstance(getattr(nn, name), type)}
     return layers | {type(module).__name__ for module in _list_modules(tree)}
