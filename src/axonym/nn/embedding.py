@@ -101,8 +101,8 @@ class Embedding(Layer):
         check_input("Embedding", ids, (), self.Embed)
         integers("Embedding", "ids", ids)
         if current_report() is not None:
-            # Negative ids only, which are legal for an index: `look_up` reports those that are too large. Of a padded table,
-            # it knows the stored size.
+            # Negative ids only, which are legal for an index: `look_up` reports those that are too large. It does not
+            # know the size of a padded table.
             most = self.Vocab.size - 1 if is_padded(self.weight) else math.inf
             there, room = f"ids have: {facts(ids)}", f"{self.Vocab.name}={self.Vocab.size}"
             expect("Embedding", "id", ids.array, 0, most, there, room=room)

@@ -151,8 +151,8 @@ def look_up(weight: NamedArray | PaddedArray, rows: Axis, ids: NamedArray) -> Na
     each device looks up its parts of these rows and sends them, which is less than the table.
     """
     if isinstance(weight, PaddedArray):
-        stored = weight.read().resolve_axis(rows.name)
-        return weight.trim(look_up(weight.read(), stored, _avoid_padding(ids, rows, stored)))
+        Stored = weight.read().resolve_axis(rows.name)
+        return weight.trim(look_up(weight.read(), Stored, _avoid_padding(ids, rows, Stored)))
     stored, mesh = _find_storage_of_parts(weight, rows, ids), context_mesh()
     division = _find_division(ids, weight, (rows.name,)) if stored is None else None
     if division is not None:
@@ -167,12 +167,12 @@ def look_up(weight: NamedArray | PaddedArray, rows: Axis, ids: NamedArray) -> Na
     return take(weight, rows, ids)
 
 
-def _avoid_padding(ids: NamedArray, rows: Axis, stored: Axis) -> NamedArray:
+def _avoid_padding(ids: NamedArray, rows: Axis, Stored: Axis) -> NamedArray:
     """Return the ids of the same rows in a table with padding at its end; those out of range stay so."""
     if ids.dtype.itemsize < 4:  # it may have no number for the end of the table
         ids = ids.astype(jnp.int32)
     ids = where(ids < 0, ids + rows.size, ids)
-    return where(logical_or(ids < 0, ids >= rows.size), stored.size, ids)
+    return where(logical_or(ids < 0, ids >= rows.size), Stored.size, ids)
 
 
 def _find_storage_of_parts(weight: NamedArray, rows: Axis, ids: NamedArray) -> AxisMapping | None:
@@ -214,7 +214,8 @@ def keep_padding(layer: LayerT, *names: str) -> LayerT:
         extended = tuple(axis.resize(sizes.get(axis.name, axis.size)) for axis in axes)
         is_one = isinstance(getattr(layer, field), Axis)
         fields[field] = extended[0] if is_one else extended
-    return dataclasses.replace(jax.tree.map(cut, layer, is_leaf=is_padded), **fields)
+    kept: LayerT = dataclasses.replace(jax.tree.map(cut, layer, is_leaf=is_padded), **fields)
+    return kept
 
 
 def widen_layer(layer: LayerT, dtype: DTypeLike) -> LayerT:

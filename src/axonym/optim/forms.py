@@ -76,7 +76,8 @@ def make_form(parameter: Parameter, number: int, groups: Sequence[Sequence[Dimen
     """Make a form from the stacks, and the axes that become one dimension each."""
     names, every = own_names(parameter.array), list_dimensions(parameter)
     stored = tuple(payload_of(parameter.array).shape)
-    sizes = {**dict(zip(every, stored, strict=True)), **parameter.sizes}
+    sizes: dict[Dimension, int] = dict(zip(every, stored, strict=True))
+    sizes.update(parameter.sizes)
     order = [at for group in groups for at in group]
     is_named = isinstance(parameter.array, NamedArray)
     merged = [" ".join(map(str, group)) or "1" for group in groups[1:]]

@@ -255,7 +255,8 @@ class Place:
                 array = lax.dynamic_index_in_dim(auto.whole(array, (dim,)), at, dim, keepdims=False)
             else:
                 array = array.take(at, dim)
-        return on_host(array)[(*map(slice, self.form.array), ...)]
+        real: Payload = (*map(slice, self.form.array), ...)
+        return on_host(array)[real]
 
     def block(
         self, at: Sequence[slice], layers: Mapping[Index, NDArray[np.generic]]
@@ -276,7 +277,8 @@ class Place:
             own, part = result[(*where, ...)], layers[index][rest]
             if part.shape != own.shape:  # the end of the block is padding
                 own[...] = 0
-                own = own[(*map(slice, part.shape), ...)]
+                real: Payload = (*map(slice, part.shape), ...)
+                own = own[real]
             fill(own, part)
         return result
 
@@ -388,8 +390,8 @@ def _walk(
     children = jax.tree.leaves_with_path(node, is_leaf=lambda each: each is not node)
     # A leaf of a tree is its own only child, with no keys.
     if is_named_array(node) or is_padded(node) or (children and not children[0][0]):
-        own = node.stored if isinstance(node, PaddedArray) else node
-        kept = _place_reduced_state(own, path) if optimised else None
+        stored_array = node.stored if isinstance(node, PaddedArray) else node
+        kept = _place_reduced_state(stored_array, path) if optimised else None
         yield kept or _place_leaf(node, path, parts, blocks, stored)
         return
     if isinstance(node, Stacked | BlockSeq | Interleaved):
@@ -403,8 +405,8 @@ def _walk(
         forms = _check_forms(node, path, layout, [path_text(keys) for keys, _ in children])
     for keys, child in children:
         name = path_text(keys)
-        inner = (*path, name), (*parts, name), blocks, forms.get(name)
-        yield from _walk(child, *inner, layouts, optimised)
+        own = (*path, name), (*parts, name), blocks, forms.get(name)
+        yield from _walk(child, *own, layouts, optimised)
 
 
 def _find_layout(node: object, layouts: Mapping[type, Layout]) -> Layout | None:
