@@ -52,9 +52,9 @@ def microbatch_of_rows(ways):
     return jnp.tile(jnp.repeat(jnp.arange(MICROBATCHES), B.size // ways // MICROBATCHES), ways)
 
 
-def kept_by_hand(layer, ways):
+def kept_by_hand(layer, ways, depth):
     """Draw what dropout keeps in one layer: each microbatch has a key of its own."""
-    key = jax.random.split(KEY, L.size)[layer]
+    key = jax.random.split(KEY, depth)[layer]
     shape = (B.size // MICROBATCHES, P.size, E.size)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(MICROBATCHES))
     drawn = jax.vmap(lambda key: jax.random.bernoulli(key, 0.7, shape))(keys)
@@ -71,14 +71,16 @@ def loss_of(stack, x, mask, shift):
         return (x, total + x.mean()), (x.mean("pos"), x.mean())
 
     (x, total), (means, mean) = stack.scan_via(step)((x, axn.named(0.0, ())), mask, shift, key=KEY)
-    rows, layers = axn.arange(B) / 8, axn.arange(L) / 4
+    rows, layers = axn.arange(B) / 8, axn.arange(stack.Block) / 4
     return ((x * x * rows).sum() + total + (means * means * layers).sum() + (mean * layers).sum()).scalar()
 
 
 def loss_by_hand(parameters, x, mask, shift, tilts, ways):
     total, loss = 0.0, 0.0
     for i, (weight, scale) in enumerate(parameters):
-        x = apply_by_hand(weight, scale, x, mask, shift[i], kept_by_hand(i, ways), tilts[i % len(tilts)])
+        x = apply_by_hand(
+            weight, scale, x, mask, shift[i], kept_by_hand(i, ways, len(parameters)), tilts[i % len(tilts)]
+        )
         total += x.mean()
         means = x.mean(1)
         loss += (means * means).sum() * i / 4 + x.mean() * i / 4

@@ -53,10 +53,14 @@ Index: TypeAlias = tuple[int, ...]
 
 
 class Numbers(NamedTuple):
-    """Number the layers that are stored along axes: those at index 0 are the first, and each axis has a step."""
+    """Number the layers that are stored along axes: those at index 0 are the first, and each axis has a step.
+
+    From an end on, there are no layers, only places for unequal stages.
+    """
 
     first: int
     steps: Index
+    end: int
 
 
 Parts: TypeAlias = tuple[str | Numbers, ...]
@@ -233,16 +237,20 @@ class Place:
         return None
 
     def entries(self) -> Iterator[tuple[str, Index]]:
-        """Yield the key of each stored array, and the indices of its layers."""
+        """Yield the key of each stored array, and the indices of its layers, without places that have no layer."""
         layers = [range(self.shape[self.names.index(name)]) for name in self.layers]
         for index in itertools.product(*layers):
             at = iter(index)
             key: list[str] = []
+            is_stored = True
             for part in self.parts:
                 if isinstance(part, Numbers):
-                    part = str(part.first + sum(step * next(at) for step in part.steps))
+                    number = part.first + sum(step * next(at) for step in part.steps)
+                    is_stored &= number < part.end
+                    part = str(number)
                 key.append(part)
-            yield ".".join(key), index
+            if is_stored:
+                yield ".".join(key), index
 
     def read(self, index: Index) -> NDArray[np.generic]:
         """Bring the part of given layers to the host."""
@@ -274,7 +282,11 @@ class Place:
             where: list[Payload] = [slice(None)] * len(bounds)
             for dim, number in zip(dims, index, strict=True):
                 where[dim] = number - bounds[dim].start
-            own, part = result[(*where, ...)], layers[index][rest]
+            own = result[(*where, ...)]
+            if index not in layers:  # a place without a layer
+                own[...] = 0
+                continue
+            part = layers[index][rest]
             if part.shape != own.shape:  # the end of the block is padding
                 own[...] = 0
                 real: Payload = (*map(slice, part.shape), ...)
@@ -445,7 +457,7 @@ def _walk_layers(node: Tree) -> Iterator[tuple[Names, str | Numbers, Names, Tree
     Numbers are those of `node.unstacked()`: all modules with the same layers have the same keys.
     """
     if isinstance(node, Stacked):
-        yield ("stacked",), *_number_layers(node, 0, 1), node.stacked
+        yield ("stacked",), *_number_layers(node, 0, 1, node.Block.size), node.stacked
     elif isinstance(node, BlockSeq):
         for i, layer in enumerate(node.blocks):
             yield ("blocks", str(i)), str(i), (), layer
@@ -454,16 +466,16 @@ def _walk_layers(node: Tree) -> Iterator[tuple[Names, str | Numbers, Names, Tree
         kinds, Block = node.repeated.stacked, node.repeated.Block
         for i, layer in enumerate(kinds):
             where = ("repeated", "stacked", str(i))
-            yield where, *_number_layers(node.repeated, i, len(kinds)), layer
+            yield where, *_number_layers(node.repeated, i, len(kinds), node.Block.size), layer
         for i, layer in enumerate(node.rest):
             yield ("rest", str(i)), str(Block.size * len(kinds) + i), (), layer
 
 
-def _number_layers(node: Stacked[Any], first: int, period: int) -> tuple[Numbers, Names]:
+def _number_layers(node: Stacked[Any], first: int, period: int, end: int) -> tuple[Numbers, Names]:
     """Return the numbers of layers in keys, and the axes along which they are stored."""
     *outer, Stored = node.storage
     steps = (*(Stored.size * period for _ in outer), period)
-    return Numbers(first, steps), tuple(axis.name for axis in node.storage)
+    return Numbers(first, steps, end), tuple(axis.name for axis in node.storage)
 
 
 def _place_reduced_state(leaf: Payload, path: Names) -> Place | None:

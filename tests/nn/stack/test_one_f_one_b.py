@@ -70,7 +70,7 @@ def loss_by_hand(parameters, tokens, mask, *, dropout):
     x = table[tokens]
     total = x.mean()
     for i, (layer, scale) in enumerate(layers):
-        keep = kept_by_hand(i, ways=2) if dropout else 1.0
+        keep = kept_by_hand(i, 2, L.size) if dropout else 1.0
         x = apply_by_hand(layer, scale, x, mask, 0.0, keep)
         total += x.mean()
     log_p = jax.nn.log_softmax(x @ weight + bias)

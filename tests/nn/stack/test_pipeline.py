@@ -188,7 +188,7 @@ MISTAKES = {
         (nn.Stacked, L.resize(6), fold, {}),
         AxisSizeError,
         "Stacked.fold: layers=6 cannot be split evenly into 4 stages over mesh axis data\n"
-        "  hint: use a multiple of 4 layers",
+        "  hint: use a multiple of 4 layers, or make the stack with stages=4",
     ),
     "microbatches": (
         (nn.Stacked, L, fold, {"microbatches": 6}),

@@ -208,7 +208,7 @@ def test_numbers_of_rounds():
 def test_rounds_that_do_not_divide_among_the_stages(auto_mesh):
     text = (
         "Stacked.fold: layers=8 cannot be split evenly into 4 rounds of 4 stages over mesh axis data\n"
-        "  hint: use a multiple of 16 layers"
+        "  hint: use a multiple of 16 layers, or make the stack with stages=4"
     )
     stack = make(4)
     with axn.set_mesh(auto_mesh), axn.axis_mapping(COMPUTED), axn.pipelined(B, MICROBATCHES):
@@ -216,7 +216,7 @@ def test_rounds_that_do_not_divide_among_the_stages(auto_mesh):
     text = (
         "Interleaved.fold: each of 4 stages needs as many repetitions of the pattern of 2 in each of 2 rounds\n"
         "  layers=8: 4 repetitions, and 0 layers left over\n"
-        "  hint: use a multiple of 16 layers"
+        "  hint: use a multiple of 16 layers, or make the stack with stages=4"
     )
     stack = alternating()
     with axn.set_mesh(auto_mesh), axn.axis_mapping(COMPUTED), axn.pipelined(B, MICROBATCHES):

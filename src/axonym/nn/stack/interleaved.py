@@ -114,6 +114,7 @@ class Interleaved(BlockFoldable[M]):
         *,
         gradient_checkpointing: ScanCheckpointSpec = False,
         rounds: int = 1,
+        stages: int = 1,
     ) -> "Callable[..., Interleaved[N | N2]]": ...
     @overload
     @classmethod
@@ -124,6 +125,7 @@ class Interleaved(BlockFoldable[M]):
         *,
         gradient_checkpointing: ScanCheckpointSpec = False,
         rounds: int = 1,
+        stages: int = 1,
     ) -> "Callable[..., Interleaved[N]]": ...
     @classmethod
     def init(
@@ -133,6 +135,7 @@ class Interleaved(BlockFoldable[M]):
         *,
         gradient_checkpointing: ScanCheckpointSpec = False,
         rounds: int = 1,
+        stages: int = 1,
     ) -> "Callable[..., Interleaved[N]]":
         """Return a function that makes the layers, each with the constructor of its kind and its own key.
 
@@ -144,6 +147,11 @@ class Interleaved(BlockFoldable[M]):
                 module.
             gradient_checkpointing: see `ScanCheckpointPolicy`.
             rounds: how often a pipeline passes all of its stages, see `Stacked.init`; they divide the repetitions.
+            stages: the number of stages of a pipeline, for one that does not divide the repetitions; see
+                `Stacked.init`.
+
+        Raises:
+            AxisSizeError: as `Stacked.init`; or if there are remaining layers beside `stages`.
 
         Examples:
             >>> Layers, Embed = axn.make_axes(layers=5, embed=4)
@@ -161,8 +169,15 @@ class Interleaved(BlockFoldable[M]):
         period = len(makes)
         Repeated = Block.resize(Block.size // period)
         end = Repeated.size * period
-        by_rounds.check_rounds("Interleaved.init", Repeated, rounds)
-        axes = by_rounds.list_storage_axes(Repeated, rounds)
+        by_rounds.check_rounds("Interleaved.init", Repeated, rounds, stages)
+        if stages > 1 and end < Block.size:
+            problem = (
+                f"{shown(Block)}, {period} in each repetition, leave {Block.size - end} layers"
+            )
+            hint = f"stages={stages} need whole repetitions: use a multiple of {period} layers"
+            raise AxisSizeError(message("Interleaved.init", problem, hint=hint))
+        storage = Repeated, rounds, stages
+        axes = by_rounds.list_storage_axes(*storage)
 
         def initialize(*args: object, **kwargs: object) -> Interleaved[N]:
             given = (args, running.prepare_arguments("Interleaved.init", Block, args, kwargs))
@@ -170,15 +185,17 @@ class Interleaved(BlockFoldable[M]):
             kinds = []
             for i, make in enumerate(makes):
                 repeated = running.take_part(given, Block, slice(i, end, period))
-                own, named = by_rounds.split_rounds(repeated, Repeated, rounds)
-                kinds.append(by_rounds.map_over_axes(make, axes)(*own, **named))
+                own, named = by_rounds.split_rounds(repeated, *storage)
+                made = by_rounds.map_over_axes(make, axes)(*own, **named)
+                kinds.append(by_rounds.empty_places(made, *storage))
             rest = []
             for i in range(end, Block.size):
                 own, named = running.take_part(given, Block, i)
                 rest.append(makes[i - end](*own, **named))
             layers: Any = tuple(kinds)
             # Each layer is checkpointed by itself, so the loop over repetitions must not do it again.
-            repetitions = Stacked(layers, Repeated, ScanCheckpointPolicy(disable=True), rounds)
+            plain = ScanCheckpointPolicy(disable=True)
+            repetitions = Stacked(layers, Repeated, plain, rounds, stages)
             return cls(repetitions, tuple(rest), Block, policy)
 
         return initialize
@@ -207,7 +224,7 @@ class Interleaved(BlockFoldable[M]):
             False,
             unroll,
             checkpointed=True,
-            pairs=repetition,
+            pairs=self.repeated.with_places(repetition),
         )
         layers = running.shard_vectors(self.repeated.stacked)
         carry, outputs = looped(init, layers, self._select_repeated((args, kwargs)))
@@ -254,8 +271,10 @@ class Interleaved(BlockFoldable[M]):
         Raises:
             ShardingError: if there are remaining layers, which would be on every device but come last.
         """
-        stored = self.repeated.storage
-        Repeated, over = by_rounds.find_block("Interleaved", self.repeated.stacked, stored)
+        stored, skipped = self.repeated.storage, self.repeated.skipped
+        Repeated, over = by_rounds.find_block(
+            "Interleaved", self.repeated.stacked, stored, skipped=skipped
+        )
         if not over:
             return self, ()
         # Each device would apply the remaining layers after its own block, so also before those of the next device.
@@ -269,7 +288,7 @@ class Interleaved(BlockFoldable[M]):
                 )
             )
         Block = self.Block.resize(Repeated.size * self._Pattern.size)
-        repeated = dataclasses.replace(self.repeated, Block=Repeated)
+        repeated = dataclasses.replace(self.repeated, Block=Repeated, stages=1)
         return dataclasses.replace(self, repeated=repeated, Block=Block), over
 
     def divide(self, function: str) -> Pipeline | None:
@@ -281,18 +300,21 @@ class Interleaved(BlockFoldable[M]):
         Raises:
             AxisSizeError: if stages would have different parts of the pattern.
         """
-        divided = pipeline.find_pipeline(function, self.Block, self.repeated.rounds)
+        skipped = self.repeated.skipped * self._Pattern.size
+        divided = pipeline.find_pipeline(function, self.Block, self.repeated.rounds, skipped)
         if divided is None:
             return None
         # All stages run the same program, so each needs the same kinds of layers in the same order.
         repetitions = self.repeated.Block.size
-        if self.rest or repetitions % divided.cycle:
+        if self.rest or (repetitions + self.repeated.skipped) % divided.cycle:
             problem = f"each of {divided.stages} stages needs as many repetitions of the pattern"
             problem += f" of {self._Pattern.size}"
             if divided.rounds > 1:
                 problem += f" in each of {divided.rounds} rounds"
             facts = f"{shown(self.Block)}: {repetitions} repetitions, and {len(self.rest)} layers left over"
             hint = f"use a multiple of {divided.cycle * self._Pattern.size} layers"
+            if not self.rest:
+                hint += f", or make the stack with stages={divided.stages}"
             raise AxisSizeError(message(function, problem, facts, hint=hint))
         return divided
 
@@ -302,20 +324,17 @@ class Interleaved(BlockFoldable[M]):
         Args:
             divided: the result of `divide`.
         """
-        Repeated = self.repeated.Block.resize(self.repeated.Block.size // divided.cycle)
-        stacked = divided.split_layers(self.repeated.stacked)
         policy = self.gradient_checkpointing
         # The pipeline checkpoints each round as a unit. The loop inside only names what that should keep.
         policy = policy.inside() if divided.rounds > 1 else policy
-        repeated = dataclasses.replace(self.repeated, stacked=stacked, Block=Repeated, rounds=1)
+        size = divided.Layer.size // self._Pattern.size
+        repeated = self.repeated.by_stage_of(divided, size)
         return dataclasses.replace(
             self, repeated=repeated, Block=divided.Layer, gradient_checkpointing=policy
         )
 
     def in_order(self) -> Self:
         """Return the repetitions stored along one axis, in order of depth."""
-        if self.repeated.rounds == 1:
-            return self
         return dataclasses.replace(self, repeated=self.repeated.in_order())
 
     def unstacked(self) -> tuple[M, ...]:
@@ -347,7 +366,7 @@ class Interleaved(BlockFoldable[M]):
     @property
     def _Pattern(self) -> Axis:  # noqa: N802
         """The axis of the layers within one repetition."""
-        return Axis(f"{self.Block.name}.pattern", len(self.repeated.stacked))
+        return Axis(f"{self.Block.name}.pattern", len(self.repeated.layers))
 
     @property
     def _end(self) -> int:

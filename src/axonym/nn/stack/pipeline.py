@@ -65,13 +65,14 @@ Apply = Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]
 Arrays = Sequence[NamedArray]
 
 
-def find_pipeline(function: str, Block: Axis, rounds: int = 1) -> Pipeline | None:
+def find_pipeline(function: str, Block: Axis, rounds: int = 1, skipped: int = 0) -> Pipeline | None:
     """Return how the current mapping and `pipelined` divide the work on layers; None if they do not.
 
     Args:
         function: the name for errors.
         Block: the axis of all layers.
         rounds: how often a microbatch passes all stages.
+        skipped: the number of places without a layer.
 
     Raises:
         ShardingError: if the mapping splits the layers, and nothing says into how many microbatches the work is cut.
@@ -81,7 +82,7 @@ def find_pipeline(function: str, Block: Axis, rounds: int = 1) -> Pipeline | Non
     if mapping is None or mesh is None:
         return None
     key = find_key(mapping, Block.name)
-    entry = () if key is None else mapping.choose(key, Block.size, mesh)
+    entry = () if key is None else mapping.choose(key, Block.size + skipped, mesh)
     for axis in entry:
         if axis not in mesh.axis_names:
             raise partition.no_mesh_axis(function, Block.name, axis, mesh)
@@ -122,6 +123,7 @@ def find_pipeline(function: str, Block: Axis, rounds: int = 1) -> Pipeline | Non
         inner=dataclasses.replace(mapping, entries=tuple(entries.items())),
         of_layers=of_layers,
         rounds=rounds,
+        skipped=skipped,
     )
 
 

@@ -22,6 +22,8 @@ from ...errors import AxisSizeError, OperandError, describe, message
 from ...layout.assignment import Entry
 from ...ops.index import index
 from ...ops.join import stack
+from ...ops.shape import rearrange
+from ...ops.where import where
 from ...partitioning.addresses import count_devices, list_readings
 from ...partitioning.shard import auto_sharded
 from ...transform.checkpoint import ScanCheckpointPolicy
@@ -258,6 +260,59 @@ def _call_in_scan(
     function: str, fn: Steps, carry: object, layer: object, *args: object, **kwargs: object
 ) -> Any:
     return pair(function, fn(layer, carry, *args, **kwargs))
+
+
+class Places(eqx.Module):
+    """Layers of a stage, some of which are skipped.
+
+    Attributes:
+        layers: the layers, or one of them.
+        is_layer: whether each is one; the others have parameters of zero.
+    """
+
+    layers: Any
+    is_layer: NamedArray
+
+
+# A dataclass, as `Step` is: the cache of eager loops compares it by its fields.
+@dataclasses.dataclass(frozen=True)
+class Skipping:
+    """How a loop applies a layer of `Places`, or skips it: a function like `Step.pairs`.
+
+    Attributes:
+        pairs: how it applies a layer.
+    """
+
+    pairs: Steps
+
+    def __call__(
+        self, function: str, fn: Steps, carry: Any, place: Any, *args: object, **kwargs: object
+    ) -> Any:
+        """Apply a layer, and return the carry as it was if it is none.
+
+        All stages run one program, so that the layer is computed anyway, while other stages compute theirs.
+        """
+        # Whatever the gradient of a skipped layer is, nothing of it goes back into the carry.
+        given = self._choose(place.is_layer, carry, _stop_gradients(carry))
+        after, outputs = self.pairs(function, fn, given, place.layers, *args, **kwargs)
+        return self._choose(place.is_layer, after, carry), outputs
+
+    def _choose(self, is_layer: NamedArray, one: Any, other: Any) -> Any:
+        if jax.tree.structure(one) != jax.tree.structure(other):
+            return one  # the loop raises an error with both
+
+        def choose(one: Any, other: Any) -> Any:
+            if isinstance(one, NamedArray):
+                return rearrange(where(is_layer, one, other), one.names)
+            return jnp.where(is_layer.array, one, other)
+
+        return jax.tree.map(choose, one, other, is_leaf=is_named_array)
+
+
+def _stop_gradients(tree: T) -> T:
+    arrays, rest = eqx.partition(tree, eqx.is_inexact_array)
+    stopped: T = eqx.combine(lax.stop_gradient(arrays), rest)
+    return stopped
 
 
 def apply_in_sequence(

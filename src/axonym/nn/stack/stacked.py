@@ -376,6 +376,7 @@ class Stacked(BlockFoldable[M]):
         Block: the axis of layers.
         gradient_checkpointing: the values that the loop keeps for the backward pass.
         rounds: how often a pipeline passes all of its stages.
+        stages: the number of stages of a pipeline, if it need not divide the layers.
 
     Examples:
         >>> Layers, Embed = axn.make_axes(layers=3, embed=4)
@@ -390,6 +391,7 @@ class Stacked(BlockFoldable[M]):
     Block: Axis = eqx.field(static=True)  # pyright: ignore[reportIncompatibleMethodOverride]
     gradient_checkpointing: ScanCheckpointPolicy = eqx.field(static=True)  # pyright: ignore[reportIncompatibleMethodOverride]
     rounds: int = eqx.field(static=True, default=1)
+    stages: int = eqx.field(static=True, default=1)
 
     @classmethod
     def init(
@@ -399,6 +401,7 @@ class Stacked(BlockFoldable[M]):
         *,
         gradient_checkpointing: ScanCheckpointSpec = False,
         rounds: int = 1,
+        stages: int = 1,
     ) -> "Callable[..., Stacked[N]]":
         """Return a function that makes the layers by `module.init`, each with its own key.
 
@@ -411,6 +414,9 @@ class Stacked(BlockFoldable[M]):
             gradient_checkpointing: see `ScanCheckpointPolicy`.
             rounds: how often a pipeline passes all of its stages. Layers of several rounds are stored along two axes,
                 `<Block>_round` and `Block`, so that each stage has some of every round.
+            stages: the number of stages of a pipeline, for one that does not divide the layers. Layers are then stored
+                with places for that many stages of equal size. Places without a layer, at the end, hold zeros; they
+                are skipped, and are neither in `unstacked` nor in files.
 
         Raises:
             AxisSizeError: if an argument does not have a part for each layer, or the rounds do not divide the layers.
@@ -423,14 +429,16 @@ class Stacked(BlockFoldable[M]):
         """
         policy = ScanCheckpointPolicy.make(gradient_checkpointing)
         make = running.find_constructor("Stacked.init", Block, module)
-        by_rounds.check_rounds("Stacked.init", Block, rounds)
-        axes = by_rounds.list_storage_axes(Block, rounds)
+        by_rounds.check_rounds("Stacked.init", Block, rounds, stages)
+        axes = by_rounds.list_storage_axes(Block, rounds, stages)
 
         def initialize(*args: object, **kwargs: object) -> Stacked[N]:
             # Keys are split by layer first and then by round, so that rounds change no parameter.
             kwargs = running.prepare_arguments("Stacked.init", Block, args, kwargs)
-            args, kwargs = by_rounds.split_rounds((args, kwargs), Block, rounds)
-            return cls(by_rounds.map_over_axes(make, axes)(*args, **kwargs), Block, policy, rounds)
+            args, kwargs = by_rounds.split_rounds((args, kwargs), Block, rounds, stages)
+            made = by_rounds.map_over_axes(make, axes)(*args, **kwargs)
+            made = by_rounds.empty_places(made, Block, rounds, stages)
+            return cls(made, Block, policy, rounds, stages)
 
         return initialize
 
@@ -450,7 +458,7 @@ class Stacked(BlockFoldable[M]):
             self.gradient_checkpointing,
             False,
             unroll,
-            pairs=step.pairs,
+            pairs=self.with_places(step.pairs),
         )
         return looped(init, running.shard_vectors(self.stacked), *args, **kwargs)
 
@@ -466,39 +474,73 @@ class Stacked(BlockFoldable[M]):
 
     @property
     def storage(self) -> tuple[Axis, ...]:
-        """The axes along which the layers are stored, outermost first: `Block` alone, or rounds and `Block`."""
-        return by_rounds.list_storage_axes(self.Block, self.rounds)
+        """The axes along which the layers are stored, outermost first: `Block` alone, or rounds and `Block`.
+
+        With `stages`, `Block` has places without a layer at its end.
+        """
+        return by_rounds.list_storage_axes(self.Block, self.rounds, self.stages)
+
+    @property
+    def skipped(self) -> int:
+        """The number of places without a layer."""
+        return by_rounds.count_places(self.Block, self.rounds, self.stages) - self.Block.size
 
     def _find_local(self) -> tuple[Self, Entry]:
         """Return the layers that this device has, and the mesh axes over which a shard_map splits them.
 
         Raises:
-            ShardingError: if it splits several rounds, whose layers are not in sequence on one device.
+            ShardingError: if it splits several rounds, whose layers are not in sequence on one device, or layers for
+                unequal stages.
         """
-        Block, over = by_rounds.find_block("Stacked", self.stacked, self.storage)
+        Block, over = by_rounds.find_block(
+            "Stacked", self.stacked, self.storage, skipped=self.skipped
+        )
         if not over:
             return self, ()
-        return dataclasses.replace(self, Block=Block), over
+        return dataclasses.replace(self, Block=Block, stages=1), over
 
     def divide(self, function: str) -> Pipeline | None:
         """Return how the layers are pipelined, if they are."""
-        return pipeline.find_pipeline(function, self.Block, self.rounds)
+        return pipeline.find_pipeline(function, self.Block, self.rounds, self.skipped)
 
     def by_stage(self, divided: Pipeline) -> Self:
         """Return the layers with an axis of stages; those of several rounds have an axis for them, too."""
-        stacked, policy = divided.split_layers(self.stacked), self.gradient_checkpointing
+        policy = self.gradient_checkpointing
         # The pipeline checkpoints each round as a unit. The loop inside only names what that should keep.
         policy = policy.inside() if divided.rounds > 1 else policy
+        split = self.by_stage_of(divided, divided.Layer.size)
+        return dataclasses.replace(split, gradient_checkpointing=policy)
+
+    def by_stage_of(self, divided: Pipeline, size: int) -> Self:
+        """Return the layers with an axis of stages, so many in each stage and round.
+
+        Args:
+            divided: how the work is divided, on these layers or on those of a repetition each.
+            size: the number of layers of a stage in a round.
+        """
+        stacked: Any = divided.split_layers(self.stacked)
+        if self.skipped:
+            has_layer = divided.split_stored(by_rounds.find_places(self.Block, self.storage))
+            stacked = running.Places(divided.stop_gradients(stacked, has_layer), has_layer)
         return dataclasses.replace(
-            self, stacked=stacked, Block=divided.Layer, rounds=1, gradient_checkpointing=policy
+            self, stacked=stacked, Block=self.Block.resize(size), rounds=1, stages=1
         )
+
+    @property
+    def layers(self) -> Any:
+        """The layers, also those of `Places`."""
+        return self.stacked.layers if isinstance(self.stacked, running.Places) else self.stacked
+
+    def with_places(self, pairs: Steps) -> Steps:
+        """Return how a loop applies a layer, or skips it, if there are places without one."""
+        return running.Skipping(pairs) if isinstance(self.stacked, running.Places) else pairs
 
     def in_order(self) -> Self:
         """Return the layers stored along one axis, in order of depth."""
-        if self.rounds == 1:
+        if self.storage == (self.Block,):
             return self
-        stacked = by_rounds.join_rounds(self.stacked, self.Block, self.rounds)
-        return dataclasses.replace(self, stacked=stacked, rounds=1)
+        stacked = by_rounds.join_rounds(self.stacked, self.Block, self.rounds, self.stages)
+        return dataclasses.replace(self, stacked=stacked, rounds=1, stages=1)
 
     def unstacked(self) -> tuple[M, ...]:
         """Return the layers one by one."""
@@ -530,7 +572,8 @@ class Stacked(BlockFoldable[M]):
         joined = self.stacked
         if given:
             joined = running.stack_outputs("Stacked.with_layers", given, own.Block, numbers=False)
-            joined = by_rounds.split_rounds(joined, own.Block, self.rounds)
+            storage = own.Block, self.rounds, self.stages
+            joined = by_rounds.split_rounds(joined, *storage, repeats=False)
         return dataclasses.replace(self, stacked=joined)
 
     def _take_layer(self, at: int) -> M:

@@ -66,6 +66,7 @@ class Pipeline:
         inner: the mapping within a stage.
         of_layers: the mapping of arrays with an axis of layers.
         rounds: how often a microbatch passes all stages.
+        skipped: the number of places without a layer, at the end, so that stages are equal.
     """
 
     function: str
@@ -79,6 +80,7 @@ class Pipeline:
     inner: AxisMapping
     of_layers: AxisMapping
     rounds: int = 1
+    skipped: int = 0
 
     def __post_init__(self) -> None:
         # All stages run one program, each with its own part of an array, so parts must be of one size.
@@ -86,9 +88,9 @@ class Pipeline:
         parts, into = self.stages * self.rounds, f"{self.stages} stages"
         if self.rounds > 1:
             into = f"{self.rounds} rounds of {into}"
-        if self.Block.size % parts:
+        if self.places % parts:
             problem = f"{shown(self.Block)} cannot be split evenly into {into} over {over}"
-            hint = f"use a multiple of {parts} layers"
+            hint = f"use a multiple of {parts} layers, or make the stack with stages={self.stages}"
             raise AxisSizeError(message(self.function, problem, hint=hint))
         if self.cut.count % self.stages:
             problem = (
@@ -105,12 +107,22 @@ class Pipeline:
     @property
     def Layer(self) -> Axis:  # noqa: N802
         """The axis of the layers of one stage, in one round."""
-        return self.Block.resize(self.Block.size // self.stages // self.rounds)
+        return self.Block.resize(self.places // self.stages // self.rounds)
+
+    @property
+    def places(self) -> int:
+        """The number of layers and of places without one."""
+        return self.Block.size + self.skipped
 
     @property
     def Round(self) -> Axis:  # noqa: N802
         """The axis of the rounds."""
         return by_rounds.list_storage_axes(self.Block, self.rounds)[0]
+
+    @property
+    def _storage(self) -> Sequence[str]:
+        """The names of the axes along which the layers are stored."""
+        return [axis.name for axis in by_rounds.list_storage_axes(self.Block, self.rounds)]
 
     @property
     def Stage(self) -> Axis:  # noqa: N802
@@ -189,10 +201,15 @@ class Pipeline:
         )
 
     def split_by_stage(self, leaf: NamedArray) -> NamedArray:
-        """Split the layers of an array into stages, each on its device; other axes stay as they are."""
-        if self.rounds > 1 and self.Round.name not in leaf.names:
-            # An argument of the user, with one axis of layers in order of depth.
-            leaf = by_rounds.split_rounds(auto_sharded(leaf), self.Block, self.rounds)
+        """Split an argument with one axis of layers, in order of depth, into stages."""
+        if self.rounds > 1 or self.skipped:
+            # Where no layer is, values have to be real ones all the same.
+            padded = by_rounds.pad_layers(auto_sharded(leaf), self.Block, self.places, repeats=True)
+            leaf = by_rounds.split_rounds(padded, self.Block.resize(self.places), self.rounds)
+        return self.split_stored(leaf)
+
+    def split_stored(self, leaf: NamedArray) -> NamedArray:
+        """Split the layers of a stored array into stages, each on its device; other axes stay as they are."""
         Layer = self.Block.resize(leaf.axis_size(self.Block.name) // self.stages)
         split = unflatten_axis(leaf, self.Block.name, (self.Stage, Layer))
         # Only the stages are constrained. The layers of a stage keep their layout, such as that of tensor parallelism.
@@ -201,11 +218,30 @@ class Pipeline:
 
     def split_layers(self, layers: T) -> T:
         """Split the layers of a tree into stages; plain arrays have the layers first."""
-        names = [axis.name for axis in by_rounds.list_storage_axes(self.Block, self.rounds)]
         # A hole has names and no sizes, so its axis of layers can stay.
         return running.map_layers(
-            self.split_by_stage, layers, self.Block.name, names, lambda hole: hole
+            self.split_stored, layers, self.Block.name, self._storage, lambda hole: hole
         )
+
+    def stop_gradients(self, layers: T, has_layer: NamedArray) -> T:
+        """Let no gradient reach parameters in places without a layer.
+
+        They are zero, where a layer may have no finite gradient, which zero times would not be zero.
+
+        Args:
+            layers: layers by stage.
+            has_layer: which places have one: booleans with the axes of the storage, by stage.
+        """
+
+        def stop(leaf: NamedArray) -> NamedArray:
+            if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+                return leaf
+            # Both values are the same, so that the compiler copies nothing.
+            stopped = named(lax.stop_gradient(leaf.array), leaf.names)
+            return self.choose(has_layer, leaf, stopped)
+
+        names = (self.Stage.name, *self._storage)
+        return running.map_layers(stop, layers, self.Stage.name, names, lambda hole: hole)
 
     def make_queue(self, leaf: NamedArray) -> NamedArray:
         """Cut an array into microbatches, which wait on the stages; repeat one that lacks the axis.
@@ -382,6 +418,9 @@ class Pipeline:
         ordered = rearrange(pieces, (*names[:at], *micro, *names[at:]))
         # The mesh axes of the stages split the layers of an array that has them, and otherwise the rows.
         mapping = self.of_layers if self.Block.name in leaf.names else self.outer
+        if self.skipped and self.Block.name in leaf.names:
+            # Stages do not divide the layers without those that are skipped.
+            mapping = self.inner
         with context.MAPPING.using(mapping):
             return auto_sharded(flatten_axes(ordered, (self.Shards, *micro, Rows), self.cut.axis))
 
@@ -396,15 +435,23 @@ class Pipeline:
     def _order_by_layer(self, leaf: NamedArray) -> NamedArray:
         """Join the layers of what all stages return in all steps."""
         stages = (self.Stage, self.Block.name)
-        if self.rounds == 1:
+        if self.rounds == 1 and not self.skipped:
             return flatten_axes(leaf, stages, self.Block.name)
+        if self.rounds == 1:
+            with context.unmap_names((self.Stage.name,)):
+                gathered = auto_sharded(leaf)
+            return self._drop_places(flatten_axes(gathered, stages, self.Block.name))
         Group, Member = self._axis("group", self.Slot.size), self._axis("member", self.stages)
         apart = unflatten_axis(leaf, self.Micro.name, (Group, self.Round, Member))
         micro = flatten_axes(apart, (Group, Member), self.Micro)
         # In order of depth, a stage has other layers than by rounds, so all are gathered before they are joined.
         with context.unmap_names((self.Stage.name,)):
             gathered = auto_sharded(micro)
-        return flatten_axes(gathered, (self.Round, *stages), self.Block.name)
+        return self._drop_places(flatten_axes(gathered, (self.Round, *stages), self.Block.name))
+
+    def _drop_places(self, leaf: NamedArray) -> NamedArray:
+        """Drop what skipped layers return."""
+        return index(leaf, {self.Block.name: slice(0, self.Block.size)}) if self.skipped else leaf
 
     def _shift_in_time(self, leaf: NamedArray, sign: int) -> NamedArray:
         """Move what stage `s` has by `s` ticks."""
