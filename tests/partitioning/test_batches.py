@@ -10,7 +10,7 @@ import pytest
 import axonym as axn
 import axonym.nn as nn
 from axonym.errors import AxisNotFoundError, AxisSizeError
-from tests.nn.layouts import fails, halved, made, same_trees
+from tests.nn.layouts import draw, fails, halved, made, same_trees
 
 Batch, Pos, Embed, Mlp, Vocab = axn.make_axes(batch=6, pos=8, embed=8, mlp=16, vocab=11)
 Heads, HeadDim = axn.make_axes(heads=2, head_dim=4)
@@ -64,6 +64,37 @@ def test_a_padded_batch_gives_value_gradient_and_update_of_the_batch(auto_mesh, 
             placed = axn.shard((model, padded, counted), MAPPING)
             found = axn.named_jit(step, MAPPING)(*placed)
         same_trees(jax.device_get(found), jax.device_get(expected), rtol=1e-5, atol=1e-6)
+
+
+def test_padded_positions_give_value_and_gradient_of_the_sequence(auto_mesh, explicit_mesh):
+    # A class token and sixteen patches, which four devices do not divide.
+    init = lambda *, key: nn.TransformerBlock.init(Embed, Heads, HeadDim, Mlp, key=key)  # noqa: E731
+    model, x = halved(made(init)), draw(Batch, Pos.resize(17), Embed)
+    mapping = {"pos": "data", "heads": "model"}
+
+    def run(model, x, counted):
+        def loss(model, x):
+            y = model(x, nn.segments(counted.astype("int32")))
+            normal = axn.standardize(y, "pos", where=counted)
+            chosen = (axn.softmax(y, "pos", where=counted) * normal).sum("pos", where=counted)
+            targets = axn.zeros((Batch, *counted.axes), dtype=int)
+            own = nn.cross_entropy_loss(normal, Embed, targets, where=counted)
+            return (own + (y.mean("pos", where=counted) * chosen).sum()).scalar()
+
+        value, (of_model, of_x) = jax.value_and_grad(loss, argnums=(0, 1))(model, x)
+        return value, of_model, of_x
+
+    value, of_model, of_x = jax.jit(run)(model, x, axn.ones(Pos.resize(17), dtype=bool))
+    for mesh in (auto_mesh, explicit_mesh):
+        with axn.set_mesh(mesh):
+            padded, counted = axn.pad_batch(x, "pos", mapping)
+            assert padded.axis_size("pos") == 20
+            placed = axn.shard((model, padded, counted), mapping)
+            found = jax.device_get(axn.named_jit(run, mapping)(*placed))
+        same_trees(found[:2], jax.device_get((value, of_model)), rtol=1e-5, atol=1e-5)
+        # Nothing comes back from the positions that were added.
+        np.testing.assert_allclose(found[2]["pos", :17].array, of_x.array, rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(found[2]["pos", 17:].array, 0)
 
 
 def test_rows_are_added_on_the_host_or_on_the_device():

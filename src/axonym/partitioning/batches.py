@@ -28,16 +28,18 @@ def pad_batch(
     mapping: ResourceMapping | None = None,
     mesh: MeshLike | None = None,
 ) -> tuple[T, NamedArray]:
-    """Pad a batch to a size that devices divide, and return which of its rows are real.
+    """Pad a batch to a size that devices divide, and return which of its rows are real; so with any other axis.
 
-    Losses take the mask as `where`, so that value and gradient are those of the batch as it was. The added rows are
-    copies of the last one, which give finite numbers where real ones do; those of an empty batch are zeros.
+    Losses, means and `axn.standardize` take the mask as `where`, so that value and gradient are those of the batch as
+    it was. Attention over an axis that was padded, such as positions, needs it, too: `nn.segments(mask.astype(int))`.
+    The added rows are copies of the last one, which give finite numbers where real ones do; those of an empty batch are
+    zeros.
 
     Args:
         batch: a tree of named arrays, of which those with the axis have one size along it. NumPy arrays stay on the
             host.
-        Batch: the axis of the rows. With a size, the batch is padded to that size; by its name alone, to the next one
-            that its mesh axes divide.
+        Batch: the axis of the rows, or another one. With a size, the batch is padded to that size; by its name alone,
+            to the next one that its mesh axes divide.
         mapping: axis names to mesh axes; by default the current mapping.
         mesh: by default the mesh of `set_mesh`.
 
