@@ -168,24 +168,36 @@ def test_eight_devices_share_the_cache_of_two_key_heads(kind: AxisTypes) -> None
     np.testing.assert_allclose(jax.device_get(scores.array), expected.array, rtol=1e-5, atol=1e-6)
 
 
+def shrink(config: DecoderConfig) -> DecoderConfig:
+    """Return a family with sizes that few meshes divide."""
+    kv_heads = 6 if config.kv_heads == config.heads else 2
+    mixture = config.experts and config.experts._replace(count=6, chosen=2, mlp=20, shared=config.experts.shared and 20)
+    own = dataclasses.replace(ODD, kv_heads=kv_heads, layers=len(config.pattern))
+    sizes = {name: getattr(own, name) for name in ("vocab", "layers", "embed", "mlp", "heads", "kv_heads", "positions")}
+    return dataclasses.replace(config, **sizes, head_dim=4, experts=mixture, window=config.window and 8)
+
+
 def peak(mapping: axn.ResourceMapping, sizes: Mapping[str, int], given: tuple[Any, ...]) -> int:
     return axn.cost(step, mapping, sizes, *given, depth="traced").memory.peak
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("config", [ODD, ODD.as_gpt2()], ids=["llama", "gpt2"])
-def test_no_layout_of_eight_devices_needs_much_less_memory(config: DecoderConfig) -> None:
-    given = numbers(config)
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_no_layout_of_eight_devices_needs_much_less_memory(name: str) -> None:
+    config = shrink(read_config(PUBLISHED[name][1]))
+    given = jax.eval_shape(lambda: numbers(config))
+    split = ["mlp", "kv_heads", "group"] if config.kv_heads == 2 else ["mlp", "kv_heads"]
     asked = {"batch": "data", **HEADS}
     fitted = fit_mapping(step, asked, {"data": 2, "model": 4}, *given)
     own = peak(fitted.mapping, dict(fitted.mesh.shape), given)
     # A mesh of primes, on which each axis takes any of the mesh axes that it asks for, or that its neighbour leaves.
     sizes, parts = {"data": 2, "a": 2, "b": 2}, [(), ("a",), ("b",), ("a", "b")]
-    best = own
-    for batch, kv_heads, group, mlp in itertools.product([(), ("data",)], parts, parts, parts):
-        mapping = {"batch": batch, "kv_heads": kv_heads, "group": group, "mlp": mlp}
+    for batch, *entries in itertools.product([(), ("data",)], *[parts] * len(split)):
+        mapping = {"batch": batch, **dict(zip(split, entries, strict=True))}
         # Swapping the two mesh axes gives the same layout.
-        if kv_heads == ("b",) or axn.check(given[0], mapping, sizes, quiet=True).errors:
+        if mapping["mlp"] == ("b",):
             continue
-        best = min(best, peak(mapping, sizes, given))
-    assert own <= 1.1 * best
+        # A device has its part of the model and of the gradients.
+        least = 2 * count_bytes(given[0], axn.Mappings(mapping), sizes)
+        if 1.1 * least < own and not axn.check(given[0], mapping, sizes, quiet=True).errors:
+            assert own <= 1.1 * peak(mapping, sizes, given)
