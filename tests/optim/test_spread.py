@@ -73,9 +73,9 @@ def make_step(tx):
     return step
 
 
-def abstract(tx, **options):
+def abstract(tx, Layers=L, **options):
     def make():
-        blocks = nn.Stacked.init(L, nn.MLP, **options)(E, E, M, 1, use_bias=False, key=KEY)
+        blocks = nn.Stacked.init(Layers, nn.MLP, **options)(E, E, M, 1, use_bias=False, key=KEY)
         model = {"blocks": blocks, "table": nn.Embedding.init(V, E, key=KEY)}
         return {"model": model, "optimizer": tx.init(model)}
 
@@ -87,14 +87,14 @@ WAYS = [
     ("Auto", {"embed": AXES}, LAYERS, {}),
     ("Explicit", {"embed": AXES}, LAYERS, {}),
     ("Auto", {"embed": "data", "mlp": "model"}, LAYERS, {}),
-    ("Auto", {"embed": AXES}, {"layers_round": "data", "layers": "model"}, {"rounds": 4}),
+    ("Auto", {"embed": AXES}, {"layers_round": "data", "layers": "model"}, {"Layers": L.resize(16), "rounds": 8}),
 ]
 
 
 @pytest.mark.parametrize(("kind", "stored", "layers", "options"), WAYS)
 def test_each_way_is_one_exchange(kind, stored, layers, options):
     """One for each mesh axis, if these split two axes of a weight; to gather sends more than five times as much."""
-    ways = len(stored) * len(layers)
+    ways, own_layers = len(stored) * len(layers), options.get("Layers", L).size // 8
     mesh = jax.sharding.AbstractMesh((4, 2), AXES, axis_types=(jax.sharding.AxisType[kind],) * 2)
     compute = {"batch": AXES}
 
@@ -111,12 +111,12 @@ def test_each_way_is_one_exchange(kind, stored, layers, options):
     assert {row.kind for row in weights} == {"all-to-all"}
     assert len(weights) == 2 * 2 * ways  # two weights, there and back
     # Each device sends all but its own part of an eighth of the weights.
-    nbytes = 2 * 8 * 16 * 32 * 4 / 8
+    nbytes = 2 * own_layers * 16 * 32 * 4
     parts = [7 / 8] if ways == 1 else [3 / 4, 1 / 2]
     assert sum(row.sent for row in weights) == pytest.approx(2 * nbytes * sum(parts))
     assert gathered[1] > 5 * sent
-    # Five steps of three products for each weight of the layer of a device: two of 16 x 16 x 32, one of 16 x 16 x 16.
-    assert flops == 2 * 5 * 2 * (2 * 16 * 16 * 32 + 16**3)
+    # Five steps of three products for each weight of the layers of a device: two of 16 x 16 x 32, one of 16 x 16 x 16.
+    assert flops == 2 * own_layers * 5 * 2 * (2 * 16 * 16 * 32 + 16**3)
 
 
 def test_sizes_that_do_not_divide(auto_mesh):
@@ -194,3 +194,20 @@ def test_mistakes(auto_mesh):
     assert str(error.value) == (
         "spread: expected a transformation of Optax, got function\n  hint: write optax.adam(1e-3)"
     )
+
+
+def test_a_plan_chooses_to_spread():
+    """Where the update runs is a choice of the step, and where the state is stored one of the plan."""
+    plain, layers = optim.muon(0.02), {"layers": "data"}
+
+    def step(model, moments, x, *, spread):
+        tx = plain if spread is None else optim.spread(plain, spread)
+        state = make_step(tx)({"model": model, "optimizer": moments}, x)
+        return state["model"], state["optimizer"]
+
+    state, x = abstract(plain)
+    fixed = axn.Mappings({"embed": "data"}, {"batch": "data"})
+    given = state["model"], state["optimizer"], x
+    plan = axn.plan(step, {"data": 8}, *given, fixed=fixed, choices={"spread": [None, layers]}, limit=30, verify=0)
+    assert plan.choices == {"spread": layers}
+    assert {tuple(extra.items()) for _, extra in plan.mappings.overrides} == {(("embed", ()), ("layers", ("data",)))}

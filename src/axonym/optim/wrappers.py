@@ -184,13 +184,15 @@ def muon(
 
     tx = optax.GradientTransformationExtraArgs(make(traced).init, update)
     apart = map_stacks("muon", tx, partial(as_matrix, cut=cut), roles, per_head)
-    # Where it is adaptive, Optax takes a norm over all layers of a stack.
-    together = apart if adaptive else on_auto_axes(tx)
+    together = on_auto_axes(tx)
 
     def choose(tree: Tree) -> Transformation:
-        # Optax scales an update by the shape of the matrix, padding included.
-        leaves = jax.tree.leaves(tree, is_leaf=is_padded)
-        return apart if any(map(is_padded, leaves)) else together
+        # Where it is adaptive, Optax takes a norm over all layers of a stack. It scales an update by the shape of the
+        # matrix, padding included. It merges several stacks, which the compiler gathers if each is split.
+        found = list_parameters("muon", tree, roles, per_head)
+        has_several = any(own.kind == "matrix" and len(cut(own)[0]) > 1 for own in found)
+        has_padding = any(map(is_padded, jax.tree.leaves(tree, is_leaf=is_padded)))
+        return apart if adaptive or has_several or has_padding else together
 
     def run(updates: Tree, state: Tree, params: Tree = None, **extra: Any) -> Any:
         return choose(updates).update(updates, state, params, numbers=traced, **extra)
