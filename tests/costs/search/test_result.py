@@ -5,6 +5,7 @@ import dataclasses
 import axonym as axn
 from axonym.costs.search.result import Candidate, Plan
 from axonym.costs.shared.roofline import make_work
+from axonym.report import byte_text
 from tests.costs.made import GATHER, LOST, MEMORY, SUM, TARGET, made
 
 MESH = (("data", 4),)
@@ -44,7 +45,11 @@ def test_the_best_mapping_takes_no_time():
 def test_nothing_fits():
     larger = dataclasses.replace(LARGE, cost=made(memory=dataclasses.replace(MEMORY, temporary=2**22)))
     plan = Plan(LARGE, (larger,), 2, 0, is_complete=False)
-    assert "nothing fits\n" in str(plan)
+    assert "nothing fits, traced\n" in str(plan)
     assert "lacks 2.0 MiB more" in str(plan)
+    # Traced, it fits, but the compiler needs more.
+    compiled = dataclasses.replace(BEST, compiled=LARGE.cost)
+    text = f"nothing fits, as compiled; the table has traced peaks, {byte_text(BEST.cost.memory.peak)} for the best\n"
+    assert text in str(Plan(compiled, (), 1, 0, is_complete=False))
     assert plan.problems == LARGE.cost.problems
     assert LARGE.cost.memory.peak > TARGET.memory

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+import axonym as axn
 from axonym.costs.traced.fusions import Fusion, has_programs, is_chain, is_kernel
 from tests.costs.equations_made import array, equation, program
 
@@ -32,3 +33,25 @@ def test_calls_of_functions_of_elements():
     assert not has_programs(chain)
     assert has_programs(product)
     assert not is_kernel(product)
+
+
+def test_an_associative_scan_keeps_the_arrays_of_each_level():
+    """Of 8 elements: the sums of pairs and of fours, and those of the odd places below each level."""
+    positions = array((8,))
+    stored = kernels(lambda x: jax.lax.associative_scan(jnp.add, jnp.sin(x)), positions)
+    assert [name for name, _ in stored].count("add") > 3
+    # A slice of neighbours is computed where it is used.
+    assert kernels(lambda x: jnp.sin(x)[1:] - jnp.sin(x)[:-1], positions) == [("sub", 1)]
+
+
+def test_temporaries_of_an_associative_scan_are_like_those_of_the_compiler():
+    def step(a, x):
+        def scan(a, x):
+            after = jax.lax.associative_scan(lambda p, q: (p[0] * q[0], p[1] * q[0] + q[1]), (a, x), axis=1)
+            return (after[1] ** 2).sum()
+
+        return jax.grad(scan, (0, 1))(jax.nn.sigmoid(a), x)
+
+    x = jax.ShapeDtypeStruct((8, 256, 64), jnp.float32)
+    found = [axn.cost(step, {}, {"data": 1}, x, x, depth=depth).memory.temporary for depth in ("traced", "compiled")]
+    assert 0.5 < found[0] / found[1] < 1.9

@@ -138,7 +138,12 @@ class Plan(Printed):
             lines.append(self.verification)
         yield "\n".join(lines)
         if self.problems:
-            yield "\n".join(("nothing fits", *self.problems))
+            source = "traced"
+            if self.best.refusal or self.best.compiled is not None:
+                # The two differ, and a traced peak may fit.
+                traced = byte_text(self.best.cost.memory.peak)
+                source = f"as compiled; the table has traced peaks, {traced} for the best"
+            yield "\n".join((f"nothing fits, {source}", *self.problems))
         yield self._make_table(self.others[:SHOWN])
         verified = [one for one in (self.best, *self.others) if one.compiled or one.refusal]
         if verified:

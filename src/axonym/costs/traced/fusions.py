@@ -61,11 +61,24 @@ def is_kernel(equation: Equation) -> bool:
     return is_named or is_kernel_call(equation) or is_copy(equation)
 
 
+def _skips_elements(equation: Equation) -> bool:
+    """Return whether an equation reads or writes every other element, as an associative scan and its gradient do.
+
+    Two such equations read an array for each level of the scan. A chain through all levels would compute the first one
+    once for each way to get there, so a compiler keeps the array of each level.
+    """
+    name, params = equation.primitive.name, equation.params
+    if name == "slice":
+        return any(step > 1 for step in params["strides"] or ())
+    return name == "pad" and any(interior for *_, interior in params["padding_config"])
+
+
 class Fusion:
     """The arrays of a program that are in memory, if chains of elements are computed together.
 
     These are in memory: arguments and results of the program, results of kernels, and operands of kernels that are no
-    sums. A sum is computed at the end of a chain, so its operand never reaches memory.
+    sums, and of what reads or writes every other element. A sum is computed at the end of a chain, so its operand never
+    reaches memory.
 
     Args:
         equations: the equations of the program.
@@ -83,7 +96,7 @@ class Fusion:
             is_alone = is_kernel(equation) or has_programs(equation)
             if is_alone:
                 self._stored.update(map(id, equation.outvars))
-            if is_alone and not is_sum:
+            if (is_alone and not is_sum) or _skips_elements(equation):
                 self._stored.update(map(id, equation.invars))
             for variable in equation.outvars:
                 self._made[id(variable)] = equation
