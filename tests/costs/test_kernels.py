@@ -147,3 +147,17 @@ def test_products_of_few_bits_take_the_time_of_the_wider_operand(dtypes, rate):
 
     cost = axn.cost(product, {}, {"data": 1}, a, b, target="v5p", depth="traced")
     assert cost.time.computing == pytest.approx(2 * 512**3 / rate)
+
+
+def test_notes_list_what_is_not_counted():
+    def several(x):
+        root = jnp.linalg.cholesky(x @ x.T)
+        unknown = jax.ffi.ffi_call("of_nobody", jax.ShapeDtypeStruct((8, 8), jnp.float32))
+        return root, jax.named_call(unknown, name="mine")(x)
+
+    cost = axn.cost(several, {}, {"data": 1}, jnp.ones((8, 8)), target="h100", depth="traced")
+    assert cost.notes == (
+        "operations of cholesky are not counted: outside of layers",
+        "operations of ffi_call are not counted: mine",
+    )
+    assert cost.totals["flops"] == 2 * 8**3
