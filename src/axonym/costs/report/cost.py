@@ -393,8 +393,8 @@ class Cost(Printed):
                 how = f"{write_time(hidden)} of {write_time(time.sending)} of sending are hidden"
             lines.insert(1, f"{write_time(time.scheduled)} as the program is scheduled: {how}")
         if self.memory.host:
-            hidden = write_time(time.copying - time.copied)
-            text = f"copies take {write_time(time.copying)}, of which {hidden} are hidden"
+            beside = write_time(time.copying - time.copied)
+            text = f"copies take {write_time(time.copying)}, of which {beside} are hidden"
             lines.append(f"the host holds {byte_text(self.memory.host)} for a device; {text}")
         if time.bubble:
             lines.append(f"{time.bubble:.0%} of the time, a stage of the pipeline waits")

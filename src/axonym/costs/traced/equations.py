@@ -20,6 +20,25 @@ Program: TypeAlias = Any
 Equation: TypeAlias = Any
 Variable: TypeAlias = Any
 
+# These compute more than they read, by functions of libraries or of the user.
+_UNCOUNTED = (
+    "cholesky",
+    "eig",
+    "eigh",
+    "ffi_call",
+    "fft",
+    "householder_product",
+    "io_callback",
+    "lu",
+    "pure_callback",
+    "qr",
+    "geqrf",
+    "schur",
+    "svd",
+    "triangular_solve",
+    "tridiagonal",
+    "tridiagonal_solve",
+)
 # These change the form, the dtype or the layout of an array, but not its content.
 PASSING = ("transpose", "convert_element_type", "reshape", "squeeze", "reshard", "copy")
 
@@ -280,6 +299,14 @@ def count_flops(
     if is_kernel_call(equation):
         return _count_kernel(equation, mesh)
     return 0.0
+
+
+def write_unknown(equation: Equation) -> str:
+    """Return a note about an equation that computes what is not counted; an empty text for others."""
+    name = equation.primitive.name
+    if name == "pallas_call":
+        return "kernels that do not say what they compute count as nothing"
+    return f"operations of {name} are not counted" if name in _UNCOUNTED else ""
 
 
 def _count_kernel(equation: Equation, mesh: Mapping[str, int]) -> float:

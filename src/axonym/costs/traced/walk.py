@@ -32,6 +32,7 @@ from .equations import (
     is_literal,
     list_bodies,
     write_source,
+    write_unknown,
 )
 from .fusions import Fusion, is_chain
 from .lookups import Part, find_gradient_moves, find_lookup_moves, find_sum_layout
@@ -61,25 +62,6 @@ _COLLECTIVES = {
     "ragged_all_to_all": "ragged-all-to-all",
     "ppermute": "collective-permute",
 }
-# These compute more than they read, by functions of libraries or of the user.
-_UNCOUNTED = (
-    "cholesky",
-    "eig",
-    "eigh",
-    "ffi_call",
-    "fft",
-    "householder_product",
-    "io_callback",
-    "lu",
-    "pure_callback",
-    "qr",
-    "geqrf",
-    "schur",
-    "svd",
-    "triangular_solve",
-    "tridiagonal",
-    "tridiagonal_solve",
-)
 # Sums among devices.
 _SUMS = ("all-reduce", "reduce-scatter")
 # These send numbers as they are, so a compiler may round the numbers before.
@@ -269,11 +251,7 @@ class Walk:
         """Count the operations of an equation."""
         source = write_source(equation, self._prefix)
         flops = count_flops(equation, inputs, self._mesh, self._compiler)
-        if equation.primitive.name == "pallas_call" and not flops:
-            text = "kernels that do not say what they compute count as nothing"
-            self.unknown.append((text, source))
-        elif equation.primitive.name in _UNCOUNTED:
-            text = f"operations of {equation.primitive.name} are not counted"
+        if not flops and (text := write_unknown(equation)):
             self.unknown.append((text, source))
         if flops:
             dtype = find_rate_dtype(equation, inputs)
