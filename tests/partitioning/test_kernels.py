@@ -36,8 +36,9 @@ def test_a_kernel_of_the_user_counts_as_it_says():
     np.testing.assert_array_equal(gradient, np.full((8, 16), 4.0))
 
 
-def test_operations_are_no_negative_number():
-    kernel = axn.partitioning.kernel_cost(matmul, flops=-1)
+@pytest.mark.parametrize(("number", "text"), [(-1, "-1.0"), (float("nan"), "nan"), (float("inf"), "inf")])
+def test_operations_are_a_number_that_is_not_negative(number, text):
+    kernel = axn.partitioning.kernel_cost(matmul, flops=number)
     with pytest.raises(ArgumentError) as error:
         axn.cost(kernel, {}, {"data": 1}, jnp.ones((8, 16)), jnp.ones((16, 4)), target="h100", depth="traced")
-    assert str(error.value) == "kernel_cost: a kernel cannot have -1.0 operations"
+    assert str(error.value) == f"kernel_cost: a kernel cannot have {text} operations"

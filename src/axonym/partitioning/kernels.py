@@ -1,5 +1,6 @@
 """Kernels with a known cost: calls that costs count by formula, and that run unchanged everywhere else."""
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -39,7 +40,7 @@ def kernel_cost(
         The function, with a cost.
 
     Raises:
-        ArgumentError: when it is called for a cost, if a number of operations is negative.
+        ArgumentError: when it is called for a cost, if a number of operations is negative, or not finite.
 
     Examples:
         >>> def double(x):  # stands for a kernel
@@ -58,7 +59,7 @@ def kernel_cost(
 
         def count(given: float | Callable[..., float]) -> int:
             number = float(given(*args, **kwargs) if callable(given) else given)
-            if not number >= 0:
+            if not 0 <= number < math.inf:
                 problem = f"a kernel cannot have {number!r} operations"
                 raise ArgumentError(message("kernel_cost", problem))
             return round(number)
