@@ -16,6 +16,9 @@ Batch, Embed, Mlp, Layers = axn.make_axes(batch=8, embed=16, mlp=32, layers=3)
 MESH = {"data": 4, "model": 2}
 MAPPINGS = axn.Mappings({"embed": "data", "mlp": "model"}, {"batch": "data", "mlp": "model"})
 
+# The targets, as errors list them.
+NAMES = "v4, v5e, v5p, v6e, v7x, a100, h100, h100-96gb, h200, b200, gb200, cpu"
+
 
 class Model(eqx.Module):
     blocks: nn.Stacked

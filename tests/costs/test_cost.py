@@ -6,7 +6,7 @@ import pytest
 
 import axonym as axn
 from axonym.errors import ArgumentError, OperandError, ShardingError
-from tests.costs.programs import MAPPINGS, MESH, Batch, Embed, Mlp, abstract, simulated, trained
+from tests.costs.programs import MAPPINGS, MESH, NAMES, Batch, Embed, Mlp, abstract, simulated, trained
 
 X = axn.ones((Batch, Embed))
 UP, DOWN = axn.ones((Embed, Mlp)), axn.ones((Mlp, Embed))
@@ -122,12 +122,12 @@ def test_renamed_axes_cost_the_same():
         (
             lambda: axn.cost(perceptron, {"mlp": "model"}, {"model": 8}, UP, DOWN, X, target="v5"),
             OperandError,
-            "cost: there is no target 'v5'\n  names: v5e, v5p, v6e, h100, cpu\n  hint: did you mean 'v5p'?",
+            f"cost: there is no target 'v5'\n  names: {NAMES}\n  hint: did you mean 'v5p'?",
         ),
         (
             lambda: axn.cost(perceptron, {"mlp": "model"}, {"model": 8}, UP, DOWN, X, target=5),
             OperandError,
-            "cost: a target must be a name or a Target, not 5\n  names: v5e, v5p, v6e, h100, cpu",
+            f"cost: a target must be a name or a Target, not 5\n  names: {NAMES}",
         ),
         (
             lambda: axn.cost(perceptron, {"mlp": "model"}, {"model": 8}, UP, DOWN, X, depth="guessed"),

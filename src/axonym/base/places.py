@@ -172,10 +172,11 @@ NAMES: dict[str, dict[str, str]] = {
         "axonym.costs.report.cost": "Cost",
         "axonym.costs.report.lock": "assert_layout",
         "axonym.costs.search.result": "Plan",
-        "axonym.costs.shared.targets": "Link TARGETS Target",
+        "axonym.costs.shared.targets": "Domain Link TARGETS Target Torus",
         "axonym.layout.assignment": "first_fitting",
         "axonym.partitioning.blocks": "limit_reshards",
         "axonym.partitioning.fsdp": "fsdp_mapping",
+        "axonym.partitioning.hybrid": "make_hybrid_mesh",
         "axonym.partitioning.kernels": "kernel_cost",
         "axonym.partitioning.padding": "PaddedArray Padding is_padded pad_axes unpad_axes",
         "axonym.report.check": "check",
@@ -212,7 +213,7 @@ BELOW: dict[str, str] = {
     ),
     "axonym.partitioning": (
         "addresses arguments batches blocks buffers captured collectives counted flattened fsdp "
-        "held jit kernels keys leaves manual numbers options padding permutations placement "
+        "held hybrid jit kernels keys leaves manual numbers options padding permutations placement "
         "processes shard shard_map signatures stages trees"
     ),
     "axonym.random": "distributions draw keys vectors",

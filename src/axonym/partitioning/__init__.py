@@ -16,8 +16,10 @@ else:
     from ..costs.search.result import Plan as Plan
     from ..costs.shared.targets import (
         TARGETS as TARGETS,
+        Domain as Domain,
         Link as Link,
         Target as Target,
+        Torus as Torus,
     )
     from ..layout.assignment import first_fitting as first_fitting
     from ..report.check import check as check
@@ -29,6 +31,7 @@ else:
     )
     from .blocks import limit_reshards as limit_reshards
     from .fsdp import fsdp_mapping as fsdp_mapping
+    from .hybrid import make_hybrid_mesh as make_hybrid_mesh
     from .kernels import kernel_cost as kernel_cost
     from .padding import (
         PaddedArray as PaddedArray,

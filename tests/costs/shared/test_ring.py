@@ -2,10 +2,17 @@
 
 import pytest
 
-from axonym.costs.shared.ring import count_wire_bytes, estimate_latency, estimate_seconds, is_sent_one_way
+from axonym.costs.shared.network import find_levels
+from axonym.costs.shared.ring import (
+    count_wire_bytes,
+    estimate_latency,
+    estimate_sending,
+    find_distance,
+    is_sent_one_way,
+)
 from axonym.partitioning import TARGETS, Link, Target
 
-TARGET = Target("t", {"float32": 1e12}, 2**30, 1e11, Link(1e9, 1e-6)).linked(data=Link(1e8, 1e-3))
+TARGET = Target("t", {"float32": 1e12}, 2**30, 1e11, Link(1e9, 1e-6))
 
 
 def sent_in_a_ring(kind, shard, devices):
@@ -27,19 +34,37 @@ def test_other_kinds():
     assert count_wire_bytes("all-to-all", 1000, 4) == 750
 
 
-def test_seconds_are_those_of_the_slowest_link():
-    assert estimate_seconds("all-gather", 1000, 4, ("model",), TARGET) == pytest.approx(3e-6 + 3000 / 1e9)
-    both = estimate_seconds("all-reduce", 1000, 4, ("data:2", "model"), TARGET)
-    assert both == pytest.approx(6e-3 + 1500 / 1e8)
-    assert estimate_latency("collective-permute", 2, ("data",), TARGET) == 1e-3
+def test_latency_is_that_of_the_way():
+    # Behind a switch, the number of devices that have the array doubles with each step.
+    levels = find_levels(("model",), 4, {"data": 2, "model": 4}, TARGET)
+    assert estimate_latency("all-gather", levels) == 2e-6
+    assert estimate_latency("all-reduce", levels) == 4e-6
+    assert estimate_latency("collective-permute", levels) == 1e-6
+
+
+def test_a_link_with_two_neighbours_is_a_ring():
+    ring = Target("r", {"float32": 1e12}, 2**30, 1e11, Link(1e9, 1e-6, one_way=5e8))
+    levels = find_levels(("data",), 8, {"data": 8}, ring)
+    assert estimate_sending("all-gather", 1000, levels) == [pytest.approx(7000 / 1e9)]
+    assert estimate_latency("all-gather", levels) == 4e-6
 
 
 def test_one_neighbour_of_two_gets_one_port_of_two():
-    def sent_to_one(target):
-        return estimate_seconds("collective-permute", 1e9, 2, ("data",), TARGETS[target], is_one_way=True)
+    def sent_to_one(target, devices):
+        levels = find_levels(("data",), devices, {"data": devices}, TARGETS[target])
+        return estimate_sending("collective-permute", 1e9, levels, is_one_way=True)
 
-    assert sent_to_one("v5e") == pytest.approx(1e-6 + 1 / 50)
-    assert sent_to_one("h100") == estimate_seconds("collective-permute", 1e9, 2, ("data",), TARGETS["h100"])
+    assert sent_to_one("v5e", 16) == [pytest.approx(1 / 50)]
+    # Two chips have one link.
+    pair = find_levels(("data",), 2, {"data": 2}, TARGETS["v5e"])
+    assert estimate_sending("collective-permute", 1e9, pair) == [pytest.approx(1 / 50)]
+    assert sent_to_one("h100", 8) == [pytest.approx(1 / 450)]
+
+
+def test_how_far_messages_go():
+    assert find_distance([(0, 1), (1, 2), (2, 0)], 3) == 1
+    assert find_distance([(0, 5), (3, 0)], 8) == 3
+    assert find_distance([], 4) == 1
 
 
 def test_who_sends_one_way():

@@ -13,11 +13,18 @@ from ..shared.events import Sending
 from ..shared.names import NameTable, has_axis, narrow
 from ..shared.overlap import apply_window
 from ..shared.places import Place, Places, count_parts, expand_merged, find_layer
-from ..shared.ring import is_sent_one_way, strip_counts
+from ..shared.ring import find_distance, is_sent_one_way, strip_counts
 from ..shared.rows import Collective
 from ..shared.targets import Target
 from .origin import Origin, find_later_type, find_origin
-from .program import Array, Program, Transfer, find_mesh_axes, iterate_instructions
+from .program import (
+    Array,
+    Program,
+    Transfer,
+    find_mesh_axes,
+    find_pairs,
+    iterate_instructions,
+)
 from .schedule import find_concurrent, find_windows
 from .work import count_contracted
 
@@ -91,20 +98,27 @@ class Attribution:
         for transfer in transfers:
             key = transfer.computation, transfer.instruction.name
             mesh_axes = find_mesh_axes(transfer.groups, self._named.mesh)
-            # Only a permute may leave one direction of the ring unused.
-            is_one_way = False
+            # Only a permute may leave one direction of the ring unused, or send further than to a neighbour.
+            is_one_way, distance = False, 1
             if key in permutes:
-                ways = self._named.count_shards(strip_counts(mesh_axes))
+                plain = strip_counts(mesh_axes)
+                ways = self._named.count_shards(plain)
                 is_one_way = is_sent_one_way(transfer.pairs, ways, permutes[key])
+                distance = find_distance(find_pairs(transfer, self._named.mesh, plain), ways)
             rows = [
-                self._find_collective(transfer, mesh_axes, i, is_one_way)
+                self._find_collective(transfer, mesh_axes, i, is_one_way, distance)
                 for i in range(len(transfer.operands))
             ]
             found += apply_window(rows, hiding.get(key))
         return tuple(found)
 
     def _find_collective(
-        self, transfer: Transfer, mesh_axes: tuple[str, ...], i: int, is_one_way: bool
+        self,
+        transfer: Transfer,
+        mesh_axes: tuple[str, ...],
+        i: int,
+        is_one_way: bool,
+        distance: int,
     ) -> Collective:
         # Devices send what the function has, though a compiler may have widened it.
         part = self._find_part(transfer, mesh_axes, i)
@@ -121,8 +135,9 @@ class Attribution:
             array.dtype,
             is_one_way,
             len(transfer.operands),
+            distance,
         )
-        return event.estimate(self._target)
+        return event.estimate(self._target, dict(self._named.mesh))
 
     def _find_part(self, transfer: Transfer, mesh_axes: tuple[str, ...], i: int) -> _Part:
         op = transfer.instruction

@@ -395,6 +395,20 @@ def find_mesh_axes(groups: np.ndarray, mesh: Sequence[tuple[str, int]]) -> tuple
     return tuple(found)
 
 
+def find_pairs(
+    transfer: Transfer, mesh: Sequence[tuple[str, int]], mesh_axes: Sequence[str]
+) -> frozenset[tuple[int, int]]:
+    """Return source and target of each message of a permute, by their places along mesh axes."""
+    if not mesh_axes:
+        return frozenset()
+    numbers = np.unravel_index(transfer.groups, [size for _, size in mesh])
+    place = np.zeros_like(transfer.groups)
+    for own, (name, size) in zip(numbers, mesh, strict=True):
+        if name in mesh_axes:
+            place = place * size + own
+    return frozenset((source, target) for source, target in place.tolist())
+
+
 def _parse(text: str) -> tuple[str, dict[str, dict[str, Instruction]]]:
     """Return the name of the entry computation, and the instructions of every computation."""
     entry = ""

@@ -4,10 +4,12 @@ Both readers emit these two types; `roofline` and `overlap` turn them into rows 
 which kind of program it comes from.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
+from .network import find_levels
 from .places import Place
-from .ring import estimate_latency, estimate_seconds
+from .ring import estimate_latency, estimate_sending
 from .rows import Collective
 from .targets import Target
 
@@ -45,6 +47,7 @@ class Sending(NamedTuple):
         dtype: its dtype, as XLA writes it.
         is_one_way: whether a device sends to one neighbour, and nothing to the other one meanwhile.
         together: how many arrays one collective sends; they share its latency.
+        distance: how many places further along the group the messages of a permute go.
     """
 
     kind: str
@@ -58,15 +61,19 @@ class Sending(NamedTuple):
     dtype: str
     is_one_way: bool = False
     together: int = 1
+    distance: int = 1
 
-    def estimate(self, target: Target) -> Collective:
-        """Return the row of a report, with the time on a target."""
-        ring = self.kind, self.group, self.mesh_axes, target
-        seconds = estimate_seconds(
-            self.kind, self.nbytes, self.group, self.mesh_axes, target, is_one_way=self.is_one_way
+    def estimate(self, target: Target, mesh: Mapping[str, int]) -> Collective:
+        """Return the row of a report, with the time on a target and a mesh of these sizes."""
+        levels = find_levels(self.mesh_axes, self.group, mesh, target)
+        sending = estimate_sending(
+            self.kind, self.nbytes, levels, is_one_way=self.is_one_way, distance=self.distance
         )
-        # Arrays that are sent together wait for the steps of the ring once.
-        seconds -= estimate_latency(*ring) * (self.together - 1) / self.together
+        # XLA makes a collective of its own for slices and one for each slice of TPUs, one after another. NCCL sends
+        # pieces of an array through all networks at once.
+        seconds = max(sending) if target.torus is None else sum(sending)
+        # Arrays that are sent together wait for the first byte once.
+        seconds += estimate_latency(self.kind, levels, self.distance) / self.together
         return Collective(
             self.kind,
             self.mesh_axes,

@@ -1,19 +1,17 @@
-"""Internal. The bytes that devices in a ring send, and the time that they take.
+"""Internal. The bytes that devices send for a collective, and the time that they take.
 
-`events` gets times here, and `rows` the bytes that are sent. Benchmarks use the same formulas. The module knows links;
-it must not know programs.
+`events` gets times here, and `rows` the bytes that are sent. Benchmarks use the same formulas. The module knows
+networks; it must not know programs.
 """
 
-from collections.abc import Container, Iterable
+import math
+from collections.abc import Container, Iterable, Sequence
 from typing import TypeAlias
 
-from .targets import Link, Target
+from .network import Level
 
 # Source and target of each message of a permute.
 Pairs: TypeAlias = frozenset[tuple[int, int]]
-
-# Steps of a ring of n devices, as multiples of n - 1.
-STEPS = {"all-gather": 1, "all-reduce": 2, "reduce-scatter": 1, "all-to-all": 1}
 
 
 def count_wire_bytes(kind: str, nbytes: float, group: int) -> float:
@@ -32,37 +30,65 @@ def count_wire_bytes(kind: str, nbytes: float, group: int) -> float:
     return factors.get(kind, 1.0) * nbytes
 
 
-def estimate_latency(kind: str, group: int, mesh_axes: tuple[str, ...], target: Target) -> float:
-    """Return how long the steps of a ring take, apart from the bytes."""
-    # A permute is one step.
-    steps = STEPS[kind] * (group - 1) if kind in STEPS else 1
-    return steps * _find_link(mesh_axes, target).latency
+def estimate_latency(kind: str, levels: Sequence[Level], distance: int = 1) -> float:
+    """Return how long the first byte is under way to the farthest device, and back for an all-reduce.
+
+    Args:
+        kind: the kind of the collective.
+        levels: the networks that the devices use, the innermost one first.
+        distance: how many places further along the group the messages of a permute go.
+    """
+    if kind.startswith("collective-"):
+        return _count_links(levels[-1], distance) * levels[-1].latency
+    times = 2 if kind == "all-reduce" else 1
+    return times * sum(level.hops * level.latency for level in levels)
 
 
-def estimate_seconds(
+def estimate_sending(
     kind: str,
     nbytes: float,
-    group: int,
-    mesh_axes: tuple[str, ...],
-    target: Target,
+    levels: Sequence[Level],
     *,
     is_one_way: bool = False,
-) -> float:
-    """Return how long a collective takes on a target: the steps of a ring, and the bytes that a device sends.
+    distance: int = 1,
+) -> list[float]:
+    """Return how long devices send on each network, apart from the latency.
+
+    A sum among groups of devices is a scatter inside of each group, a sum of the parts between groups, and a gather
+    inside. A gather is one between groups, then one inside. So the slowest network, which is the last one, carries the
+    fewest bytes.
 
     Args:
         kind: the kind of the collective.
         nbytes: bytes of the operand on one device.
-        group: the number of devices that take part with each other.
-        mesh_axes: the mesh axes along which they do.
-        target: the device that the time is for.
+        levels: the networks that the devices use, the innermost one first.
         is_one_way: whether a device sends to one neighbour alone at a time.
+        distance: how many places further along the group the messages of a permute go.
     """
-    link = _find_link(mesh_axes, target)
-    bandwidth = link.one_way if is_one_way and link.one_way is not None else link.bandwidth
-    # A step sends after its latency, so latency and bytes add up.
-    sending = count_wire_bytes(kind, nbytes, group) / bandwidth
-    return estimate_latency(kind, group, mesh_axes, target) + sending
+    if kind in ("all-to-all", "ragged-all-to-all"):
+        return [nbytes * level.spread for level in levels]
+    # A permute or a broadcast sends each array once.
+    if kind.startswith("collective-"):
+        level = levels[-1]
+        # Two devices have one link, which both permutes use.
+        rate = level.one_way if is_one_way or level.devices == 2 else level.both_ways
+        return [nbytes * _count_links(level, distance) / rate]
+    found: list[float] = []
+    outside = math.prod(level.devices for level in levels)
+    for level in levels:
+        outside //= level.devices
+        own = nbytes
+        if kind == "all-gather":
+            own *= outside
+        else:
+            nbytes /= level.devices
+        found.append(count_wire_bytes(kind, own, level.devices) / level.bandwidth)
+    return found
+
+
+def _count_links(level: Level, distance: int) -> int:
+    """Return how many links a message takes: those between neighbours, or one to the switch."""
+    return 1 if level.one_way == level.both_ways else max(1, min(distance, level.hops))
 
 
 def is_sent_one_way(pairs: Iterable[tuple[int, int]], ways: int, others: Container[Pairs]) -> bool:
@@ -81,6 +107,11 @@ def is_sent_one_way(pairs: Iterable[tuple[int, int]], ways: int, others: Contain
     return back == frozenset(pairs) or back not in others
 
 
+def find_distance(pairs: Iterable[tuple[int, int]], ways: int) -> int:
+    """Return how far the messages of a permute go around a ring of so many devices, the farthest one."""
+    return max((min((b - a) % ways, (a - b) % ways) for a, b in pairs), default=1)
+
+
 def reverse(pairs: Iterable[tuple[int, int]]) -> Pairs:
     """Return the pairs of the permute that sends the other way."""
     return frozenset((target, source) for source, target in pairs)
@@ -89,7 +120,3 @@ def reverse(pairs: Iterable[tuple[int, int]]) -> Pairs:
 def strip_counts(mesh_axes: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names of mesh axes; a partly used axis is written `data:2`, and is `data` here."""
     return tuple(axis.partition(":")[0] for axis in mesh_axes)
-
-
-def _find_link(mesh_axes: tuple[str, ...], target: Target) -> Link:
-    return target.link_of(strip_counts(mesh_axes))

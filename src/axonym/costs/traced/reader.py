@@ -20,7 +20,7 @@ from ..shared.events import Sending
 from ..shared.names import NameTable
 from ..shared.overlap import assume_overlap
 from ..shared.places import Place, Places
-from ..shared.ring import Pairs, is_sent_one_way
+from ..shared.ring import Pairs, find_distance, is_sent_one_way
 from ..shared.roofline import make_work, sum_by_place
 from ..shared.rows import OUTSIDE, Collective, Kept, Memory
 from ..shared.targets import Target
@@ -164,9 +164,19 @@ def _list_collectives(
         axes = find_reasons(move, named, place.layer, is_update=is_update)
         dtype = abbreviate(one.dtype)
         event = Sending(
-            kind, move.mesh_axes, axes, place, runs, devices, nbytes, move.shape, dtype, is_one_way
+            kind,
+            move.mesh_axes,
+            axes,
+            place,
+            runs,
+            devices,
+            nbytes,
+            move.shape,
+            dtype,
+            is_one_way,
+            distance=find_distance(one.pairs, devices),
         )
-        found.append(event.estimate(target))
+        found.append(event.estimate(target, dict(named.mesh)))
     return tuple(found)
 
 
