@@ -45,21 +45,22 @@ def plan(
     progress: "Callable[[Progress], object] | None" = None,
     pipelined: tuple[AxisSelector, AxisSelector] | None = None,
     choices: Mapping[str, Sequence[Tree]] | None = None,
+    slices: int = 1,
     **kwargs: Tree,
 ) -> "Plan":
     """Find the mappings of a training step that take the least time and fit, by `axn.cost` in its traced depth.
 
-    If the times of mappings differ by no more than 1 %, the one that sends least is the best. The best few are then
-    compiled for the target, and the compiler decides between them. If programs for the target cannot be compiled here,
-    the plan says why.
+    If the times of mappings differ by no more than 1 %, the one that needs least memory is the best. The best few are
+    then compiled for the target, and the compiler decides between them. If programs for the target cannot be compiled
+    here, the plan says why.
 
-    The search begins with mappings that experts write: nothing mapped; each axis of data on all mesh axes, with
-    parameters stored so, too, or along one of them; and axes that divide the layers, such as heads, the width of a
-    perceptron or experts, along one mesh axis, with data along the others. From the best two of these, it moves one
-    axis after another to other mesh axes, for the parameters, the computation or both, as long as that helps. If you
-    give a number of devices, it then divides a mesh axis of the best mapping, and moves something to the new mesh axis
-    `inner`. It learns from mappings that are not legal. The search is deterministic; it does not prove that no mapping
-    is better.
+    The search begins with mappings that experts write: each axis of data on all mesh axes, with parameters stored so,
+    too, along one of them, or whole; axes that divide the layers, such as heads, the width of a perceptron or experts,
+    along one mesh axis or all, with data along the others; two axes of data at a time; and nothing mapped. From the
+    best two of these, it moves one axis after another to other mesh axes, for the parameters, the computation or both,
+    as long as that helps. If you give a number of devices, it then divides a mesh axis of the best mapping, and moves
+    something to the new mesh axis `inner`. It learns from mappings that are not legal. The search is deterministic, and
+    does not depend on what axes are called; it does not prove that no mapping is better.
 
     Sizes need not divide: as in `axn.partitioning.fit_mapping`, a mesh axis that divides an axis in part is split in
     two, and the other part holds copies, or divides the one axis beside it that is free, such as the groups of queries
@@ -81,6 +82,8 @@ def plan(
             The plan enters `axn.pipelined` itself. Without it, no pipeline is tried.
         choices: further keyword arguments of the function, each with the values to compare, such as checkpoint policies
             or numbers of microbatches. The search begins with the first value.
+        slices: the number of slices of TPUs, or of NVLink domains, that the devices are in. For a number of devices,
+            they are the mesh axis `slice`, which comes first, as in `axn.partitioning.make_hybrid_mesh`.
         kwargs: keyword arguments.
 
     Returns:
@@ -90,8 +93,9 @@ def plan(
     Raises:
         ShardingError: if the fixed entries do not fit.
         OperandError: if `fn` cannot be called; for an unknown target; for choices without values; for a `pipelined`
-            that names no two axes of the arguments.
-        ArgumentError: if `limit` or the number of devices is not positive, or `verify` is negative.
+            that names no two axes of the arguments; if the target does not say how slices are connected.
+        ArgumentError: if `limit` or the number of devices is not positive, or `verify` is negative; if slices do not
+            divide the devices.
 
     Examples:
         >>> Batch, Embed, Mlp = axn.make_axes(batch=4096, embed=32, mlp=128)
@@ -113,10 +117,13 @@ def plan(
 
     if not callable(fn):
         raise OperandError(message("plan", f"it takes a function or a module, not {type_text(fn)}"))
-    step = Step(fn, args, kwargs, target, choices or {}, parse_pipeline(pipelined))
     known = find_target(target, "plan")
+    if slices != 1:
+        known = target = known.resize_domains(_count_in_slice(mesh, slices))
+    step = Step(fn, args, kwargs, target, choices or {}, parse_pipeline(pipelined))
     # If all links are alike, meshes with swapped sizes are the same.
-    meshes = list(iterate_meshes(mesh, is_symmetric=not fixed and not known.links))
+    is_symmetric = not fixed and not known.links
+    meshes = list(iterate_meshes(mesh, is_symmetric=is_symmetric, slices=slices))
     if limit < len(meshes):
         problem = f"limit={limit} mappings cannot be counted on {len(meshes)} meshes"
         raise ArgumentError(message("plan", problem, hint="use a larger limit"))
@@ -161,6 +168,21 @@ def plan(
     # A choice without a candidate was not legal.
     illegal = counted - len(candidates)
     return Plan(best, tuple(others), counted, illegal, not budget.ran_out, text)
+
+
+def _count_in_slice(mesh: MeshLike | Mapping[str, int] | int, slices: int) -> int:
+    """Return the number of devices in each of some slices.
+
+    Raises:
+        ArgumentError: if the slices do not divide the devices.
+    """
+    count = mesh
+    if not isinstance(count, int):
+        count = math.prod(next(iterate_meshes(mesh, is_symmetric=True)).values())
+    if slices < 1 or count % slices:
+        problem = f"slices={slices} do not divide {count} devices"
+        raise ArgumentError(message("plan", problem))
+    return count // slices
 
 
 def _make_verifier(mesh: object, target: Target | str, limit: int, wanted: int) -> "Verifier":

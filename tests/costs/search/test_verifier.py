@@ -64,10 +64,13 @@ def timed(seconds, nbytes):
     return dataclasses.replace(RANKED[0], cost=made(communication=(sent,), operations=1e-4))
 
 
-def test_of_those_that_take_about_as_long_the_one_that_sends_least_is_the_best():
-    candidates = [timed(1.0, 300), timed(1.004, 200), timed(1.009, 250), timed(1.02, 100)]
-    sent = [one.cost.totals["bytes sent"] for one in sort_near(candidates)]
-    assert sent == [200, 250, 300, 100]
+def test_of_those_that_take_about_as_long_the_one_that_needs_least_memory_is_the_best():
+    candidates = []
+    for seconds, peak in ((1.0, 300), (1.004, 200), (1.009, 250), (1.02, 100)):
+        one = timed(seconds, 100)
+        cost = dataclasses.replace(one.cost, memory=Memory(peak, 0, 0, 0, 0, 0))
+        candidates.append(dataclasses.replace(one, cost=cost))
+    assert [one.cost.memory.peak for one in sort_near(candidates)] == [200, 250, 300, 100]
 
 
 def test_where_nothing_fits_the_fastest_of_those_that_lack_about_the_least_is_the_best():

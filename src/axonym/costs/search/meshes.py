@@ -8,18 +8,22 @@ from collections.abc import Iterator, Mapping, Set
 from ...errors import ArgumentError, message
 from ...report import abstract_mesh
 
-# The mesh axis that a part of another one becomes.
+# The mesh axis that a part of another one becomes, and the one between slices.
 INNER = "inner"
+SLICE = "slice"
 # Tensor parallelism over more devices is rarely faster.
 MOST = 16
 
 
-def iterate_meshes(mesh: object, *, is_symmetric: bool) -> Iterator[dict[str, int]]:
+def iterate_meshes(
+    mesh: object, *, is_symmetric: bool, slices: int = 1
+) -> Iterator[dict[str, int]]:
     """Yield the sizes of a mesh, or of all meshes with a number of devices.
 
     Args:
         mesh: a mesh, or a number of devices.
         is_symmetric: whether axes that swap their sizes give the same mesh.
+        slices: the number of slices, which are a mesh axis if there are several.
 
     Raises:
         ArgumentError: if the number is not positive.
@@ -30,9 +34,11 @@ def iterate_meshes(mesh: object, *, is_symmetric: bool) -> Iterator[dict[str, in
         return
     if mesh < 1:
         raise ArgumentError(message("plan", f"the number of devices must be positive, not {mesh}"))
-    for model in range(1, min(mesh, MOST) + 1):
-        if mesh % model == 0 and not (is_symmetric and model * model > mesh):
-            yield {"data": mesh // model, "model": model}
+    inside = mesh // slices
+    between = {SLICE: slices} if slices > 1 else {}
+    for model in range(1, min(inside, MOST) + 1):
+        if inside % model == 0 and not (is_symmetric and model * model > inside):
+            yield {**between, "data": inside // model, "model": model}
 
 
 def iterate_finer(

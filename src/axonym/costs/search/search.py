@@ -7,10 +7,10 @@ know how a choice is scored.
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from typing import TypeAlias
 
-from ...engine import Entry
+from ...engine import Entry, only
 from .choice import Change, Choice, Give, Keep, Move, Pipeline, Role
 
 # Bytes that do not fit, seconds, bytes sent, bytes at the peak: the first number that differs decides.
@@ -55,33 +55,44 @@ class Axes:
     @property
     def _narrow_first(self) -> list[str]:
         """The mesh axes, the one with the fewest devices first: it is the most likely one to divide layers."""
-        return sorted(self.mesh_axes, key=lambda name: self.mesh[name])
+        # Of equal ones, the last one of the mesh comes first: its devices are neighbours.
+        places = {name: place for place, name in enumerate(self.mesh)}
+        return sorted(self.mesh_axes, key=lambda name: (self.mesh[name], -places[name]))
 
     def is_divisible(self, name: str, entry: Entry) -> bool:
         """Return whether mesh axes divide all sizes of an axis."""
         sizes = self.parameters.get(name, frozenset()) | self.data.get(name, frozenset())
-        ways = math.prod(self.mesh[axis] for axis in entry)
-        return all(size % ways == 0 for size in sizes)
+        return all(size % self.count_devices(entry) == 0 for size in sizes)
+
+    def count_devices(self, entry: Entry) -> int:
+        """Return the number of devices along some mesh axes."""
+        return math.prod(self.mesh[axis] for axis in entry)
 
     def count_ways(self, name: str, entry: Entry) -> int:
         """Return into how many parts mesh axes can split an axis, if they may be split themselves."""
         sizes = self.parameters.get(name, frozenset()) | self.data.get(name, frozenset())
-        return math.gcd(math.prod(self.mesh[axis] for axis in entry), *sizes)
+        return math.gcd(self.count_devices(entry), *sizes)
 
     def iterate_entries(self, name: str) -> Iterator[Entry]:
-        """Yield mesh axes that can split an axis, all of them further: none, one, several in their order."""
-        for count in range(len(self.mesh_axes) + 1):
-            for entry in itertools.combinations(self.mesh_axes, count):
-                ways = self.count_ways(name, entry)
-                fewer = itertools.combinations(entry, count - 1) if count else ()
+        """Yield mesh axes that can split an axis, all of them further: none, one, several; the longest ones first."""
+        widest = list(reversed(self._narrow_first))
+        for count in range(len(widest) + 1):
+            for chosen in itertools.combinations(widest, count):
+                ways = self.count_ways(name, chosen)
+                fewer = itertools.combinations(chosen, count - 1) if count else ()
                 if all(self.count_ways(name, own) < ways for own in fewer):
-                    yield entry
+                    yield only(self.mesh_axes, set(chosen))
 
     def find_widest(self, name: str, among: Entry) -> Entry:
         """Return those of some mesh axes that split an axis into most parts."""
+
+        def rank(entry: Entry) -> tuple[int, int, list[int]]:
+            # Into as many parts, the fewest devices that do so; then long mesh axes, whatever they are called.
+            sizes = [self.mesh[axis] for axis in entry]
+            return self.count_ways(name, entry), -math.prod(sizes), sorted(sizes, reverse=True)
+
         entries = [entry for entry in self.iterate_entries(name) if set(entry) <= set(among)]
-        # Entries come with their lengths in order, so the last one is the longest.
-        return max(reversed(entries), key=lambda entry: self.count_ways(name, entry))
+        return max(entries, key=rank)
 
     def list_moves(self) -> list[Change]:
         """List all changes: those of axes of data first, then those of axes that divide most parameters."""
@@ -136,59 +147,104 @@ class Axes:
         return found
 
     def list_starts(self) -> list[Choice]:
-        """List the choices that experts begin with.
+        """List the choices that experts begin with, those that are best most often first.
 
-        They are: nothing mapped; an axis of data on all mesh axes, with parameters stored so, too, or along one mesh
-        axis alone; pipelines along one mesh axis, with data along the others; and axes that divide the layers along one
-        mesh axis, with data and the other parameters along the others.
+        They are: data on all mesh axes, with parameters stored so, too, or along one mesh axis, or not; axes that
+        divide the layers along one mesh axis or all of them, with data and the other parameters along the rest; two
+        axes of data on mesh axes of their own; experts and the like along mesh axes of the rows; pipelines along one
+        mesh axis; and nothing mapped.
         """
-        found = [self.fixed]
+        # Each rule gives its choices in order, and rules take turns: a small limit sees the first choices of all.
+        rows: list[Iterable[Choice]] = []
         for name in self.data:
             if most := self.find_widest(name, self.mesh_axes):
-                found += self._divide_data(Move(name, most, "computed", evicts=True))
-        for axis in self._narrow_first:
-            for group in self.find_groups(axis):
-                found += self._divide_group(group, axis)
-            found += self._divide_stages(axis)
-        return list(dict.fromkeys(map(self._restore_fixed, found)))
+                rows.append(self._divide_data(Move(name, most, "computed", evicts=True)))
+        layers = [self._divide_layers((axis,)) for axis in self._narrow_first]
+        rules = [*rows[:1], *layers[:1], *rows[1:], self._share_rows(), self._divide_several()]
+        rules += [self._divide_stages(axis) for axis in self._narrow_first]
+        rules += layers[1:]
+        if len(self.mesh_axes) > 1:
+            rules.append(self._divide_layers(self.mesh_axes))
+        turns = itertools.chain.from_iterable(itertools.zip_longest(*rules))
+        found = [choice for choice in turns if choice is not None]
+        return list(dict.fromkeys(map(self._restore_fixed, (*found, self.fixed))))
+
+    def list_divided(self) -> dict[str, Choice]:
+        """Return the first start of each axis of data."""
+        found: dict[str, Choice] = {}
+        for name in self.data:
+            if most := self.find_widest(name, self.mesh_axes):
+                first = next(self._divide_data(Move(name, most, "computed", evicts=True)))
+                found[name] = self._restore_fixed(first)
+        return found
 
     def _divide_data(self, data: Move) -> Iterator[Choice]:
         """Yield choices with data along mesh axes, and parameters stored along some of them."""
         divided = data.apply(self.fixed)
-        yield divided
-        for entry in (data.entry, *((axis,) for axis in data.entry)):
-            for name in self._sort_by_elements():
-                if own := self.find_widest(name, entry):
-                    yield Move(name, own, "stored", evicts=True).apply(divided)
-                    break
-        for axis in self._narrow_first:
-            yield from self._add_stages(divided, axis)
-        # An axis that needs no rows of its own, such as experts, shares the mesh axes of the rows.
-        for name in self._sort_by_elements():
-            for axis in self._narrow_first:
-                if "both" in self._list_roles(name) and self.count_ways(name, (axis,)) > 1:
-                    yield from self._add_rest(Move(name, (axis,), "both", False).apply(divided))
+        # All mesh axes first: it needs the least memory.
+        entries = [self.mesh_axes, *((axis,) for axis in self._narrow_first)]
+        for at, entry in enumerate(entries):
+            name, own = self._find_stored(entry, ())
+            if own:
+                yield Move(name, own, "stored", evicts=True).apply(divided)
+            if not at:
+                yield divided
 
-    def _divide_group(self, group: Sequence[str], axis: str) -> Iterator[Choice]:
-        """Yield choices with some axes of the layers along one mesh axis, and data along the others."""
+    def _divide_layers(self, entry: Entry) -> Iterator[Choice]:
+        """Yield choices with some axes of the layers along mesh axes, and data along the others."""
+        groups = [self._divide_group(group, entry) for group in self.find_groups(entry)]
+        # The best choice with each group comes first.
+        turns = itertools.chain.from_iterable(itertools.zip_longest(*groups))
+        yield from (choice for choice in turns if choice is not None)
+
+    def _divide_several(self) -> Iterator[Choice]:
+        """Yield choices with an axis of data along one mesh axis, and another one along the others."""
+        for axis in self._narrow_first:
+            rest = tuple(other for other in self.mesh_axes if other != axis)
+            for name, other in itertools.permutations(self.data, 2):
+                is_split = self.count_ways(name, (axis,)) > 1
+                if is_split and (most := self.find_widest(other, rest)):
+                    base = Move(name, (axis,), "computed", evicts=False).apply(self.fixed)
+                    base = Move(other, most, "computed", evicts=False).apply(base)
+                    yield from reversed(list(self._add_rest(base)))
+
+    def _share_rows(self) -> Iterator[Choice]:
+        """Yield choices with an axis that needs no rows of its own, such as experts, along mesh axes of the rows."""
+        for rows in self.data:
+            most = self.find_widest(rows, self.mesh_axes)
+            base = Move(rows, most, "computed", evicts=True).apply(self.fixed)
+            for name in self._sort_by_elements():
+                for axis in self._narrow_first:
+                    if "both" in self._list_roles(name) and self.count_ways(name, (axis,)) > 1:
+                        shared = Move(name, (axis,), "both", evicts=False).apply(base)
+                        yield from reversed(list(self._add_rest(shared)))
+
+    def _divide_group(self, group: Sequence[str], entry: Entry) -> Iterator[Choice]:
+        """Yield choices with these axes of the layers along mesh axes, and data along the others."""
         base = self.fixed
         for name in group:
-            base = Move(name, (axis,), "both", evicts=False).apply(base)
-        rest = tuple(other for other in self.mesh_axes if other != axis)
-        # On one mesh axis, no other is left for data.
+            base = Move(name, entry, "both", evicts=False).apply(base)
+        rest = tuple(other for other in self.mesh_axes if other not in entry)
+        # With all mesh axes taken, no other is left for data.
         if not rest:
             yield base
         for name in self.data:
             if most := self.find_widest(name, rest):
-                yield from self._add_rest(Move(name, most, "computed", evicts=False).apply(base))
+                divided = Move(name, most, "computed", evicts=False).apply(base)
+                # Parameters are usually stored along all mesh axes, so that comes first.
+                yield from reversed(list(self._add_rest(divided)))
 
     def _divide_stages(self, axis: str) -> Iterator[Choice]:
-        """Yield pipelines whose stages are divided along a mesh axis, too."""
-        for group in self.find_groups(axis)[:1]:
-            for choice in self._divide_group(group, axis):
-                for other in self._narrow_first:
-                    if other != axis:
-                        yield from self._add_stages(choice, other)
+        """Yield pipelines along a mesh axis, with data along the others, and stages that are divided, too."""
+        for name in self.data:
+            if most := self.find_widest(name, self.mesh_axes):
+                divided = Move(name, most, "computed", evicts=True).apply(self.fixed)
+                yield from self._add_stages(divided, axis)
+        for other in self._narrow_first:
+            for group in self.find_groups((other,))[:1]:
+                if other != axis:
+                    for choice in self._divide_group(group, (other,)):
+                        yield from self._add_stages(choice, axis)
 
     def _add_stages(self, choice: Choice, axis: str) -> Iterator[Choice]:
         """Yield a choice as a pipeline, if it can be one."""
@@ -203,47 +259,67 @@ class Axes:
         yield choice
         taken = {axis for _, entry in choice.stored for axis in entry}
         free = tuple(axis for axis in self.mesh_axes if axis not in taken)
-        for name in self._sort_by_elements():
-            most = self.find_widest(name, free)
-            if name not in dict(choice.stored) and most:
-                yield Move(name, most, "stored", evicts=False).apply(choice)
-                return
+        name, most = self._find_stored(free, dict(choice.stored))
+        if most:
+            yield Move(name, most, "stored", evicts=False).apply(choice)
 
-    def find_groups(self, axis: str) -> list[tuple[str, ...]]:
+    def _find_stored(self, among: Entry, without: Container[str]) -> tuple[str, Entry]:
+        """Return the axis of parameters whose division saves most memory, and the mesh axes that divide it."""
+        total = sum(self.arrays.values()) or 1
+
+        def count_saved(one: tuple[str, Entry]) -> int:
+            name, entry = one
+            # In percent, so that norms do not count.
+            return round(
+                100 * self._count_elements(name) / total * (1 - 1 / self.count_ways(name, entry))
+            )
+
+        names = [name for name in self._sort_by_elements() if name not in without]
+        found = [(name, self.find_widest(name, among)) for name in names]
+        return max(found, key=count_saved, default=("", ()))
+
+    def find_groups(self, entry: Entry) -> list[tuple[str, ...]]:
         """List sets of axes that divide most elements of parameters, where no parameter has two axes of a set."""
         names: list[str] = []
         for name in self._sort_by_elements():
-            is_divided = name not in self.data and self.count_ways(name, (axis,)) > 1
+            is_divided = name not in self.data and self.count_ways(name, entry) > 1
             if is_divided and "both" in self._list_roles(name):
                 names.append(name)
         groups = _separate(names, list(self.arrays))
-        return sorted(groups, key=lambda one: self._rank_group(one, axis))[:GROUPS]
+        return sorted(groups, key=lambda one: self._rank_group(one, entry))[:GROUPS]
 
-    def _rank_group(self, names: Sequence[str], axis: str) -> tuple[int, int]:
+    def _rank_group(self, names: Sequence[str], entry: Entry) -> tuple[int, int]:
         # In percent, so that norms do not count. Among sets that divide as much, larger ones treat more layers alike.
         total = sum(self.arrays.values()) or 1
         divided = 0.0
         for own, count in self.arrays.items():
             # What a size does not divide stays on all devices.
-            parts = max(
-                (self.count_ways(name, (axis,)) for name in names if name in own), default=1
-            )
-            divided += count * (1 - 1 / parts) / (1 - 1 / self.mesh[axis])
+            parts = max((self.count_ways(name, entry) for name in names if name in own), default=1)
+            divided += count * (1 - 1 / parts) / (1 - 1 / self.count_devices(entry))
         return -round(100 * divided / total), -len(names)
 
+    def _count_elements(self, name: str) -> int:
+        """Return the number of elements of the parameters that have an axis."""
+        return sum(count for own, count in self.arrays.items() if name in own)
+
     def _sort_by_elements(self) -> list[str]:
-        """Return the axes of parameters, the one with most elements first."""
+        """Return the axes of parameters, the one with most elements first.
 
-        def elements(name: str) -> int:
-            return sum(count for own, count in self.arrays.items() if name in own)
+        In percent, so that norms do not count. Of axes with as many, the longest one comes first, and so layers last.
+        """
+        total = sum(self.arrays.values()) or 1
 
-        return sorted(self.parameters, key=elements, reverse=True)
+        def rank(name: str) -> tuple[int, int, int]:
+            count = self._count_elements(name)
+            return -round(100 * count / total), -max(self.parameters[name]), -count
+
+        return sorted(self.parameters, key=rank)
 
     def move_along(self, choice: Choice, axis: str) -> list[Choice]:
         """List the choices in which layers as stages, a group of axes, or one axis move to a mesh axis."""
         found = [pipeline.apply(choice) for pipeline in self.list_pipelines(axis)]
         names = [(name,) for name in dict.fromkeys((*self._sort_by_elements(), *self.data))]
-        for group in (*self.find_groups(axis)[:1], *names):
+        for group in (*self.find_groups((axis,))[:1], *names):
             # Axes that lie there may have to leave, or may stay on other arrays.
             for evicts in (True, False):
                 other = choice
@@ -421,6 +497,18 @@ class Search:
                 return
             if is_first or not self._axes.is_one(start):
                 self._look_at(start)
+
+    def rank_data(self) -> dict[str, frozenset[int]]:
+        """Return the axes of data, the one that is best to divide first, in whatever order arrays have them."""
+        data, divided = self._axes.data, self._axes.list_divided()
+
+        def rank(name: str) -> tuple[bool, Score, int]:
+            # What divides layers, too, comes last.
+            is_inside = name in self._axes.parameters
+            found = None if is_inside else self._look_at(divided.get(name, self._axes.fixed))
+            return is_inside, found or (math.inf,), min(data[name])
+
+        return {name: data[name] for name in sorted(data, key=rank)}
 
     def list_best(self) -> list[Choice]:
         """Return the legal choices that were looked at, the best one first."""

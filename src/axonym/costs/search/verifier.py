@@ -100,7 +100,7 @@ def rank(cost: Cost) -> tuple[float, ...]:
 
 
 def sort_near(ordered: Sequence[Candidate]) -> list[Candidate]:
-    """Return candidates with near ones of the first in another order: the one that sends least comes first.
+    """Return candidates with near ones of the first in another order: the one that needs least memory comes first.
 
     Near candidates fit and take about as long as the first one. If the first one does not fit, near ones need about as
     much memory, and the fastest of them comes first.
@@ -130,7 +130,7 @@ def _measure(one: Candidate, first: Candidate) -> float:
 
 def _break_tie(one: Candidate, first: Candidate) -> float:
     """Return the number that decides between near candidates."""
-    return _find_cost(one).totals["bytes sent"] if first.fits else _find_cost(one).time.scheduled
+    return _find_cost(one).memory.peak if first.fits else _find_cost(one).time.scheduled
 
 
 def _find_cost(one: Candidate) -> Cost:

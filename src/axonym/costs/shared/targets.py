@@ -199,9 +199,9 @@ def _check_positive(function: str, **numbers: float) -> None:
 _V5P_LINK = Link(200e9, 1e-6, one_way=100e9)
 # GPUs: the data sheets of NVIDIA, without sparsity; float32 is TF32. NVLink sends 300 (A100), 450 (H100) and 900 GB/s
 # (Blackwell) each way. Beyond it, each GPU has a port of InfiniBand: 200 Gbit/s in the reference architecture of the
-# DGX SuperPOD with A100, 400 with the others. To the host, PCI Express has 32 GB/s each way (A100) or 64, and a Grace CPU
-# has 225 for each of its two GPUs. Latencies are round numbers. "h100-96gb" has HBM2e: torchtitan publishes measurements
-# on it, in benchmarks/llama3_h100_202412_torchtitan.md.
+# DGX SuperPOD with A100, 400 with the others. To the host, PCI Express has 32 GB/s each way (A100) or 64, and a Grace
+# CPU has 225 for each of its two GPUs. Latencies are round numbers. "h100-96gb" has HBM2e: torchtitan publishes
+# measurements on it, in benchmarks/llama3_h100_202412_torchtitan.md.
 _HOPPER = {
     "bfloat16": 989e12,
     "float16": 989e12,
