@@ -1,6 +1,7 @@
 """Find the mapping of a function that takes the least time and fits."""
 
 import copy
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -137,9 +138,13 @@ def plan(
     # The searches on all meshes share what they may spend, and what they learn.
     budget, lessons = Budget(share), Lessons()
     searches: list[tuple[_Counter, Search]] = []
+    data: Mapping[str, frozenset[int]] = {}
     for sizes in meshes:
         counting = _Counter(step, sizes, tally)
-        search = Search(counting.find_axes(fixed), counting.score, budget, lessons)
+        axes = counting.find_axes(fixed)
+        data = data or _rank_data(counting, axes)
+        axes = dataclasses.replace(axes, data=data)
+        search = Search(axes, counting.score, budget, lessons)
         # The starts use at most half of the budget, so that the rest is left for changes.
         search.begin(max(1, share // (2 * len(meshes))), is_first=not searches)
         searches.append((counting, search))
@@ -168,6 +173,19 @@ def plan(
     # A choice without a candidate was not legal.
     illegal = counted - len(candidates)
     return Plan(best, tuple(others), counted, illegal, not budget.ran_out, text)
+
+
+def _rank_data(counting: "_Counter", axes: "Axes") -> Mapping[str, frozenset[int]]:
+    """Return the axes of data, the one that is best to divide first: so on two devices, which divide almost all."""
+    from .search.search import Budget, Search
+
+    longest = max(axes.mesh, key=lambda axis: axes.mesh[axis])
+    mesh = {axis: 2 if axis == longest else 1 for axis in axes.mesh}
+    small = counting.move_to(mesh)
+    # These mappings are not compared with others, so they do not count.
+    small.is_counted = False
+    search = Search(dataclasses.replace(axes, mesh=mesh), small.score, Budget(len(axes.data)))
+    return search.rank_data()
 
 
 def _count_in_slice(mesh: MeshLike | Mapping[str, int] | int, slices: int) -> int:
@@ -262,6 +280,7 @@ class _Counter:
     Attributes:
         mesh: the axes of the mesh with their sizes.
         candidates: the candidates by choice, for legal choices.
+        is_counted: whether the progress counts the choices.
     """
 
     def __init__(self, step: "Step", mesh: dict[str, int], tally: "Tally") -> None:
@@ -269,6 +288,7 @@ class _Counter:
         self.mesh = mesh
         self._names: tuple[tuple[str, ...], ...] = ()
         self._sizes: dict[str, int] = {}
+        self.is_counted = True
         self._parameters: tuple[str, ...] = ()
         self._states: tuple[str, ...] = ()
         self.candidates: dict[Choice, Candidate] = {}
@@ -335,7 +355,7 @@ class _Counter:
         try:
             report = step.cost(mappings, sizes, chosen, choice.microbatches, "traced")
         except (AxonymError, ValueError):
-            self._tally.add("counting", 1, math.inf)
+            self._note(math.inf)
             return None
         found = Candidate(
             tuple(sizes.items()),
@@ -346,7 +366,7 @@ class _Counter:
             split=fitted.split,
         )
         seconds = report.time.seconds if found.fits else math.inf
-        self._tally.add("counting", 1, seconds)
+        self._note(seconds)
         self.candidates[choice] = found
         return _rank(found)
 
@@ -355,6 +375,10 @@ class _Counter:
         mappings = choice.make_mappings(self._parameters, self._states)
         mesh = abstract_mesh(self.mesh, "plan")
         return fit_sizes(mappings, mesh, self._sizes, find_partners(self._names, mappings))
+
+    def _note(self, seconds: float) -> None:
+        if self.is_counted:
+            self._tally.add("counting", 1, seconds)
 
 
 def _check_piped(

@@ -128,9 +128,12 @@ def _measure(one: Candidate, first: Candidate) -> float:
     return _find_cost(one).time.scheduled if first.fits else _find_cost(one).memory.peak
 
 
-def _break_tie(one: Candidate, first: Candidate) -> float:
-    """Return the number that decides between near candidates."""
-    return _find_cost(one).memory.peak if first.fits else _find_cost(one).time.scheduled
+def _break_tie(one: Candidate, first: Candidate) -> tuple[float, float]:
+    """Return the numbers that decide between near candidates."""
+    cost = _find_cost(one)
+    if first.fits:
+        return cost.memory.peak, cost.totals["bytes sent"]
+    return cost.time.scheduled, cost.memory.peak
 
 
 def _find_cost(one: Candidate) -> Cost:
