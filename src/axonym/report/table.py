@@ -5,6 +5,8 @@ All reports print by `Printed` and `Table`. They know nothing of arrays.
 
 import dataclasses
 import html
+import itertools
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
@@ -23,12 +25,14 @@ class Table:
         rows: a cell for each column.
         last: a separate row at the end.
         right: titles of columns that are aligned to the right.
+        wrapped: titles of columns whose text goes on in further lines where it is too long; others are cut.
     """
 
     header: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     last: tuple[Cell, ...] | None = None
     right: tuple[str, ...] = ("bytes", "per device")
+    wrapped: tuple[str, ...] = ()
 
     def _list_rows(self) -> list[tuple[Cell, ...]]:
         # A model may have thousands of arrays; `rows` has them all.
@@ -50,13 +54,16 @@ class Table:
         sides = [">" if title in self.right else "<" for title in self.header]
         columns_of = zip(widths, sides, strict=True)
         formats = [f"{side}{width}" for width, side in columns_of]
-        return "\n".join(
-            "  ".join(
-                f"{_fit(cell, width):{form}}"
-                for cell, width, form in zip(row, widths, formats, strict=True)
-            ).rstrip()
-            for row in rows
-        )
+        lines: list[str] = []
+        for row in rows:
+            cells = [
+                _wrap(cell, width) if title in self.wrapped else [_fit(cell, width)]
+                for cell, width, title in zip(row, widths, self.header, strict=True)
+            ]
+            for line in itertools.zip_longest(*cells, fillvalue=""):
+                texts = [f"{text:{form}}" for text, form in zip(line, formats, strict=True)]
+                lines.append("  ".join(texts).rstrip())
+        return "\n".join(lines)
 
     def as_html(self) -> str:
         """Return the table as HTML."""
@@ -95,6 +102,11 @@ class Printed:
 
 def _join(cell: Cell) -> str:
     return cell if isinstance(cell, str) else ", ".join(cell)
+
+
+def _wrap(cell: Cell, width: int) -> list[str]:
+    """Return a cell as lines that fit."""
+    return textwrap.wrap(_join(cell), width, break_on_hyphens=False) or [""]
 
 
 def _fit(cell: Cell, width: int) -> str:

@@ -53,3 +53,15 @@ def test_nothing_fits():
     assert text in str(Plan(compiled, (), 1, 0, is_complete=False))
     assert plan.problems == LARGE.cost.problems
     assert LARGE.cost.memory.peak > TARGET.memory
+
+
+def test_long_mappings_are_told_in_full():
+    # They differ at the end alone.
+    def candidate(last):
+        entries = dict.fromkeys(("batch", "heads", "position", "vocabulary", last), ("data", "model"))
+        return dataclasses.replace(MORE, mappings=axn.Mappings(entries, entries))
+
+    text = str(Plan(candidate("mlp"), (candidate("experts"), candidate("expert")), 3, 0, is_complete=True))
+    assert max(map(len, text.splitlines())) <= 120
+    for last in ("mlp", "experts", "expert"):
+        assert text.count(f"{last}→data+model") == 2, text

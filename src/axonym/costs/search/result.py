@@ -184,7 +184,9 @@ class Plan(Printed):
             columns.remove(MAPPED.index("choices"))
         header = tuple(table.header[at] for at in columns)
         rows: list[tuple[Cell, ...]] = [tuple(row[at] for at in columns) for row in table.rows]
-        return dataclasses.replace(table, header=header, rows=tuple(rows))
+        # Mappings that differ at their ends would read alike if they were cut.
+        wrapped = (*MAPPED, "")
+        return dataclasses.replace(table, header=header, rows=tuple(rows), wrapped=wrapped)
 
 
 def _write_mapped(one: Candidate) -> tuple[str, str, str, str]:
