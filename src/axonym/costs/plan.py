@@ -353,7 +353,7 @@ class _Counter:
         mappings, sizes = fitted.mappings, dict(fitted.mesh.shape)
         step = self._step.link_parts(fitted.split)
         try:
-            report = step.cost(mappings, sizes, chosen, choice.microbatches, "traced")
+            report = step.count(mappings, sizes, chosen, choice.microbatches)
         except (AxonymError, ValueError):
             self._note(math.inf)
             return None

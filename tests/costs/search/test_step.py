@@ -4,7 +4,7 @@ import pytest
 
 import axonym as axn
 from axonym.costs.search.step import Step, find_state_patterns, parse_pipeline
-from axonym.errors import OperandError
+from axonym.errors import OperandError, ShardingError
 from axonym.partitioning.options import MICROBATCHES
 from tests.costs.programs import MESH, Layers, abstract, step
 
@@ -76,3 +76,20 @@ def test_a_step_is_cut_into_microbatches_where_it_is_counted():
 def test_the_paths_of_the_state_are_known():
     report = axn.cost(step, {"batch": "data"}, MESH, *abstract(), depth="traced")
     assert find_state_patterns(report) == ("0.mu", "0.nu")
+
+
+def test_a_mapping_that_is_not_legal_is_traced_once():
+    traced = []
+
+    def total(x):
+        traced.append(x)
+        raise OperandError("total: no")
+
+    own = Step(total, (axn.ones({"batch": 8}),), {}, "cpu", {})
+    arguments = axn.Mappings({"batch": "data"}), MESH, {}, None
+    with pytest.raises(ShardingError):
+        own.count(*arguments)
+    assert len(traced) == 1
+    with pytest.raises(OperandError, match="total: no"):
+        own.cost(*arguments, "traced")
+    assert len(traced) == 3

@@ -11,10 +11,12 @@ from typing import Any, Literal
 from ... import AxisSelector, Mappings, axis_name, pipelined
 from ...engine import MeshLike, Tree
 from ...errors import AxonymError, OperandError, message
+from ...report import abstract_mesh
 from ..compiled.devices import find_target
 from ..cost import cost
 from ..report.cost import Cost
 from ..shared.targets import Target
+from ..traced.reader import trace_cost
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,13 +83,9 @@ class Step:
         Raises:
             AxonymError: the error of `axn.cost`, in the name of `axn.plan`.
         """
-        # A pipeline is not an argument, but a block around the call.
-        block: AbstractContextManager[Any] = nullcontext()
-        if self.piped is not None and microbatches is not None:
-            block = pipelined(self.piped[1], microbatches)
         options: dict[str, Tree] = {**self.kwargs, **chosen}
         try:
-            with block:
+            with self._enter_pipeline(microbatches):
                 return cost(
                     self.fn, mappings, mesh, *self.args, target=self.target, depth=depth, **options
                 )
@@ -97,6 +95,31 @@ class Step:
                 raise
             text = message("plan", error.problem, *error.facts, hint=error.hint)
             raise type(error)(text) from error.__cause__
+
+    def count(
+        self,
+        mappings: Mappings,
+        mesh: Mapping[str, int],
+        chosen: Mapping[str, Tree],
+        microbatches: int | None,
+    ) -> Cost:
+        """Return the traced cost of the step, for a search that does not ask why a mapping is not legal.
+
+        Raises:
+            AxonymError: if it is not.
+        """
+        options: dict[str, Tree] = {**self.kwargs, **chosen}
+        target, abstract = find_target(self.target, "plan"), abstract_mesh(mesh, "plan")
+        with self._enter_pipeline(microbatches):
+            return trace_cost(
+                self.fn, mappings, abstract, target, self.args, options, is_explained=False
+            )
+
+    def _enter_pipeline(self, microbatches: int | None) -> AbstractContextManager[Any]:
+        # A pipeline is not an argument, but a block around the call.
+        if self.piped is None or microbatches is None:
+            return nullcontext()
+        return pipelined(self.piped[1], microbatches)
 
 
 def parse_pipeline(pair: object) -> tuple[str, str] | None:

@@ -39,10 +39,13 @@ def trace_cost(
     target: Target,
     args: tuple[Tree, ...],
     kwargs: dict[str, Tree],
+    *,
+    is_explained: bool = True,
 ) -> Cost:
     """Trace a function for a mesh that needs no devices, and count what its equations cost.
 
-    The arguments are those of `axn.cost`.
+    The arguments are those of `axn.cost`. Without `is_explained`, a function that cannot be traced is not traced for
+    Auto mesh axes, too, to tell why.
 
     Raises:
         ShardingError: if the function can be traced on Auto mesh axes alone.
@@ -55,6 +58,8 @@ def trace_cost(
     try:
         traced = _trace(given, explicit, ledger, machine)
     except Exception as error:
+        if not is_explained:
+            raise _make_error(call.name, error) from error
         given = lay_out_arguments(fn, mapping, auto, args, kwargs)
         # A function that also fails on Auto mesh axes has another mistake, which is raised here.
         _trace(given, auto, Ledger(), machine)
