@@ -111,7 +111,7 @@ def plan(
     # Imported here, so that a program that asks for no plan does not wait for the search.
     from .compiled.devices import find_target
     from .search.result import Plan
-    from .search.search import Budget, Lessons, Search
+    from .search.search import Budget
     from .search.step import Step, parse_pipeline
     from .search.tally import Tally
     from .search.verifier import PRICE, sort_near
@@ -134,20 +134,9 @@ def plan(
         first = mesh
     verifier = _make_verifier(first, target, limit, verify)
     tally = Tally(progress, limit)
-    share = max(len(meshes), limit - verifier.reserve)
-    # The searches on all meshes share what they may spend, and what they learn.
-    budget, lessons = Budget(share), Lessons()
-    searches: list[tuple[_Counter, Search]] = []
-    data: Mapping[str, frozenset[int]] = {}
-    for sizes in meshes:
-        counting = _Counter(step, sizes, tally)
-        axes = counting.find_axes(fixed)
-        data = data or _rank_data(counting, axes)
-        axes = dataclasses.replace(axes, data=data)
-        search = Search(axes, counting.score, budget, lessons)
-        # The starts use at most half of the budget, so that the rest is left for changes.
-        search.begin(max(1, share // (2 * len(meshes))), is_first=not searches)
-        searches.append((counting, search))
+    budget = Budget(max(len(meshes), limit - verifier.reserve))
+    share = budget.left
+    searches = _begin([_Counter(step, sizes, tally) for sizes in meshes], fixed, budget)
     # A target may have links for mesh axes by name; a new mesh axis would have none.
     divides = isinstance(mesh, int) and not known.links
     _climb(searches, budget, round(FINER * divides * share))
@@ -175,11 +164,32 @@ def plan(
     return Plan(best, tuple(others), counted, illegal, not budget.ran_out, text)
 
 
+def _begin(
+    counters: "Sequence[_Counter]", fixed: ResourceMapping | Mappings | None, budget: "Budget"
+) -> "list[tuple[_Counter, Search]]":
+    """Look at the choices that experts begin with, on all meshes."""
+    from .search.search import Lessons, Search
+
+    # The searches on all meshes share what they may spend, and what they learn.
+    share, lessons = budget.left, Lessons()
+    found: list[tuple[_Counter, Search]] = []
+    data: Mapping[str, frozenset[int]] = {}
+    for counting in counters:
+        axes = counting.find_axes(fixed)
+        data = data or _rank_data(counting, axes)
+        axes = dataclasses.replace(axes, data=data)
+        search = Search(axes, counting.score, budget, lessons)
+        # The starts use at most half of the budget, so that the rest is left for changes.
+        search.begin(max(1, share // (2 * len(counters))), is_first=not found)
+        found.append((counting, search))
+    return found
+
+
 def _rank_data(counting: "_Counter", axes: "Axes") -> Mapping[str, frozenset[int]]:
     """Return the axes of data, the one that is best to divide first: so on two devices, which divide almost all."""
     from .search.search import Budget, Search
 
-    longest = max(axes.mesh, key=lambda axis: axes.mesh[axis])
+    longest = max(axes.mesh, key=lambda axis: axes.mesh[axis], default="")
     mesh = {axis: 2 if axis == longest else 1 for axis in axes.mesh}
     small = counting.move_to(mesh)
     # These mappings are not compared with others, so they do not count.

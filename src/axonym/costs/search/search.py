@@ -501,12 +501,14 @@ class Search:
     def rank_data(self) -> dict[str, frozenset[int]]:
         """Return the axes of data, the one that is best to divide first, in whatever order arrays have them."""
         data, divided = self._axes.data, self._axes.list_divided()
+        # What divides layers, too, comes last. One axis needs no comparison.
+        rows = [name for name in data if name not in self._axes.parameters]
 
         def rank(name: str) -> tuple[bool, Score, int]:
-            # What divides layers, too, comes last.
-            is_inside = name in self._axes.parameters
-            found = None if is_inside else self._look_at(divided.get(name, self._axes.fixed))
-            return is_inside, found or (math.inf,), min(data[name])
+            found: Score | None = None
+            if name in rows and name in divided and len(rows) > 1:
+                found = self._look_at(divided[name])
+            return name not in rows, found or (math.inf,), min(data[name])
 
         return {name: data[name] for name in sorted(data, key=rank)}
 
