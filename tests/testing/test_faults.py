@@ -69,7 +69,6 @@ def test_the_factor_of_a_gradient_names_the_mesh_axis():
     assert error.value.parameter == "model.weight"
     assert error.value.factor == pytest.approx(4)
     assert str(error.value).splitlines()[:2] == [
-        "assert_same_layouts: under {'batch': 'data'} on Auto axes, the gradient of model.weight is not that of one "
-        "device",
+        "assert_same_layouts: under {'batch': 'data'} on Auto axes, model.weight is not that of one device",
         "  factor: 4, the size of mesh axis data",
     ]

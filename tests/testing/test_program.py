@@ -1,5 +1,6 @@
 """A function and its arguments as flat arrays."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -67,8 +68,14 @@ def test_pullbacks_are_those_of_jax():
     np.testing.assert_allclose(found, np.cos(x.array), rtol=1e-5)
 
 
-@pytest.mark.parametrize("wrap", [jax.jit, lambda f: f])
+@pytest.mark.parametrize("wrap", [jax.jit, eqx.filter_jit, axn.named_jit, lambda f: f])
 def test_the_jit_around_a_function_is_no_part_of_it(wrap):
     program = Program("f", wrap(lambda x: x.sum("embed")), (draw(B, E),))
     names = [each.primitive.name for each in jax.make_jaxpr(program.run_unwrapped)(program.arrays).eqns]
     assert names == ["reduce_sum"]
+
+
+def test_what_else_wraps_a_function_stays():
+    program = Program("f", eqx.filter_grad(lambda x: axn.square(x).sum().scalar()), (draw(B, E),))
+    (found,) = program.run_unwrapped(program.arrays)
+    np.testing.assert_allclose(found, 2 * draw(B, E).array, rtol=1e-6)

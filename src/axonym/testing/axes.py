@@ -17,7 +17,7 @@ from ..axis import AxisSelector, axis_name
 from ..base.kinds import Tree
 from .blame import find_place, is_same, is_within
 from .differences import differences
-from .explain import fail, first_place, write_place
+from .explain import fail, find_clear, first_place, write_place
 from .failure import ClaimError
 from .program import Arrays, Fresh, Place, Program, Pullback, along, is_key
 from .steps import check_cache
@@ -29,6 +29,8 @@ Mask = np.ndarray[Any, Any]
 Probes = Iterable[tuple[Mask, Mask]]
 # So many positions are looked at one by one; of more, a sample.
 _MOST_CUTS = 32
+# To name a single position, so many are tried one by one.
+_MOST_SINGLE = 64
 
 
 def assert_independent(f: Callable[..., Any], axis: AxisSelector, *args: Tree) -> None:
@@ -156,8 +158,8 @@ class _Claim:
         found = self.find_changes(self.program(self.change(sources)), targets)
         assert found is not None
         # One position alone may have no effect, or next to none, such as one of two that fill a capacity.
-        least = min(float(found[1].max()), 1.0) / 10
-        for at in np.flatnonzero(sources):
+        least = find_clear(found[1])
+        for at in np.flatnonzero(sources)[:_MOST_SINGLE]:
             only = np.arange(self.size) == at
             affected = ~only if self.claim == "independent" else np.arange(self.size) < at
             alone = self.find_changes(self.program(self.change(only)), affected)

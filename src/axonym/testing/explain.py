@@ -9,6 +9,7 @@ from ..errors import message
 from .differences import differences
 from .failure import ClaimError
 from .program import Place
+from .tolerances import tolerance
 
 CAUSES: Mapping[str, tuple[str, ...]] = {
     "independent": (
@@ -127,3 +128,8 @@ def find_factor(x: Any, y: Any) -> float | None:
     factor = float(other[largest] / one[largest])
     is_one = differences((one * factor).astype(x.dtype), y, is_same_program=False).any()
     return None if is_one else factor
+
+
+def find_clear(change: np.ndarray[Any, Any]) -> float:
+    """Return how large an effect of one position has to be that stands for one of many: no rounding, or a tenth."""
+    return min(float(change.max()) / 10, 50 * tolerance(np.float32, is_same_program=True))

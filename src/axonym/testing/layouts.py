@@ -108,7 +108,7 @@ class _Run:
         program = self.program
         if what == "updates" and self.optimizer is None:
             return
-        if what != "values" and (self.returns_gradients() or not self._losses()):
+        if what != "values" and (self.find_parameters() or not self._losses()):
             return
 
         def run(f: Any, args: Any) -> Any:
@@ -129,15 +129,25 @@ class _Run:
             path = ".".join(place.path.split(".")[1 if what == "values" else 2 :])
             yield path, (place._replace(path=path), array if is_key(array) else np.asarray(array))
 
-    def returns_gradients(self) -> bool:
-        """Return whether some result is one of a parameter, by its path and axes."""
-        inputs = [(place.path, place.names) for place in self.program.places if place.names]
-        return any(
-            names == place.names and (own == path or own.endswith(f".{path}"))
-            for path, (place, _) in self.measure("values").items()
-            for own, names in inputs
-            if path
-        )
+    def find_parameters(self) -> dict[str, str]:
+        """Return the results that belong to a parameter, by path and axes, with its path: gradients, or updates."""
+
+        def cut(path: str) -> str:
+            # The number of an argument, or of a part of the result.
+            first, _, rest = path.partition(".")
+            return rest if first.isdecimal() else path
+
+        inputs = {
+            (cut(place.path), place.names): place.path
+            for place in self.program.places
+            if place.is_held or "." in cut(place.path)
+        }
+        found: dict[str, str] = {}
+        for path, (place, _) in self.measure("values").items():
+            own = inputs.get((path, place.names)) or inputs.get((cut(path), place.names))
+            if own and place.names and path:
+                found[path] = own
+        return found
 
     def _losses(self) -> list[str]:
         return [path for path, (_, x) in self.measure("values").items() if is_loss(x)]
@@ -168,24 +178,26 @@ def _has_gradient(leaf: Any) -> bool:
 
 
 def _explain(what: str, wrong: Sequence[str], one: _Run, other: _Run, layout: str) -> ClaimError:
-    is_of_parameters = what != "values" or one.returns_gradients()
-    path = _find_deepest(wrong, one) if is_of_parameters else wrong[0]
+    parameters = {path: path for path in wrong}
+    if what == "values":
+        own = one.find_parameters()
+        parameters = {path: own[path] for path in wrong if path in own}
+    path = _find_deepest(parameters, one) if parameters else wrong[0]
+    parameter = parameters.get(path)
     (place, x), (_, y) = one.measure(what)[path], other.measure(what)[path]
     change = differences(x, y, is_same_program=False)
     factor = find_factor(x, y)
     facts = [] if factor is None else [f"factor: {factor:g}{_name_factor(factor, other.mesh)}"]
-    if is_of_parameters:
-        found = path.rpartition(".")[0], "", ""
-        kind = "the update of" if what == "updates" else "the gradient of"
+    if parameter is not None:
+        found = parameter.rpartition(".")[0], "", ""
     else:
-        kind = ""
         traces = one.trace(), other.trace()
         found = find_first_layer(
             traces[0], one.values(traces[0]), traces[1], other.values(traces[1])
         )
-    problem = (
-        f"under {layout}, {kind}{' ' * bool(kind)}{path or 'the result'} is not that of one device"
-    )
+    kind = {"values": "", "gradients": "the gradient of ", "updates": "the update of "}[what]
+    wanted = f"{kind}{parameter or path or 'the result'}"
+    problem = f"under {layout}, {wanted} is not that of one device"
     if len(wrong) > 1:
         facts.append(f"wrong: {len(wrong)} arrays")
     return fail(
@@ -197,22 +209,21 @@ def _explain(what: str, wrong: Sequence[str], one: _Run, other: _Run, layout: st
         target=first_place(place, change),
         effect=float(change.max()),
         place=found,
-        parameter=path if is_of_parameters else None,
+        parameter=parameter,
         factor=factor,
     )
 
 
-def _find_deepest(wrong: Sequence[str], run: _Run) -> str:
-    """Return the wrong parameter that the program reads last: gradients flow from there to the others."""
+def _find_deepest(parameters: Mapping[str, str], run: _Run) -> str:
+    """Return the result whose parameter the program reads last: gradients flow from there to the others."""
     trace = run.trace()
-    first: dict[str, int] = {}
     readers: dict[int, int] = {}
     for number, operation in enumerate(trace.operations):
         for i in operation.operands:
             readers.setdefault(i, number)
-    for place, i in zip(run.program.places, trace.inputs, strict=True):
-        first[place.path] = readers.get(i, -1)
-    return max(wrong, key=lambda path: first.get(path, -1))
+    places = zip(run.program.places, trace.inputs, strict=True)
+    first = {place.path: readers.get(i, -1) for place, i in places}
+    return max(parameters, key=lambda path: first.get(parameters[path], -1))
 
 
 def _name_factor(factor: float, mesh: Mesh) -> str:

@@ -12,7 +12,7 @@ from ..base.kinds import Tree
 from ..errors import ArgumentError, describe, message
 from .blame import find_place, is_within
 from .differences import differences
-from .explain import fail, first_place, write_place
+from .explain import fail, find_clear, first_place, write_place
 from .failure import ClaimError
 from .program import Arrays, Fresh, Place, Program, Pullback, check_where, is_float, is_key
 from .trace import Trace
@@ -121,7 +121,7 @@ class _Padding:
         found = self.find_changes(self.program(self.change(masked)))
         if found is None:
             return
-        least = min(float(found[1].max()), 1.0) / 10
+        least = find_clear(found[1])
         for at in np.argwhere(self.masked)[:_MOST_SINGLE]:
             only = np.zeros_like(self.masked)
             only[tuple(at)] = True

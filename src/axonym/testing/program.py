@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,6 +28,7 @@ from ..errors import (
 )
 from ..layout.assignment import path_text
 from ..names.plans import Names
+from ..partitioning.jit import NamedJit
 
 Arrays = list[Payload]
 
@@ -87,9 +89,10 @@ class Program:
 
     def run_unwrapped(self, arrays: Arrays) -> Arrays:
         """Run the function without the `jit` around it, which may remember a trace without names of layers."""
+        f: Any
         f, args = self.fill(arrays)
-        while type(f).__module__.partition(".")[0] in _WRAPPERS and hasattr(f, "__wrapped__"):
-            f = getattr(f, "__wrapped__")  # noqa: B009  # no type of a function has it
+        while isinstance(f, _JITS):
+            f = f.__wrapped__
         return self._flatten(f, args)
 
     def fill(self, arrays: Arrays) -> tuple[Callable[..., Any], tuple[Tree, ...]]:
@@ -177,7 +180,6 @@ class Program:
 
 # No seed that users take: the same numbers would be no change.
 _SEED = 6_803_111_957
-_WRAPPERS = {"jax", "jaxlib", "equinox", "axonym"}
 
 
 def is_float(array: Payload) -> bool:
@@ -344,3 +346,7 @@ class Pullback:
     def draw(self, like: Any) -> np.ndarray[Any, Any]:
         """Draw a cotangent."""
         return self._random.normal(size=like.shape)
+
+
+# Of whatever else wraps a function, such as `eqx.filter_grad` or `shard_map`, the result is another one without it.
+_JITS: tuple[type[Any], ...] = (type(jax.jit(is_float)), type(eqx.filter_jit(is_float)), NamedJit)

@@ -8,9 +8,10 @@ while a program is traced here, methods of all other modules of the user do so t
 """
 
 import contextlib
+import functools
 import inspect
 import itertools
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Generator, Iterable, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -278,19 +279,34 @@ def _name_modules(tree: Tree) -> Generator[None]:
             setattr(cls, name, value)
 
 
-def _list_modules(tree: Any) -> Iterator[eqx.Module]:
-    """Yield the modules of a tree, also those in static fields and of bound methods."""
-    if isinstance(tree, eqx.Module):
-        yield tree
-        children: Iterable[Any] = vars(tree).values()
-    elif isinstance(tree, dict):
-        children = tree.values()
-    elif isinstance(tree, list | tuple):
-        children = tree
-    else:
-        children = () if getattr(tree, "__self__", None) is None else (tree.__self__,)
-    for child in children:
-        yield from _list_modules(child)
+def _list_modules(tree: Any) -> list[eqx.Module]:
+    """Return the modules of a tree, also those in static fields, of bound methods, and in closures of functions."""
+    found: list[eqx.Module] = []
+    waiting, seen = [tree], set[int]()
+    while waiting:
+        node = waiting.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            waiting += _list_children(node)
+            if isinstance(node, eqx.Module):
+                found.append(node)
+    return found
+
+
+def _list_children(node: Any) -> Iterable[Any]:
+    """Return what may hold modules in a module, a container or a function."""
+    if isinstance(node, eqx.Module):
+        return vars(node).values()
+    if isinstance(node, dict):
+        return node.values()
+    if isinstance(node, list | tuple):
+        return node
+    if isinstance(node, functools.partial):
+        return node.func, node.args, node.keywords
+    if inspect.isfunction(node):
+        held = inspect.getclosurevars(node)
+        return *held.nonlocals.values(), *held.globals.values()
+    return [getattr(node, name, None) for name in ("__self__", "__wrapped__")]
 
 
 def _list_classes(tree: Any) -> set[str]:
