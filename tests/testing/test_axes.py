@@ -90,8 +90,9 @@ def test_a_gradient_alone_may_mix_examples():
     assert error.parameter is not None
 
 
-def test_random_numbers_of_examples_are_their_own():
-    x, key = draw(B, E), jax.random.key(3)
+@pytest.mark.parametrize("is_old", [False, True])
+def test_random_numbers_of_examples_are_their_own(is_old):
+    x, key = draw(B, E), jax.random.PRNGKey(3) if is_old else jax.random.key(3)
     assert_independent(lambda x, key: nn.Dropout(0.5)(x, key=key), B, x, key)
     error = broken(assert_independent, lambda x, key: nn.Dropout(0.5, "batch")(x, key=key), B, x, key)
     assert str(error).splitlines()[0] == "assert_independent: equal positions of batch draw equal random numbers"

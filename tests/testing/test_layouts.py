@@ -54,6 +54,28 @@ def test_a_gradient_that_is_too_small_names_the_mesh_axis_and_the_last_layer(aut
     assert "factor: 0.5, one over the size of mesh axis model" in str(error.value)
 
 
+def clipped(model, x):
+    """Return the loss and the next model, where each device clips its own part of the gradient."""
+
+    def local(model, x):
+        value, own = jax.value_and_grad(lambda model: axn.square(model(x)).mean().scalar())(model)
+        norm = optax.tree.norm(own)
+        own = axn.pmean(jax.tree.map(lambda g: g / norm, own), "data")
+        return jax.lax.pmean(value, "data"), jax.tree.map(lambda p, g: p - g, model, own)
+
+    return axn.shard_map(local, {"batch": "data"}, check=False)(model, x)
+
+
+def test_a_function_that_returns_a_new_model_is_compared_by_parameters(auto_mesh):
+    layer = made(lambda *, key: nn.Linear.init(E, M, key=key))
+    with pytest.raises(ClaimError) as error:
+        assert_same_layouts(clipped, {"batch": "data"}, auto_mesh, layer, draw(B, E))
+    assert error.value.parameter == "0.weight"
+    assert str(error.value).splitlines()[0] == (
+        "assert_same_layouts: under {'batch': 'data'} on Auto axes, 0.weight is not that of one device"
+    )
+
+
 def test_what_is_unknown_is_refused(auto_mesh):
     fails(
         ArgumentError,

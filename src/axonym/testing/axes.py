@@ -6,6 +6,7 @@ Gradients are looked at by one further program, with random cotangents; no Jacob
 does not hold, the program runs again, operation by operation, to find the layer.
 """
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,7 +20,7 @@ from .blame import find_place, is_same, is_within
 from .differences import differences
 from .explain import fail, find_clear, first_place, write_place
 from .failure import ClaimError
-from .program import Arrays, Fresh, Place, Program, Pullback, along, is_key
+from .program import Arrays, Fresh, Place, Program, Pullback, along, is_key, is_old_key
 from .steps import check_cache
 from .trace import Trace
 
@@ -264,8 +265,10 @@ class _Claim:
         program = self.program
         keyed = [
             i
-            for i, array in enumerate(program.arrays)
-            if is_key(array) and not program.places[i].is_held
+            for i, (place, array) in enumerate(zip(program.places, program.arrays, strict=True))
+            if not place.is_held
+            and self.axis not in place.names
+            and (is_key(array) or (is_old_key(array) and not place.names))
         ]
         if not keyed:
             return
@@ -276,12 +279,10 @@ class _Claim:
             alike[i] = jnp.asarray(np.broadcast_to(array.take([0], dimension), array.shape))
         others = list(alike)
         for i in keyed:
-            if self.axis not in program.places[i].names:
-                others[i] = (
-                    jax.random.fold_in(alike[i], 1)
-                    if not alike[i].shape
-                    else jax.vmap(lambda key: jax.random.fold_in(key, 1))(alike[i])
-                )
+            fold = functools.partial(jax.random.fold_in, data=1)
+            for _ in np.shape(alike[i]) if is_key(alike[i]) else ():
+                fold = jax.vmap(fold)
+            others[i] = fold(alike[i])
         found, again = program(alike), program(others)
         for i in self.outs:
             place = program.results[i]

@@ -137,10 +137,12 @@ class _Run:
             first, _, rest = path.partition(".")
             return rest if first.isdecimal() else path
 
+        # Data may come back under its name, too, and is no parameter.
+        models = {str(i) for i, arg in enumerate(self.program.args) if _has_module(arg)}
         inputs = {
             (cut(place.path), place.names): place.path
             for place in self.program.places
-            if place.is_held or "." in cut(place.path)
+            if place.is_held or place.path.partition(".")[0] in models
         }
         found: dict[str, str] = {}
         for path, (place, _) in self.measure("values").items():
@@ -173,6 +175,12 @@ class _Run:
         return {i: x if is_key(x) else np.asarray(x) for i, x in found.items()}
 
 
+def _has_module(tree: Tree) -> bool:
+    """Return whether a tree is a module, or has some."""
+    leaves = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, eqx.Module))
+    return any(isinstance(leaf, eqx.Module) for leaf in leaves)
+
+
 def _has_gradient(leaf: Any) -> bool:
     return has_type(leaf) and is_float(leaf)
 
@@ -192,9 +200,9 @@ def _explain(what: str, wrong: Sequence[str], one: _Run, other: _Run, layout: st
         found = parameter.rpartition(".")[0], "", ""
     else:
         traces = one.trace(), other.trace()
-        found = find_first_layer(
-            traces[0], one.values(traces[0]), traces[1], other.values(traces[1])
-        )
+        values = one.values(traces[0]), other.values(traces[1])
+        # If all layers agree, what is around them does not.
+        found = find_first_layer(traces[0], values[0], traces[1], values[1]) or ("", "", "")
     kind = {"values": "", "gradients": "the gradient of ", "updates": "the update of "}[what]
     wanted = f"{kind}{parameter or path or 'the result'}"
     problem = f"under {layout}, {wanted} is not that of one device"

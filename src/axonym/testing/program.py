@@ -192,6 +192,11 @@ def is_key(array: Payload) -> bool:
     return bool(jnp.issubdtype(array.dtype, jax.dtypes.prng_key))
 
 
+def is_old_key(array: Payload) -> bool:
+    """Return whether an array may be a key as `jax.random.PRNGKey` makes it."""
+    return array.dtype == np.uint32 and array.shape == (2,)
+
+
 def check_where(function: str, where: Any, axis: str) -> NamedArray:
     """Check a mask: booleans with an axis."""
     if not isinstance(where, NamedArray):
