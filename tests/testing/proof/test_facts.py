@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import axonym as axn
-from axonym.nn import causal, dot_product_attention, prefix, window
+from axonym.nn import causal, dot_product_attention, prefix, segments, window
 from axonym.testing.proof.claims import Claim, check, trace
 from tests.testing.proof.dependence import compile_programs, refute
 
@@ -51,6 +51,11 @@ def named(mask: Any, **options: Any) -> Any:
     return call
 
 
+def round_off(positions: jax.Array) -> jax.Array:
+    return jax.lax.reduce_precision(positions.astype(jnp.float32), 8, 1)
+
+
+IDS = axn.named(np.array([0, 0, 1, 1, 1, 2]), P)
 TRIL = np.tril(np.ones((N, N), bool))
 # The attention, and whether it is proven causal.
 MASKS: dict[str, tuple[Any, bool]] = {
@@ -71,6 +76,8 @@ MASKS: dict[str, tuple[Any, bool]] = {
     "logarithms": (attend(lambda s: s + jnp.log(jnp.asarray(TRIL, jnp.float32))), False),
     "weights": (weigh, True),
     "few keys": (where(lambda q, k: (q >= k) & (k % 2 == 1)), False),
+    # Of these numbers, the fourth and the fifth are the same in two bits.
+    "rounded positions": (where(lambda q, k: round_off(q) >= round_off(k)), False),
     "names": (named(causal()), True),
     "names, capped": (named(causal(), soft_cap=5.0), True),
     "names, a window": (named(causal() & window(2)), True),
@@ -79,6 +86,10 @@ MASKS: dict[str, tuple[Any, bool]] = {
     "names, later": (named(causal(), q_start=1), False),
     "names, earlier": (named(causal(), k_start=1), False),
     "names, no mask": (named(None), False),
+    "names, segments": (named(causal() & segments(IDS)), True),
+    "names, other segments of keys": (named(causal() & segments(IDS, IDS.rename({"pos": "key"}) + 1)), False),
+    "names, segments, no order": (named(segments(IDS)), False),
+    "names, padding": (named(causal() & (IDS > 0).rename({"pos": "key"})), False),
     "names, by blocks": (named(causal(), implementation="blockwise", block_size=2), False),
 }
 

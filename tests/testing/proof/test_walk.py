@@ -56,10 +56,10 @@ def test_random_programs_depend_on_no_more_than_a_walk_says(setting: str, auto_m
     first = SEED % 10_000
     mesh = explicit_mesh if "explicit" in setting else auto_mesh if "shard" in setting else None
     if mesh is None:
-        check_programs(setting, range(first, first + 40))
+        check_programs(setting, range(first, first + 25))
         return
     with axn.set_mesh(mesh):
-        check_programs(setting, range(first, first + 12))
+        check_programs(setting, range(first, first + 8))
 
 
 def check_programs(setting: str, seeds: range) -> None:

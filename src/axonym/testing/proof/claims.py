@@ -127,12 +127,14 @@ class Traced:
 def check(traced: Traced, claim: Claim) -> Verdict:
     """Prove a claim about a program."""
     if not any(claim.axis in names for names in traced.arguments):
-        known = sorted({name for names in traced.arguments for name in names})
+        every = sorted({name for names in traced.arguments for name in names})
         problem = f"no argument has axis {claim.axis!r}"
-        facts = f"arguments have: {', '.join(known)}"
-        hint = suggestion(claim.axis, known)
+        facts = f"arguments have: {', '.join(every)}"
+        hint = suggestion(claim.axis, every)
         raise AxisNotFoundError(message("prove", problem, facts, hint=hint))
-    program = traced.program.jaxpr
+    program, count = traced.program.jaxpr, _find_size(traced, claim.axis)
+    if count < 2:
+        return Verdict("unknown", reason=f"axis {claim.axis!r} has no two positions to tell apart")
     followed = list(traced.arguments)
     if claim.kind == "causal" and traced.cotangents:
         # An effect on later positions is a gradient of earlier ones, whichever positions the values depend on.
@@ -145,7 +147,6 @@ def check(traced: Traced, claim: Claim) -> Verdict:
         reason = f"nothing can be proven of {error.cause.reason}"
         return Verdict("unknown", "", _write_place(error.cause), reason)
     found = list(zip(traced.results, known, program.outvars, strict=True))
-    count = _find_size(traced, claim.axis)
     is_gradient = bool(traced.cotangents)
     verdicts = [
         _judge(claim, one, *own, variable.aval.shape, count, is_gradient=is_gradient)
@@ -176,9 +177,10 @@ def start(axis: str, names: tuple[str, ...], shape: tuple[int, ...]) -> Known:
 def _find_size(traced: Traced, axis: str) -> int:
     """Return the number of positions of the axis."""
     pairs = zip(traced.program.jaxpr.invars, traced.arguments, strict=True)
-    return next(
+    sizes = (
         one.aval.shape[names.index(axis) - len(names)] for one, names in pairs if axis in names
     )
+    return int(next(sizes))
 
 
 def _judge(
@@ -237,7 +239,9 @@ def _write_span(span: Span, *, is_above: bool = True) -> str:
 
 def _write_place(cause: Cause) -> str:
     """Write the layer, the operation and the line of code of an equation."""
-    source = write_source(cause.equation, cause.prefix)
+    source = cause.prefix and f"{cause.prefix}/"
+    if cause.equation is not None:
+        source = write_source(cause.equation, cause.prefix)
     layer = find_place(source, has_gradient=False).layer
     where = f"{layer}: {cause.reason}" if layer else cause.reason
     line = _find_line(cause.equation)
@@ -246,7 +250,7 @@ def _write_place(cause: Cause) -> str:
 
 def _find_line(equation: Any) -> str:
     """Return the innermost line of code that is neither of this library nor of those that it stands on."""
-    traceback = getattr(equation.source_info, "traceback", None)
+    traceback = getattr(getattr(equation, "source_info", None), "traceback", None)
     for frame in getattr(traceback, "frames", ()):
         name = frame.file_name
         if not name.startswith(_LIBRARIES):

@@ -17,8 +17,8 @@ from .places import (
     move_parts,
     rewrite,
 )
-from .shapes import move_known, shape_of
-from .sums import forget_dimensions
+from .shapes import move_known, shape_of, squeeze
+from .sums import forget_dimensions, treat_last
 
 
 def name_mesh_axis(axis: str) -> str:
@@ -47,6 +47,7 @@ def divide(
             if any(part.meets(whole) for part in known.varies):
                 varies |= {Part(token)}
     facts = known.move_facts({place: None for place, axes in enumerate(entries) if axes})
+    facts["origin"] = None
     is_divided = any(axes for axes in entries)
     count = None if is_divided and known.constant is None else known.count
     facts["count"] = count
@@ -93,7 +94,7 @@ def collect(
                 varies |= {Part(place, inner, inner * mesh[axis])}
             inner *= mesh[axis]
     divided: dict[Place, Place | None] = {i: None for i, axes in enumerate(entries) if axes}
-    facts = known.move_facts(divided)
+    facts = known.move_facts(divided) | {"origin": None}
     if divided and known.constant is None:
         facts["count"] = None
     return dataclasses.replace(known, reach=reach, varies=varies, **facts)
@@ -156,6 +157,43 @@ def _gather(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[K
     return found
 
 
+def _exchange(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Known]:
+    """Send a piece of a dimension to each device, and join those that arrive along another dimension."""
+    params = equation.params
+    axes, split, joined = _list_axes(equation), params["split_axis"], params["concat_axis"]
+    (known,), (old, new) = inputs, map(shape_of, (equation.invars[0], equation.outvars[0]))
+    is_plain = params["tiled"] and len(axes) == 1 and params.get("axis_index_groups") is None
+    if not is_plain or split == joined:
+        return treat_last(equation, [forget_dimensions(inputs, axes, cause)], 0, cause)
+    (token,), ways = axes, old[split] // new[split]
+    send = _split(split, token, new[split], ways)
+
+    def change(digit: Digit) -> Change:
+        if digit.place == token:
+            return (digit._replace(place=joined, inner=digit.inner * old[joined]),), 0, 0
+        return send(digit)
+
+    varies = known.varies | set(map(Part, (split, joined, token)))
+    return [Known(rewrite(known.reach, change, cause), varies, may_hide=known.may_hide)]
+
+
+def _scatter_sums(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Known]:
+    """Add up what devices have, and give each of them one piece along a dimension."""
+    params = equation.params
+    axes, place, ways = _list_axes(equation), params["scatter_dimension"], params["axis_size"]
+    known = forget_dimensions(inputs, axes, cause)
+    size = shape_of(equation.invars[0])[place]
+    if len(axes) == 1 and params.get("axis_index_groups") is None:
+        change = _split(place, axes[0], size // ways, ways)
+        reach = rewrite(known.reach, change, cause)
+    else:
+        reach = forget_dimensions([known], [place], cause).reach
+    found = dataclasses.replace(known, reach=reach, varies=known.varies | {Part(place)})
+    if params["tiled"]:
+        return [found]
+    return [squeeze(found, [place], shape_of(equation.invars[0]), cause)]
+
+
 def _get_index(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Known]:
     return [Known(varies=frozenset(map(Part, _list_axes(equation))))]
 
@@ -173,6 +211,8 @@ RULES: Mapping[str, Rule] = {
         _reduce,
     ),
     **dict.fromkeys(("all_gather", "all_gather_invariant", "all_gather_reduced"), _gather),
+    "all_to_all": _exchange,
     "axis_index": _get_index,
     "ppermute": _permute,
+    "reduce_scatter": _scatter_sums,
 }

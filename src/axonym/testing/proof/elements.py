@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import jax.numpy as jnp
 
-from .facts import Guard, Known, Truth, compare
+from .facts import Guard, Known, Truth, compare, compare_origins
 from .places import Cause, Part, join
 
 Equation: TypeAlias = Any
@@ -22,28 +22,28 @@ def split_words(text: str) -> frozenset[str]:
 # These return what they are given, each operand by itself.
 IDENTITIES = split_words(
     "copy copy_p device_put name optimization_barrier pbroadcast pcast pvary random_clone "
-    "reduce_precision reshard sharding_constraint stop_gradient"
+    "reshard sharding_constraint stop_gradient"
 )
 # Operands of these have the shape of the result, or none.
 ELEMENTWISE = split_words(
     "abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e "
-    "bitcast_convert_type cbrt ceil clamp clz complex conj convert_element_type cos cosh digamma "
+    "cbrt ceil clamp clz complex conj convert_element_type cos cosh digamma "
     "div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma igamma_grad_a igammac imag "
     "integer_pow is_finite le le_to lgamma log log1p logistic lt lt_to max min mul ne neg "
     "nextafter not or polygamma population_count pow random_fold_in random_gamma "
     "random_gamma_grad real regularized_incomplete_beta rem round rsqrt select_n shift_left "
     "shift_right_arithmetic shift_right_logical sign sin sinh sqrt square sub tan tanh "
-    "threefry2x32 xor zeta"
+    "reduce_precision threefry2x32 xor zeta"
 )
 # Zero stays zero.
 _KEEPS_ZERO = split_words(
     "abs asin asinh atan atanh cbrt ceil conj convert_element_type copy erf expm1 floor imag "
     "log1p neg real round sign sin sinh sqrt square tan tanh"
 )
-# What these return is never very negative for what is finite, or is no number that scores are made of.
+# What these return is never large, unless it is infinite, or is no number that scores are made of.
 _BOUNDED = split_words(
-    "abs and cos eq erf exp exp2 ge gt is_finite le logistic lt ne not or sign sin square tanh "
-    "threefry2x32 xor"
+    "and cos eq erf exp exp2 ge gt is_finite le logistic lt ne not or sign sin tanh threefry2x32 "
+    "xor"
 )
 
 
@@ -150,6 +150,8 @@ def _convert(equation: Equation, inputs: Sequence[Known], found: Known) -> Known
     elif count is not None and not count.steps and jnp.issubdtype(dtype, jnp.integer):
         count = count if float(count.constant).is_integer() else None
     truth = one.truth if dtype == jnp.bool_ else None
+    if guard is not None and guard.kind == "hidden" and not jnp.issubdtype(dtype, jnp.floating):
+        guard = None
     return dataclasses.replace(found, count=count, truth=truth, guard=guard)
 
 
@@ -167,9 +169,12 @@ def _take_logarithm(equation: Equation, inputs: Sequence[Known], found: Known) -
 
 def _compare(equation: Equation, inputs: Sequence[Known], found: Known) -> Known:
     left, right = inputs
-    if left.count is None or right.count is None:
-        return found
     name = equation.primitive.name
+    if left.count is None or right.count is None:
+        truth = compare_origins(left.origin, right.origin)
+        if truth is None or name not in ("eq", "ne"):
+            return found
+        return dataclasses.replace(found, truth=truth if name == "eq" else truth.invert())
     return dataclasses.replace(found, truth=compare(name, left.count, right.count))
 
 

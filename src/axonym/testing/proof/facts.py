@@ -22,6 +22,8 @@ Pair: TypeAlias = tuple[Place, Place]
 # Scores that are hidden are no greater than the negative of this.
 # The masks of this library take the least number of a dtype.
 _LARGE = 1e4
+# Constants with more elements than this are not looked at.
+_MOST = 2**24
 
 
 class Count(NamedTuple):
@@ -72,10 +74,11 @@ class Count(NamedTuple):
             end = step * max(shape[place] - 1, 0)
             least, most = least + min(0, end), most + max(0, end)
         if jnp.issubdtype(dtype, jnp.integer):
-            info = jnp.iinfo(dtype)
+            info = jnp.iinfo(dtype)  # type: ignore[no-untyped-call]  # of jax
             return bool(info.min <= least and most <= info.max)
         if jnp.issubdtype(dtype, jnp.floating):
-            return bool(max(abs(least), abs(most)) <= 2 ** (jnp.finfo(dtype).nmant + 1))
+            digits = jnp.finfo(dtype).nmant + 1  # type: ignore[no-untyped-call]  # of jax
+            return bool(max(abs(float(least)), abs(float(most))) <= 2**digits)
         return False
 
 
@@ -158,6 +161,18 @@ class Guard(NamedTuple):
     may_hide: bool = False
 
 
+class Origin(NamedTuple):
+    """The array whose elements an array repeats.
+
+    Attributes:
+        number: the number of that array.
+        places: for each of its dimensions, where its coordinate now is; None for a dimension of size 1 that is gone.
+    """
+
+    number: int
+    places: tuple[Place | None, ...]
+
+
 @dataclasses.dataclass(frozen=True)
 class Known:
     """All that is known of an array.
@@ -169,6 +184,7 @@ class Known:
         truth: what is known where the elements are true.
         guard: where elements may be something else than zero or hidden.
         may_hide: whether elements may be constants that are so large that they hide others.
+        origin: the array of integers whose elements it repeats, within one turn of a loop and on one device.
     """
 
     reach: Reach = dataclasses.field(default_factory=dict)
@@ -177,6 +193,7 @@ class Known:
     truth: Truth | None = None
     guard: Guard | None = None
     may_hide: bool = False
+    origin: Origin | None = None
 
     @property
     def constant(self) -> Number | None:
@@ -198,21 +215,27 @@ class Known:
         """Return the facts about numbers with places moved; those without one have no coordinate but zero."""
         count = self.count
         if count is not None:
-            steps = {to.get(place, place): step for place, step in count.steps.items()}
-            steps.pop(None, None)
+            pairs = [(to.get(place, place), step) for place, step in count.steps.items()]
+            steps = {place: step for place, step in pairs if place is not None}
             count = count._replace(steps=steps)
         truth = self.truth and Truth(self.truth.true.move(to), self.truth.false.move(to))
         guard = self.guard and self.guard._replace(side=self.guard.side.move(to))
-        return {"count": count, "truth": truth, "guard": guard}
+        origin = self.origin
+        if origin is not None:
+            places = (place if place is None else to.get(place, place) for place in origin.places)
+            origin = origin._replace(places=tuple(places))
+        return {"count": count, "truth": truth, "guard": guard, "origin": origin}
 
 
 def know_constant(value: Any) -> Known:
     """Return what is known of an array that stands in the program."""
     if jnp.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.extended):
         return Known(varies=frozenset(map(Part, range(value.ndim))))  # keys of random numbers
+    varies = frozenset(map(Part, range(np.ndim(value))))
+    if np.size(value) > _MOST or not getattr(value, "is_fully_addressable", True):
+        return Known(varies=varies, may_hide=True)
     array = np.asarray(value)
-    varies = frozenset(map(Part, range(array.ndim)))
-    if array.dtype == bool and array.ndim > 1 and array.size <= 2**22:
+    if array.dtype == bool and array.ndim > 1:
         return Known(varies=varies, truth=Truth(_read_mask(array), _read_mask(~array)))
     if array.size == 0 or not _is_real(array.dtype):
         return Known(varies=varies)
@@ -285,6 +308,18 @@ def compare(name: str, left: Count, right: Count) -> Truth | None:
         if holds
         else Truth(true, false._replace(equal=pairs))
     )
+
+
+def compare_origins(left: Origin | None, right: Origin | None) -> Truth | None:
+    """Return where two arrays with the elements of one are surely equal: where the coordinates of one dimension are."""
+    if left is None or right is None or left.number != right.number:
+        return None
+    pairs = zip(left.places, right.places, strict=True)
+    differing = [frozenset(pair) for pair in pairs if pair[0] != pair[1]]
+    if len(differing) != 1 or None in differing[0]:
+        return None
+    equal = frozenset(place for place in differing[0] if place is not None)
+    return Truth(Side(equal=frozenset([equal])), Side())
 
 
 def _is_pair(count: Count) -> bool:

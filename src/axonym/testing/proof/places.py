@@ -192,7 +192,7 @@ def _order(digits: Iterable[Digit]) -> Digits:
     """Put digits in order, and write neighbours at one place as one digit."""
     waiting = sorted(
         digits,
-        key=lambda one: (-abs(one.weight), str(one.place), one.inner),
+        key=lambda one: (-abs(float(one.weight)), str(one.place), one.inner),
     )
     found: list[Digit] = []
     for digit in waiting:

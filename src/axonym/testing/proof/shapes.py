@@ -92,7 +92,9 @@ def _reshape(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[
     moved = move_known(dataclasses.replace(known, reach={}), to, cause)
     varies = reshape_parts(known.varies, old, new)
     reach = reshape(known.reach, old, new, cause)
-    return [dataclasses.replace(moved, reach=reach, varies=varies)]
+    is_same = all(to[i] is not None or size == 1 for i, size in enumerate(old))
+    origin = moved.origin if is_same else None
+    return [dataclasses.replace(moved, reach=reach, varies=varies, origin=origin)]
 
 
 def slice_known(
@@ -129,7 +131,7 @@ def slice_known(
 
 def _leave(known: Known, place: Place) -> Known:
     """Drop what is known of one dimension, whose coordinates change."""
-    facts = known.move_facts({place: None})
+    facts = known.move_facts({place: None}) | {"origin": None}
     if known.count is not None and place in known.count.steps:
         facts["count"] = None
     return dataclasses.replace(known, **facts)
@@ -247,7 +249,7 @@ def _tile(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Kno
         for part in known.varies
     )
     # A dimension of size 1 has no digit that repeats, and another digit could not be told apart from its copies.
-    facts = known.move_facts(dict.fromkeys(repeated))
+    facts = known.move_facts(dict.fromkeys(repeated)) | {"origin": None}
     if known.constant is None:
         facts["count"] = None
     return [dataclasses.replace(known, varies=varies, **facts)]

@@ -170,8 +170,8 @@ def _convolve(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list
     varies = frozenset(map(Part, (out_features, *out_places)))
     if params["batch_group_count"] != 1:
         varies |= {Part(out_rows)}
-    dropped: Dimensions = to | dict.fromkeys(first + i for i in image_places)
-    parts = move_parts(image.varies, dropped | dict.fromkeys(image_places))
+    dropped: dict[Place, Place | None] = dict.fromkeys(image_places)
+    parts = move_parts(image.varies, to | dropped)
     known = combine([Known(reach, parts), Known(of_kernel)], may_hide=_hide(inputs))
     tokens = keep_tokens(kernel.varies)
     return [dataclasses.replace(known, varies=known.varies | varies | tokens)]
@@ -338,6 +338,12 @@ def _transform(equation: Equation, inputs: Sequence[Known], cause: Cause) -> lis
     return treat_last(equation, inputs, lead, cause)
 
 
+def _cast_bits(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Known]:
+    # Between dtypes of different sizes, the last dimension comes or goes.
+    lead = min(len(shape_of(equation.invars[0])), len(shape_of(equation.outvars[0])))
+    return treat_last(equation, inputs, lead, cause)
+
+
 def treat_last(equation: Equation, inputs: Sequence[Known], lead: int, cause: Cause) -> list[Known]:
     """Let results depend on everything along the dimensions behind the first ones."""
     rank = max(len(shape_of(variable)) for variable in (*equation.invars, *equation.outvars))
@@ -363,6 +369,7 @@ RULES: Mapping[str, Rule] = {
         ("select_and_gather_add", "select_and_scatter", "select_and_scatter_add"), _scatter_windows
     ),
     **dict.fromkeys(("approx_top_k", "sort", "top_k"), _sort),
+    "bitcast_convert_type": _cast_bits,
     "conv_general_dilated": _convolve,
     "dot_general": _multiply,
     "fft": _transform,

@@ -9,6 +9,9 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import jax.numpy as jnp
+from jax.core import Tracer
+
 from ...costs.traced.equations import (
     Equation,
     Program,
@@ -28,7 +31,7 @@ from .elements import (
     pass_through,
     split_words,
 )
-from .facts import Known, know_constant
+from .facts import Known, Origin, know_constant
 from .places import (
     INFINITY,
     Cause,
@@ -60,6 +63,8 @@ _CALLS = split_words(
     "checkpoint closed_call core_call custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr jit "
     "pjit remat remat2"
 )
+# Effects that decide no result: names of mesh axes, and what is printed. JAX has no public names for them.
+_HARMLESS = {"DebugEffect", "NamedAxisEffect", "OrderedDebugEffect"}
 # A loop settles after few rounds: then its spans are without bounds.
 _ROUNDS = 3
 _MOST_ROUNDS = 30
@@ -100,9 +105,12 @@ class Walk:
         """
         known: dict[int, Known] = {}
         for variable, value in zip(program.constvars, constants, strict=True):
-            known[id(variable)] = know_constant(value)
+            if isinstance(value, Tracer):
+                # What it depends on is known to another program.
+                raise NoProofError(Cause(None, prefix, "a program that closes over a traced array"))
+            known[id(variable)] = self._number(variable, know_constant(value))
         for variable, value in zip(program.invars, inputs, strict=True):
-            known[id(variable)] = value
+            known[id(variable)] = self._number(variable, value)
 
         def find(variable: Variable) -> Known:
             return know_constant(variable.val) if is_literal(variable) else known[id(variable)]
@@ -112,15 +120,24 @@ class Walk:
             for variable, result in zip(equation.outvars, results, strict=True):
                 # An empty array has no elements that could depend on anything.
                 is_empty = 0 in shape_of(variable)
-                known[id(variable)] = Known() if is_empty else result
+                known[id(variable)] = Known() if is_empty else self._number(variable, result)
         return [find(variable) for variable in program.outvars]
+
+    def _number(self, variable: Variable, known: Known) -> Known:
+        """Give an array of integers that does not repeat another one a number, by which its copies are known."""
+        dtype = getattr(variable.aval, "dtype", None)
+        if known.origin is not None or dtype is None or not jnp.issubdtype(dtype, jnp.integer):
+            return known
+        origin = Origin(next(self._numbers), tuple(range(len(shape_of(variable)))))
+        return dataclasses.replace(known, origin=origin)
 
     def _visit(self, equation: Equation, inputs: Sequence[Known], prefix: str) -> Sequence[Known]:
         name = equation.primitive.name
         _check_effects(equation, prefix)
         if name in _CALLS:
-            inner = self._open(equation, prefix)
-            return inner(inputs)
+            run = self._open(equation, prefix, len(inputs))
+            if run is not None:
+                return run(inputs)
         special = {
             "scan": self._scan,
             "while": self._repeat,
@@ -135,10 +152,17 @@ class Walk:
             return rule(equation, inputs, cause)
         return _give_up(equation, inputs, cause._replace(reason=f"{name}, which has no rule"))
 
-    def _open(self, equation: Equation, prefix: str) -> Run:
-        """Return a function that follows the program of an equation."""
+    def _open(self, equation: Equation, prefix: str, count: int) -> Run | None:
+        """Return a function that follows the program of an equation, if it has one of so many arguments."""
         params = equation.params
-        inner = next(params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params)
+        keys = [key for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params]
+        if len(keys) != 1:
+            return None
+        inner = params[keys[0]]
+        program = getattr(inner, "jaxpr", inner)
+        # What names another version of JAX may give, a call has a result for each of those of its program.
+        if (len(program.invars), len(program.outvars)) != (count, len(equation.outvars)):
+            return None
         return self._enter(inner, write_source(equation, prefix))
 
     def _enter(self, inner: Program, prefix: str) -> Run:
@@ -219,7 +243,7 @@ class Walk:
             )
         ]
         program = getattr(params["jaxpr"], "jaxpr", params["jaxpr"])
-        results = self._open(equation, prefix)(given)
+        results = self._enter(params["jaxpr"], write_source(equation, prefix))(given)
         found: list[Known] = []
         for known, spec, variable in zip(
             results, params["out_specs"], program.outvars, strict=True
@@ -237,7 +261,7 @@ def _check_effects(equation: Equation, prefix: str) -> None:
             reason = f"{equation.primitive.name}, which reads or writes a reference"
             raise NoProofError(Cause(equation, prefix, reason))
     names = {type(effect).__name__ for effect in equation.effects}
-    if names & {"IOEffect", "OrderedIOEffect"} and equation.outvars:
+    if names - _HARMLESS and equation.outvars:
         reason = f"{equation.primitive.name}, whose results no program decides"
         raise NoProofError(Cause(equation, prefix, reason))
 
@@ -310,7 +334,8 @@ def _take_slice(known: Known, token: str, rank: int, length: int) -> Known:
 def _stack(known: Known, token: str, rank: int, cause: Cause) -> Known:
     to: dict[Place, Place | None] = {i: i + 1 for i in range(rank)}
     to[token] = 0
-    return move_known(known, to, cause)
+    # Of an array that each turn makes, the turn is no coordinate.
+    return dataclasses.replace(move_known(known, to, cause), origin=None)
 
 
 def _pass_on(known: Known, token: str, length: int, step: int, cause: Cause) -> Known:
@@ -342,7 +367,7 @@ def _end_loop(known: Known, token: str, last: int, cause: Cause) -> Known:
 
 def _drop_turn(known: Known, reach: Reach, token: str) -> Known:
     """Drop the facts that hold in one turn."""
-    facts = known.move_facts({token: None})
+    facts = known.move_facts({token: None}) | {"origin": None}
     if known.count is not None and token in known.count.steps:
         facts["count"] = None
     return dataclasses.replace(
