@@ -27,6 +27,7 @@ def name_mesh_axis(axis: str) -> str:
 
 
 def _list_axes(equation: Equation) -> list[str]:
+    """Return the places that are the devices of a collective."""
     named = equation.params.get("axes", equation.params.get("axis_name", ()))
     several = named if isinstance(named, tuple | list) else (named,)
     return [name_mesh_axis(axis) if isinstance(axis, str) else "" for axis in several]
@@ -123,7 +124,9 @@ def _reduce(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[K
     found: list[Known] = []
     for known in inputs:
         own = forget_dimensions([known], axes, cause)
-        found.append(dataclasses.replace(own, varies=_drop(known, axes)))
+        # Groups of devices have sums of their own.
+        is_whole = equation.params.get("axis_index_groups") is None
+        found.append(dataclasses.replace(own, varies=_drop(known, axes)) if is_whole else own)
     return found
 
 
@@ -145,15 +148,24 @@ def _gather(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[K
         if not params["tiled"]:
             to: dict[Place, Place | None] = {i: i + 1 for i in range(place, len(shape))}
             known = move_known(known, to, cause)
-        if len(axes) == 1 and params.get("axis_index_groups") is None:
+        if params.get("axis_index_groups") is not None:
+            found.append(forget_dimensions([known], [*axes, place], cause))
+            continue
+        if len(axes) == 1:
             reach = rewrite(known.reach, _join(place, axes[0], inner), cause)
         else:
             reach = forget_dimensions([known], axes, cause).reach
-        # Parts of devices that are alike repeat along the dimension.
-        varies = _drop(known, axes)
-        if varies != known.varies or inner > 1:
-            varies |= {Part(place)}
-        found.append(Known(reach, varies, may_hide=known.may_hide))
+        # What devices have alike repeats along the dimension.
+        varies = {
+            Part(place, inner)
+            if part.place in axes
+            # Within what one device has, coordinates are as before.
+            else part._replace(last=min(part.last, inner))
+            if part.place == place
+            else part
+            for part in known.varies
+        }
+        found.append(Known(reach, frozenset(varies), may_hide=known.may_hide))
     return found
 
 
@@ -173,8 +185,18 @@ def _exchange(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list
             return (digit._replace(place=joined, inner=digit.inner * old[joined]),), 0, 0
         return send(digit)
 
-    varies = known.varies | set(map(Part, (split, joined, token)))
-    return [Known(rewrite(known.reach, change, cause), varies, may_hide=known.may_hide)]
+    varies: set[Part] = set()
+    for part in known.varies:
+        if part.place == token:
+            varies.add(Part(joined, old[joined]))
+        elif part.place == joined:
+            varies.add(part._replace(last=min(part.last, old[joined])))
+        elif part.place == split:
+            varies |= {part._replace(last=min(part.last, new[split])), Part(token)}
+        else:
+            varies.add(part)
+    reach = rewrite(known.reach, change, cause)
+    return [Known(reach, frozenset(varies), may_hide=known.may_hide)]
 
 
 def _scatter_sums(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Known]:

@@ -77,7 +77,7 @@ def squeeze(known: Known, dropped: Sequence[int], shape: Sequence[int], cause: C
 
 
 def _reshape(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Known]:
-    (known, *_), order = inputs, equation.params["dimensions"]
+    (known, *_), order = inputs, equation.params.get("dimensions")
     old, new = shape_of(equation.invars[0]), shape_of(equation.outvars[0])
     if order is not None:
         # The array is transposed first.

@@ -183,8 +183,8 @@ class Walk:
     def _repeat(self, equation: Equation, inputs: Sequence[Known], prefix: str) -> Sequence[Known]:
         params = equation.params
         source = write_source(equation, prefix)
-        first, second = params["cond_nconsts"], params["body_nconsts"]
-        asked, given = inputs[:first], inputs[first : first + second]
+        first, carried = params["cond_nconsts"], len(inputs) - len(equation.outvars)
+        asked, given = inputs[:first], inputs[first:carried]
         ask, step = (self._enter(params[key], source) for key in ("cond_jaxpr", "body_jaxpr"))
         cause = Cause(equation, prefix, "while")
 
@@ -193,7 +193,7 @@ class Walk:
             # How often the body runs decides about all that it changes.
             return [_join_known([one], [again]) for one in step([*given, *carried])]
 
-        return _settle(inputs[first + second :], turn, cause)
+        return _settle(inputs[carried:], turn, cause)
 
     def _scan(self, equation: Equation, inputs: Sequence[Known], prefix: str) -> Sequence[Known]:
         params = equation.params
