@@ -22,8 +22,8 @@ def test_a_report_has_all_claims_and_prints_the_problems(auto_mesh):
         declared={"causal: pos": "it is an encoder", "independent: embed": "not needed"},
     )
     assert [(claim.text, claim.result) for claim in found.claims] == [
-        ("independent: batch", "holds"),
-        ("independent: embed", "holds"),
+        ("independent: batch", "proven"),
+        ("independent: embed", "proven"),
         ("causal: pos", "declared"),
         ("equivariant: pos", "holds"),
         ("ignores: pos", "broken"),
@@ -31,6 +31,9 @@ def test_a_report_has_all_claims_and_prints_the_problems(auto_mesh):
     ]
     assert found
     assert [error.claim for error in found.problems] == ["ignores"]
+    # What was tried and not proven says why.
+    (permuted,) = [claim for claim in found.claims if claim.text == "equivariant: pos"]
+    assert str(permuted.verdict).startswith("not proven: ")
     table, problem = str(found).split("\n\n")
     assert table.splitlines()[3] == "causal: pos         declared  it is an encoder"
     assert problem == str(found.problems[0])

@@ -21,6 +21,7 @@ from .differences import differences
 from .explain import fail, find_clear, first_place, write_place
 from .failure import ClaimError
 from .program import Arrays, Fresh, Place, Program, Pullback, along, is_key, is_old_key
+from .proving import is_proven_alone
 from .steps import check_cache
 from .trace import Trace
 
@@ -54,7 +55,10 @@ def assert_independent(f: Callable[..., Any], axis: AxisSelector, *args: Tree) -
         >>> axn.testing.assert_independent(norm, Batch, axn.random.normal(jax.random.key(0), (Batch, Embed)))
     """
     name = axis_name(axis)
-    claim = _Claim("independent", "independent", Program("assert_independent", f, args), name, name)
+    program = Program("assert_independent", f, args)
+    if is_proven_alone("independent", program, name):
+        return
+    claim = _Claim("independent", "independent", program, name, name)
     claim.check_values(claim.split())
     claim.check_gradients(claim.split())
     claim.check_draws()
@@ -89,7 +93,10 @@ def assert_causal(
     """
     name = axis_name(axis)
     after = name if out is None else axis_name(out)
-    claim = _Claim("causal", "causal", Program("assert_causal", f, args), name, after)
+    program = Program("assert_causal", f, args)
+    if is_proven_alone("causal", program, name, after):
+        return
+    claim = _Claim("causal", "causal", program, name, after)
     claim.check_values(claim.cut())
     claim.check_gradients(claim.cut(4))
     if step is not None:

@@ -15,6 +15,9 @@ from .axes import assert_causal, assert_independent
 from .failure import ClaimError
 from .layouts import assert_same_layouts
 from .padding import assert_ignores
+from .program import Program
+from .proof.claims import Verdict
+from .proving import KINDS, find_verdict
 from .symmetry import assert_equivariant, assert_invariant
 
 __all__ = ["Claim", "Claims", "check"]
@@ -30,22 +33,24 @@ class Claim:
         text: what is claimed, such as "causal: pos".
         error: why it does not hold, or None.
         reason: why it need not hold, or None.
+        verdict: what the program proves, for claims that can be proven.
 
     Examples:
         >>> found = axn.testing.check(lambda x: x * 2, axn.ones({"batch": 2}), independent="batch")
         >>> found.claims[0].text, found.claims[0].result
-        ('independent: batch', 'holds')
+        ('independent: batch', 'proven')
     """
 
     text: str
     error: ClaimError | None
     reason: str | None
+    verdict: Verdict | None = None
 
     @property
     def result(self) -> str:
-        """The result in a word: "holds", "declared" or "broken"."""
+        """The result in a word: "proven", "holds" where it was tried, "declared" or "broken"."""
         if self.error is None:
-            return "holds"
+            return "proven" if self.verdict else "holds"
         return "broken" if self.reason is None else "declared"
 
 
@@ -60,8 +65,8 @@ class Claims(Printed):
         >>> x = axn.random.normal(jax.random.key(0), axn.make_axes(batch=2, pos=3))
         >>> axn.testing.check(lambda x: axn.cumsum(x, "pos"), x, independent="batch", causal="pos")
         claim               result
-        independent: batch  holds
-        causal: pos         holds
+        independent: batch  proven
+        causal: pos         proven
     """
 
     claims: tuple[Claim, ...]
@@ -78,17 +83,19 @@ class Claims(Printed):
 
     def parts(self) -> Iterator[str | Table]:
         """Yield the paragraphs and tables."""
-        rows = tuple(
-            (claim.text, claim.result, claim.reason or "")
-            if claim.result == "declared"
-            else (claim.text, claim.result, "")
-            for claim in self.claims
-        )
+        rows = tuple((claim.text, claim.result, _explain(claim)) for claim in self.claims)
         has_reasons = any(row[2] for row in rows)
         header = ("claim", "result", "reason")
         width = 3 if has_reasons else 2
         yield Table(header[:width], tuple(row[:width] for row in rows))
         yield from map(str, self.problems)
+
+
+def _explain(claim: Claim) -> str:
+    if claim.result == "declared":
+        return claim.reason or ""
+    # Why it was tried, and not proven.
+    return str(claim.verdict) if claim.result == "holds" and claim.verdict is not None else ""
 
 
 def check(
@@ -125,18 +132,22 @@ def check(
         >>> x = axn.random.normal(jax.random.key(0), axn.make_axes(batch=2, pos=3))
         >>> found = axn.testing.check(lambda x: x - x.mean("pos"), x, independent="batch", causal="pos")
         >>> [claim.result for claim in found.claims], len(found.problems)
-        (['holds', 'broken'], 1)
+        (['proven', 'broken'], 1)
     """
     reasons = declared or {}
     found: list[Claim] = []
 
-    def try_claim(text: str, claim: Callable[..., None], *args: Any, **options: Any) -> None:
+    def try_claim(text: str, claim: Callable[..., None], *given: Any, **options: Any) -> None:
         error: ClaimError | None = None
         try:
-            claim(*args, **options)
+            claim(*given, **options)
         except ClaimError as caught:
             error = caught
-        found.append(Claim(text, error, reasons.get(text)))
+        kind, _, axis = text.partition(": ")
+        verdict = None
+        if error is None and kind in KINDS:
+            verdict = find_verdict(kind, Program("check", f, args), axis)
+        found.append(Claim(text, error, reasons.get(text), verdict))
 
     by_axis: tuple[tuple[str, Callable[..., None], Several], ...] = (
         ("independent", assert_independent, independent),

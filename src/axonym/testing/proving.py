@@ -1,0 +1,40 @@
+"""Internal. Ask the proofs of `proof` about a claim, before or in place of trying it.
+
+A claim that is tried holds for the arrays that were given; one that is proven holds for all of their shapes. Nothing is
+computed for a proof, so that arguments may be abstract, such as a model of 70 billion parameters.
+"""
+
+from typing import cast, get_args
+
+import jax
+
+from ..errors import ArgumentError, message
+from .program import Program
+from .proof.claims import Claim, Kind, Verdict, prove
+
+KINDS: tuple[str, ...] = get_args(Kind)
+"""The claims that can be proven."""
+
+
+def find_verdict(kind: str, program: Program, axis: str, out: str | None = None) -> Verdict:
+    """Prove a claim about the values of a function, and then about its gradients."""
+    # What has no position, such as a mean, is left aside, as where a claim is tried; a permutation must not change it.
+    outs = () if out is None else (out,)
+    claim = Claim(cast("Kind", kind), axis, outs, has_totals=kind != "equivariant")
+    values = prove(program.f, program.args, claim)
+    return values and prove(program.f, program.args, claim, is_gradient=True)
+
+
+def is_proven_alone(kind: str, program: Program, axis: str, out: str | None = None) -> bool:
+    """Return whether arguments are abstract, so that a claim can be proven and not tried.
+
+    Raises:
+        ArgumentError: if they are, and the claim is not proven.
+    """
+    if not any(isinstance(array, jax.ShapeDtypeStruct) for array in program.arrays):
+        return False
+    verdict = find_verdict(kind, program, axis, out)
+    if not verdict:
+        hint = "it may still be true: give arrays, and it is tried"
+        raise ArgumentError(message(program.function, f"axis {axis!r}: {verdict}", hint=hint))
+    return True
