@@ -282,9 +282,10 @@ def test_what_is_started_reads_a_part_and_writes_what_it_returns():
 # What the compiler for TPU makes of splash attention: a kernel forwards and two backwards, one of them recomputed.
 SPLASH = """HloModule jit_f
 
-ENTRY %main (q: bf16[256,128]) -> bf16[256,128] {
-  %q = bf16[256,128]{1,0} parameter(0)
-  %o = (f32[256,128]{1,0}, bf16[256,128]{1,0}) custom-call(%q), custom_call_target="tpu_custom_call", frontend_attributes={kernel_metadata={
+ENTRY %main (b: s8[1,1], q: bf16[256,128]) -> bf16[256,128] {
+  %b = s8[1,1]{1,0} parameter(0)
+  %q = bf16[256,128]{1,0} parameter(1)
+  %o = (f32[256,128]{1,0}, bf16[256,128]{1,0}) custom-call(%b, %q), custom_call_target="tpu_custom_call", frontend_attributes={kernel_metadata={
 "xprof_metadata":"{}"
 }}, metadata={op_name="jit(f)/jvp(layer)/jit(kernel[splash 100 350 9])/vmap(sparse)/splash_mha_fwd/pallas_call"}
   %r = (f32[256,128]{1,0}, bf16[256,128]{1,0}) custom-call(%q), custom_call_target="tpu_custom_call", metadata={op_name="jit(f)/transpose(jvp(layer))/rematted_computation/jit(kernel[splash 100 350 9])/splash_mha_fwd/pallas_call"}
@@ -299,6 +300,8 @@ def test_kernels_of_one_call_count_once():
     amounts = [(find_place(one.source, has_gradient=True), one.flops) for one in iterate_amounts(program)]
     forward, again, backward = (Place("layer", phase) for phase in ("forward", "recomputed", "backward"))
     assert amounts == [(forward, 100.0), (again, 100.0), (backward, 350.0), (backward, 0.0)]
+    # The table of blocks is no operand that is multiplied.
+    assert {one.dtype for one in iterate_amounts(program) if one.flops} == {"bfloat16"}
 
 
 # A carry that is offloaded, and comes back: a TPU starts such copies, and a GPU fusions with nothing else in them.

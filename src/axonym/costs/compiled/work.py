@@ -84,11 +84,16 @@ def count_amount(program: Program, computation: str, op: Instruction) -> Amount:
 
 
 def _find_dtype(program: Program, computation: str, op: Instruction) -> str:
-    """Return the dtype of the operands of a product in the function, before the compiler widened them."""
-    narrow = find_origin(program, computation, op.operands[0]).narrow
-    if narrow is not None:
-        return narrow.dtype
-    return parse_operands(op, program.computations[computation])[0].dtype
+    """Return the dtype of a product's wider operand in the function, before the compiler widened it."""
+    ops = program.computations[computation]
+    found: list[Array] = []
+    for name in op.operands:
+        narrow = find_origin(program, computation, name).narrow
+        found += parse_arrays(ops[name].type)[:1] if narrow is None else [narrow]
+    if op.opcode == "custom-call":
+        # Tables of integers, which say what a kernel does, may stand in front of the arrays.
+        found = [array for array in found if "f" in array.dtype][:1] or found
+    return max(found[:2], key=lambda array: array.bits).dtype
 
 
 def _find_source(program: Program, op: Instruction) -> str:
