@@ -90,7 +90,7 @@ def find_place(
         found = trace.resume(changed, rest, frozenset(exits))
         return is_broken([found[i] for i in trace.outputs])
 
-    part = list(enumerate(trace.operations))
+    part: Sequence[tuple[int, Operation]] = list(enumerate(trace.operations))
     depth = 0
     while True:
         groups = [list(group) for group in _group(part, depth)]
@@ -103,7 +103,9 @@ def find_place(
         part, depth = wrong, depth + 1
 
 
-def _group(part: Sequence[tuple[int, Operation]], depth: int) -> Iterator[Sequence[Any]]:
+def _group(
+    part: Sequence[tuple[int, Operation]], depth: int
+) -> Iterator[Sequence[tuple[int, Operation]]]:
     """Group operations that follow each other and belong to one layer of the next level; others are alone."""
 
     def key(item: tuple[int, Operation]) -> object:

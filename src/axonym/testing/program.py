@@ -81,7 +81,8 @@ class Program:
 
     def __call__(self, arrays: Arrays) -> Arrays:
         """Run the function, compiled."""
-        return self._compiled(arrays)
+        found: Arrays = self._compiled(arrays)
+        return found
 
     def run(self, arrays: Arrays) -> Arrays:
         """Run the function as it is."""
@@ -194,7 +195,7 @@ def is_key(array: Payload) -> bool:
 
 def is_old_key(array: Payload) -> bool:
     """Return whether an array may be a key as `jax.random.PRNGKey` makes it."""
-    return array.dtype == np.uint32 and array.shape == (2,)
+    return bool(array.dtype == np.uint32) and array.shape == (2,)
 
 
 def check_where(function: str, where: Any, axis: str) -> NamedArray:
@@ -336,8 +337,8 @@ class Pullback:
                 return [found[i] for i in self.outs]
 
             _, back = jax.vjp(run, [arrays[i] for i in self.inputs])
-            (found,) = back(cotangents)
-            return found
+            gradients: Arrays = back(cotangents)[0]
+            return gradients
 
         if not self.outs:
             self.inputs = []
@@ -346,11 +347,13 @@ class Pullback:
 
     def __call__(self, arrays: Arrays, cotangents: Arrays) -> Arrays:
         """Return the gradients."""
-        return self._compiled(arrays, [jnp.asarray(x) for x in cotangents])
+        found: Arrays = self._compiled(arrays, [jnp.asarray(x) for x in cotangents])
+        return found
 
     def draw(self, like: Any) -> np.ndarray[Any, Any]:
         """Draw a cotangent."""
-        return self._random.normal(size=like.shape)
+        drawn: np.ndarray[Any, Any] = self._random.normal(size=like.shape)
+        return drawn
 
 
 # Of whatever else wraps a function, such as `eqx.filter_grad` or `shard_map`, the result is another one without it.

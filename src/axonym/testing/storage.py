@@ -144,7 +144,8 @@ def _measure(f: Any, args: Any, optimizer: Any) -> dict[str, Tree]:
                 found["updates"] = update(optimizer, found["gradients"], floating)
         return found
 
-    return run(floating)
+    measured: dict[str, Tree] = run(floating)
+    return measured
 
 
 def _list(tree: Tree) -> list[tuple[str, Any]]:
