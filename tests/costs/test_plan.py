@@ -75,6 +75,12 @@ def test_numbers_of_devices_compare_meshes():
     assert meshes == {(4, 1), (2, 2)}
 
 
+def test_slices_are_a_mesh_axis():
+    found = axn.plan(donating, 8, *abstract(), target="v5e", slices=2, limit=4, verify=0)
+    assert found.mesh["slice"] == 2
+    assert found.best.cost.target.domains[-1].devices == 4
+
+
 def test_a_mesh_axis_is_divided_where_that_helps():
     # Two devices are the most that one of these axes is divided over.
     Rows, Inputs, Heads, Width = axn.make_axes(rows=2, inputs=3, heads=2, width=2)
@@ -109,6 +115,17 @@ def test_mesh_axes_that_differ_compare_all_meshes():
             {"mesh": 4, "limit": 1},
             ArgumentError,
             "plan: limit=1 mappings cannot be counted on 2 meshes\n  hint: use a larger limit",
+        ),
+        (
+            {"mesh": 8, "target": "v5e", "slices": 3},
+            ArgumentError,
+            "plan: slices=3 do not divide 8 devices",
+        ),
+        (
+            {"mesh": MESH, "slices": 2},
+            OperandError,
+            "resize_domains: cpu has no domains, so it does not say how slices are connected\n"
+            "  hint: describe that by Target(..., domains=(Domain(devices, link),))",
         ),
         (
             {"mesh": MESH, "target": "v5"},

@@ -61,8 +61,8 @@ def make_hybrid_mesh(
     stacked = np.stack(grids).reshape(*outer, *inner)
     count = len(names)
     paired = [place for axis in range(count) for place in (axis, count + axis)]
-    sizes = [one * other for one, other in zip(outer, inner, strict=True)]
-    return Mesh(stacked.transpose(paired).reshape(sizes), tuple(names), axis_types=types)
+    shape = [one * other for one, other in zip(outer, inner, strict=True)]
+    return Mesh(stacked.transpose(paired).reshape(shape), tuple(names), axis_types=types)
 
 
 def _group_devices(devices: Sequence[Any], count: int) -> list[list[Any]]:
