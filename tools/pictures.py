@@ -239,6 +239,21 @@ def losses() -> str:
     return figure_svg(drawn)
 
 
+def optimizers() -> str:
+    """Draw the losses of AdamW and Muon in the run of README: the mean of some seeds, and how far they are apart."""
+    lines = (ROOT / "benchmarks/lm_optimizers.jsonl").read_text().splitlines()
+    runs = [json.loads(line) for line in lines]
+    steps = max(run["steps"] for run in runs)
+    drawn, one = figure(1, 7, 2.8)
+    for name, title in (("adamw", "AdamW"), ("muon", "Muon")):
+        found = np.array([run["losses"] for run in runs if (run["optimizer"], run["steps"]) == (name, steps)])
+        (line,) = one.plot(found.mean(0), label=title)
+        one.fill_between(range(steps), found.min(0), found.max(0), alpha=0.3, color=line.get_color(), linewidth=0)
+    one.set(xlabel="step", ylabel="loss (nats per byte)")
+    one.legend(framealpha=0)
+    return figure_svg(drawn)
+
+
 def check() -> str:
     """Show the report of `axn.check`, as notebooks show it."""
     Vocab = axn.Axis("vocab", 50257)
@@ -319,6 +334,7 @@ PICTURES: list[Callable[[], str]] = [
     scores,
     schedules,
     losses,
+    optimizers,
     ring,
     zigzag,
     check,
