@@ -127,8 +127,8 @@ class Fitted(Printed):
             yield Table(("mesh axis", "split into"), tuple(rows))
         if self.changes:
             titles = ("axis", "size", "asked", "fitted", "adds", "would divide")
-            rows = [_cells(change) for change in self.changes]
-            yield Table(titles, tuple(rows), right=("size", "adds", "would divide"))
+            cells = tuple(map(_cells, self.changes))
+            yield Table(titles, cells, right=("size", "adds", "would divide"))
         if self.arrays:
             header = ("array", "axes", "layout", "asked", "per device", "copies")
             arrays = group_rows(_array_cells(array) for array in self.arrays)

@@ -298,7 +298,8 @@ class Skipping:
         return self._choose(place.is_layer, after, carry), outputs
 
     def _choose(self, is_layer: NamedArray, one: Any, other: Any) -> Any:
-        if jax.tree.structure(one) != jax.tree.structure(other):
+        structures: tuple[Any, Any] = jax.tree.structure(one), jax.tree.structure(other)
+        if structures[0] != structures[1]:
             return one  # the loop raises an error with both
 
         def choose(one: Any, other: Any) -> Any:
