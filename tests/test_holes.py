@@ -150,6 +150,7 @@ ALL: dict[str, Call] = {
     "parameters.walk": lambda tree: [own.path for own in parameters.walk(tree)],
     "partitioning.fit_mapping": lambda tree: str(partitioning.fit_mapping(tree, MAPPING, MESH).mapping),
     "partitioning.fsdp_mapping": lambda tree: partitioning.fsdp_mapping(tree, "data", MESH, min_size=1),
+    "partitioning.pad_axes": lambda tree: partitioning.unpad_axes(partitioning.pad_axes(tree, {"mlp": 8})),
     "partitioning.show": lambda tree: str(partitioning.show(tree, MAPPING, MESH)),
     "plan": lambda tree: axn.plan(same, {"data": 2}, tree, verify=0).best.mappings,
     "pspec_for": lambda tree: axn.pspec_for(tree, MAPPING, MESH),
@@ -204,6 +205,18 @@ LEFT_OUT = {
         *("nn.Stacked.vmap_via", "nn.generate", "nn.Recurrent.__call__", "nn.RecurrentCell.__call__"),
         *("nn.RecurrentCell.advance", "nn.RecurrentCell.output", "pipeline_value_and_grad"),
     ],
+    "a claim about a function, which returns nothing": [
+        *(
+            "testing.assert_causal",
+            "testing.assert_equivariant",
+            "testing.assert_ignores",
+            "testing.assert_independent",
+        ),
+        *("testing.assert_invariant", "testing.assert_mean_over", "testing.assert_same_layouts", "testing.check"),
+        *("testing.assert_same_storage", "testing.assert_same_under"),
+    ],
+    "a function of arrays": ["partitioning.kernel_cost"],
+    "in the row of pad_axes": ["partitioning.unpad_axes"],
     "another name of a row": ["nn.BlockSeq.with_layers", "nn.Interleaved.with_layers", "nn.Stacked.with_layers"],
     "a class that other rows make": [
         "NamedJit.__init__",
