@@ -253,7 +253,7 @@ def test_one_mesh_axis_twice(mesh, jit):
 
 
 def test_one_mesh_axis_twice_in_one_entry(mesh):
-    with pytest.raises(ShardingError, match="mesh axis 'data' would shard both 'batch' and 'batch' of one array"):
+    with pytest.raises(OperandError, match="axis 'batch' is mapped to mesh axis 'data' twice"):
         axn.shard(draw(B), {"batch": ("data", "data")})
 
 

@@ -23,6 +23,7 @@ from jax.extend.core import ClosedJaxpr, DebugInfo, DropVar, Jaxpr, jaxpr_as_fun
 from .. import nn
 from ..base.kinds import Tree
 from ..costs.shared.places import find_place
+from ..costs.traced.equations import count_unstacked
 from ..nn.layer import Layer, enter_scope
 from .program import Arrays, Program
 
@@ -181,7 +182,9 @@ class Trace:
     def _unroll(self, equation: Any, operands: list[int], site: _Site) -> Sequence[int]:
         """Add the turns of a loop one after another."""
         body, length = equation.params["jaxpr"], equation.params["length"]
-        constants, carries = equation.params["num_consts"], equation.params["num_carry"]
+        # The parameters of a scan have other names in other releases of JAX.
+        carries = count_unstacked(equation.outvars, body.jaxpr.outvars)
+        constants = count_unstacked(equation.invars, body.jaxpr.invars) - carries
         carried = operands[constants : constants + carries]
         slices = operands[constants + carries :]
         order = range(length)[:: -1 if equation.params["reverse"] else 1]

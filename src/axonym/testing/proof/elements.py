@@ -30,7 +30,7 @@ ELEMENTWISE = split_words(
     "cbrt ceil clamp clz complex conj convert_element_type cos cosh digamma "
     "div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma igamma_grad_a igammac imag "
     "integer_pow is_finite le le_to lgamma log log1p logistic lt lt_to max min mul ne neg "
-    "nextafter not or polygamma population_count pow random_fold_in random_gamma "
+    "nextafter not one_minus_square or polygamma population_count pow random_fold_in random_gamma "
     "random_gamma_grad real regularized_incomplete_beta rem round rsqrt select_n shift_left "
     "shift_right_arithmetic shift_right_logical sign sin sinh sqrt square sub tan tanh "
     "reduce_precision threefry2x32 xor zeta"
