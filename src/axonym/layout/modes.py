@@ -12,6 +12,8 @@ from jax.sharding import AbstractMesh, AxisType
 from .assignment import MeshLike
 
 Mode: TypeAlias = Literal["Auto", "Explicit", "Manual"]
+AxisTypes: TypeAlias = tuple[AxisType, ...]
+"""The modes of all axes of a mesh, as JAX writes them."""
 
 
 def list_modes(mesh: MeshLike) -> dict[str, Mode]:
@@ -85,5 +87,10 @@ def is_in_shard_map() -> bool:
 def make_mesh(sizes: dict[str, int], mode: Mode) -> AbstractMesh:
     """Make a mesh without devices, all of whose axes have one mode."""
     # A mesh without devices is enough for types and layouts, also of more devices than there are.
-    kinds = (AxisType[mode],) * len(sizes)
+    kinds = repeat_mode(mode, len(sizes))
     return AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=kinds)
+
+
+def repeat_mode(mode: Mode, count: int) -> AxisTypes:
+    """Return one mode for a number of mesh axes."""
+    return (AxisType[mode],) * count

@@ -13,10 +13,10 @@ from ..base.kinds import Payload, Tree
 from ..base.lazy import library
 from ..engine.core import wrap
 from ..errors import ShardingError, message
+from ..faults.gathered_moves import list_moves
 from ..layout import explicit, modes
 from ..layout.assignment import (
     AxisMapping,
-    Entry,
     MeshLike,
     ResourceMapping,
     find_entry,
@@ -187,8 +187,7 @@ def _find_way(
 ) -> list[Layout]:
     """Return the layouts of an array on its way to where the update runs, the first one where it is, if that is known.
 
-    Each is one exchange away from the one before. The partitioner of XLA gathers the whole array where one step moves
-    mesh axes from several axes to another one.
+    Each is one exchange away from the one before.
     """
     source: Layout | None = None
     if isinstance(x.array, Tracer):
@@ -199,27 +198,7 @@ def _find_way(
             source = find_layout(x.names, tuple(x.array.shape), stored, mesh)
     if source is None:
         return [target]
-    if any(entry[: len(kept)] != kept for entry, kept in zip(target, source, strict=True) if entry):
-        return [source, target]
-    found = [source]
-    rest = {at: entry[len(source[at]) :] for at, entry in enumerate(target)}
-    while any(rest.values()):
-        at, group = _choose_group(rest, found[-1])
-        before = found[-1].without(group)
-        found.append(before.replace(at, (*before[at], *group)))
-        rest[at] = rest[at][len(group) :]
-    return found if found[-1] == target else [*found, target]
-
-
-def _choose_group(rest: dict[int, Entry], here: Layout) -> tuple[int, Entry]:
-    """Return the next mesh axes of some dimension: the innermost ones of another dimension, or some that are free."""
-    used = here.mesh_axes
-    for at, entry in rest.items():
-        for count in range(len(entry), 0, -1):
-            group = entry[:count]
-            if used.isdisjoint(group) or any(own[-count:] == group for own in here):
-                return at, group
-    return next((at, entry[:1]) for at, entry in rest.items() if entry)
+    return list_moves(source, target)
 
 
 def _constrain(x: NamedArray, layout: Layout, mesh: MeshLike) -> NamedArray:

@@ -5,9 +5,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh
+from jax.sharding import Mesh
 
 from ..errors import OperandError, message
+from ..layout.modes import AxisTypes, repeat_mode
 
 __all__ = ["make_hybrid_mesh"]
 
@@ -16,7 +17,7 @@ def make_hybrid_mesh(
     inside: Mapping[str, int],
     between: Mapping[str, int],
     *,
-    axis_types: Sequence[AxisType] | None = None,
+    axis_types: AxisTypes | None = None,
     devices: Sequence[Any] | None = None,
 ) -> Mesh:
     """Make a mesh of several slices of TPUs, or of several hosts of GPUs.
@@ -55,7 +56,7 @@ def make_hybrid_mesh(
         sizes = ", ".join(map(str, sorted({len(own) for own in slices})))
         fact = f"the devices are {len(slices)} slices of {sizes}"
         raise OperandError(message("make_hybrid_mesh", problem, fact))
-    types = tuple(axis_types or (AxisType.Auto,) * len(names))
+    types = tuple(axis_types or repeat_mode("Auto", len(names)))
     grids = [jax.make_mesh(inner, names, types, devices=own).devices for own in slices]
     # Each axis becomes two, the one between slices first, and the two are joined.
     stacked = np.stack(grids).reshape(*outer, *inner)

@@ -2,16 +2,17 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh
+from jax.sharding import Mesh
 
 from ..base.kinds import Tree, has_type
 from ..errors import ArgumentError, message
 from ..layout.assignment import Mappings, ResourceMapping
+from ..layout.modes import Mode, repeat_mode
 from ..partitioning.blocks import axis_mapping
 from ..partitioning.jit import named_jit
 from ..partitioning.shard import set_mesh
@@ -25,7 +26,7 @@ from .trace import Trace
 __all__ = ["assert_same_layouts"]
 
 Numbers = dict[str, tuple[Place, Any]]
-KINDS = {"Auto": AxisType.Auto, "Explicit": AxisType.Explicit}
+KINDS: tuple[Mode, ...] = ("Auto", "Explicit")
 
 
 def assert_same_layouts(
@@ -74,7 +75,7 @@ def assert_same_layouts(
     alone = Mesh(mesh.devices.reshape(-1)[:1].reshape((1,) * mesh.devices.ndim), mesh.axis_names)
     wanted = _Run(program, alone, several[0], optimizer)
     for mapping, kind in itertools.product(several, kinds):
-        types = (KINDS[kind],) * len(mesh.axis_names)
+        types = repeat_mode(cast("Mode", kind), len(mesh.axis_names))
         found = _Run(
             program, Mesh(mesh.devices, mesh.axis_names, axis_types=types), mapping, optimizer
         )

@@ -1,0 +1,33 @@
+"""Internal. XLA gathers a whole array where one reshard moves mesh axes from several dimensions to another one.
+
+Its partitioner exchanges blocks for one dimension at a time, and warns of an "Involuntary full rematerialization" of
+more, in all versions, on all platforms. `tests/upstream/test_gathered_moves.py` shows it.
+"""
+
+from ..layout.assignment import Entry
+from ..layout.layout import Layout
+
+
+def list_moves(source: Layout, target: Layout) -> list[Layout]:
+    """Return layouts on the way from one to another, both included, each one exchange away from the one before."""
+    if any(entry[: len(kept)] != kept for entry, kept in zip(target, source, strict=True) if entry):
+        return [source, target]
+    found = [source]
+    rest = {at: entry[len(source[at]) :] for at, entry in enumerate(target)}
+    while any(rest.values()):
+        at, group = _choose_group(rest, found[-1])
+        before = found[-1].without(group)
+        found.append(before.replace(at, (*before[at], *group)))
+        rest[at] = rest[at][len(group) :]
+    return found if found[-1] == target else [*found, target]
+
+
+def _choose_group(rest: dict[int, Entry], here: Layout) -> tuple[int, Entry]:
+    """Return the next mesh axes of some dimension: the innermost ones of another dimension, or some that are free."""
+    used = here.mesh_axes
+    for at, entry in rest.items():
+        for count in range(len(entry), 0, -1):
+            group = entry[:count]
+            if used.isdisjoint(group) or any(own[-count:] == group for own in here):
+                return at, group
+    return next((at, entry[:1]) for at, entry in rest.items() if entry)
