@@ -54,7 +54,7 @@ FAULTS = [
         "transform/test_checkpoint.py",
     ),
     # layouts
-    Fault("optim/spread.py", "own[-count:] == group", "own[:count] == group"),
+    Fault("faults/gathered_moves.py", "own[-count:] == group", "own[:count] == group"),
     Fault("layout/partition.py", "if axis in used and name == base and not yields:", "if axis in used and not yields:"),
     Fault("engine/prefixes.py", "edge = 0 if reverse else -1", "edge = 0"),
     Fault("ops/roll.py", "jnp.rot90, k=k, axes=axis", "jnp.rot90, k=-k, axes=axis"),
