@@ -23,6 +23,8 @@ from measure import collectives
 import axonym as axn
 from axonym.partitioning import fit_mapping
 from tests.examples.test_families import PUBLISHED
+from tests.nn.test_every_layer import ROWS
+from tests.sample import SEED
 
 DEVICES = (2, 4, 6, 8, 12, 16, 24, 32, 64, 96, 128, 256)
 GALLERY: dict[str, tuple[Callable[..., Any], Any, Any]] = {
@@ -70,7 +72,7 @@ def test_each_model_has_a_layout_on_any_number_of_devices(name: str) -> None:
     if name in GALLERY:
         init, *entries = GALLERY[name]
         model = jax.eval_shape(init, jax.random.key(0))
-        asked = [(sizes, axn.Mappings(*entries)) for sizes in meshes() if len(sizes) == 2]
+        asked = [(sizes, axn.Mappings(*entries)) for sizes in meshes("slice") if len(sizes) > 1]
     else:
         config, asked = read_config(PUBLISHED[name][1]), []
         model = jax.eval_shape(lambda key: Decoder.init(config, key=key), jax.random.key(0))
@@ -80,6 +82,24 @@ def test_each_model_has_a_layout_on_any_number_of_devices(name: str) -> None:
     for sizes, mappings in asked:
         fitted = fit_mapping(model, mappings, sizes, limit_bytes=count_bytes(model, mappings, sizes))
         assert fitted.mesh.size == math.prod(sizes.values())
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("name", ROWS)
+def test_each_layer_has_a_layout_on_any_number_of_devices(name: str, pytestconfig: pytest.Config) -> None:
+    row = ROWS[name]
+    layer, x = jax.eval_shape(lambda: (row.make(), row.input(Batch, axn.Axis("seq", 2))))
+    leaves = jax.tree.leaves((layer, x), is_leaf=axn.is_named_array)
+    named = {axis for leaf in leaves if axn.is_named_array(leaf) for axis in leaf.names}
+    # Layers are split by pipelines alone, which say how.
+    inner = sorted(named - {"batch", "layers"})
+    asked = {"batch": "data", **dict(zip(inner, ("model", "context"), strict=False))}
+    every = list(meshes("context"))
+    for sizes in every if pytestconfig.getoption("--all-rows") else every[SEED % 3 :: 3]:
+        own = {axis: entry for axis, entry in asked.items() if entry in sizes}
+        fitted = fit_mapping(row.call, own, sizes, layer, x, limit_bytes=2**30)
+        assert fitted.mesh.size == math.prod(sizes.values())
+        assert not fitted.report.errors
 
 
 def step(model: Decoder, tokens: axn.NamedArray, targets: axn.NamedArray) -> Any:
@@ -131,6 +151,18 @@ def numbers(config: DecoderConfig) -> tuple[Decoder, axn.NamedArray, axn.NamedAr
     ],
 )
 def test_numbers_are_those_of_one_device(config: DecoderConfig, sizes: dict[str, int], kind: AxisTypes) -> None:
+    check_numbers(config, sizes, kind)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("kind", ["auto", "explicit"])
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_numbers_of_each_family_are_those_of_one_device(name: str, kind: AxisTypes) -> None:
+    check_numbers(shrink(read_config(PUBLISHED[name][1])), {"data": 2, "model": 4}, kind)
+
+
+def check_numbers(config: DecoderConfig, sizes: dict[str, int], kind: AxisTypes) -> None:
+    """Compare a loss and its gradients under the fitted mapping with those of one device."""
     layout, given = layout_of(sizes, fsdp="data" in sizes), numbers(config)
     mappings = axn.Mappings(layout.parameters, layout.compute)
     fitted = fit_mapping(step, mappings, make_mesh(sizes, kind), *given)

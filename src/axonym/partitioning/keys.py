@@ -97,21 +97,24 @@ def check_keys_of_data(
 def warn_of_unused_storage(
     function: str, mappings: Mappings, arguments: object, result: object
 ) -> None:
-    """Warn if the mapping of parameters has entries, and stores none of the named arrays of a call by them."""
-    own = mappings.parameters
+    """Warn if the mapping of parameters stores none of the named arrays of a call, as if the two were exchanged."""
+    own, computed = mappings.parameters, mappings.compute
 
     def list_names(tree: object) -> list[Names]:
         leaves = jax.tree.leaves(tree, is_leaf=is_named_array)
         return [leaf.names for leaf in leaves if isinstance(leaf, NamedArray)]
 
+    def has_entry(mapping: AxisMapping, names: Names) -> bool:
+        return any(find_entry(mapping, name) for name in names)
+
     # A function that makes a model has none among its arguments.
     arrays = list_names(arguments) or list_names(result)
-    if not any(own.values()) or own == mappings.compute:
+    if own == computed or not any(own.values()):
         return
-    if not any(
-        mappings.of(names) != mappings.compute and any(find_entry(own, name) for name in names)
-        for names in arrays
-    ):
+    is_stored = any(has_entry(own, names) and mappings.of(names) != computed for names in arrays)
+    # A function of data alone has no array to store, but then its arrays have axes of both mappings.
+    is_apart = any(has_entry(computed, names) and not has_entry(own, names) for names in arrays)
+    if is_apart and not is_stored:
         problem = "the mapping of parameters stores none of the arrays"
         hint = "it is the first one; if the two are exchanged, weights count as data"
         text = message(function, problem, f"mappings: {mappings}", hint=hint)
