@@ -491,12 +491,13 @@ class Search:
             limit: the number of choices.
             is_first: whether this is the first mesh. On others, choices that use all mesh axes as one are the same.
         """
-        end = len(self.scores) + limit
+        # Those that are not legal say nothing of the others: a rule that comes later must not go unseen for them.
         for start in self._axes.list_starts():
-            if len(self.scores) >= end:
+            if not limit:
                 return
-            if is_first or not self._axes.is_one(start):
-                self._look_at(start)
+            is_new = start not in self.scores and (is_first or not self._axes.is_one(start))
+            if is_new and self._look_at(start) is not None:
+                limit -= 1
 
     def rank_data(self) -> dict[str, frozenset[int]]:
         """Return the axes of data, the one that is best to divide first, in whatever order arrays have them."""
