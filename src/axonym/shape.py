@@ -58,7 +58,8 @@ class Shape(Mapping[str, int]):
     __radd__ = __add__
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, tuple | list):
+        # A tuple of other sizes differs from the shape of any array, so that False is right.
+        if isinstance(other, tuple | list) and other and list(other) == list(self.values()):
             problem = f"sizes by name are never equal to {other!r}"
             hint = 'write x.shape == {"batch": 8}, or x.array.shape == (8,)'
             warnings.warn(message("shape", problem, self._facts(), hint=hint), stacklevel=2)
