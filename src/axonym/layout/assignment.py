@@ -31,6 +31,10 @@ class FirstFitting:
 
     Attributes:
         alternatives: the mesh axes to try, in order.
+
+    Examples:
+        >>> axn.partitioning.first_fitting(("data", "model"), "model", None).alternatives
+        (('data', 'model'), ('model',), ())
     """
 
     alternatives: tuple[Entry, ...]

@@ -12,7 +12,7 @@ from jax.sharding import AbstractMesh, AxisType
 from .assignment import MeshLike
 
 Mode: TypeAlias = Literal["Auto", "Explicit", "Manual"]
-AxisTypes: TypeAlias = tuple[AxisType, ...]
+Modes: TypeAlias = tuple[AxisType, ...]
 """The modes of all axes of a mesh, as JAX writes them."""
 
 
@@ -91,6 +91,6 @@ def make_mesh(sizes: dict[str, int], mode: Mode) -> AbstractMesh:
     return AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=kinds)
 
 
-def repeat_mode(mode: Mode, count: int) -> AxisTypes:
+def repeat_mode(mode: Mode, count: int) -> Modes:
     """Return one mode for a number of mesh axes."""
     return (AxisType[mode],) * count

@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from ..errors import OperandError, message
-from ..layout.modes import AxisTypes, repeat_mode
+from ..layout.modes import Modes, repeat_mode
 
 __all__ = ["make_hybrid_mesh"]
 
@@ -17,7 +17,7 @@ def make_hybrid_mesh(
     inside: Mapping[str, int],
     between: Mapping[str, int],
     *,
-    axis_types: AxisTypes | None = None,
+    axis_types: Modes | None = None,
     devices: Sequence[Any] | None = None,
 ) -> Mesh:
     """Make a mesh of several slices of TPUs, or of several hosts of GPUs.

@@ -45,6 +45,12 @@ class Change(NamedTuple):
         asked_ways: into how many parts the given mapping would split the axis.
         fitted_ways: into how many parts the new one does.
         added_bytes: the bytes that each device holds more of the arrays with this axis.
+
+    Examples:
+        >>> keys = axn.ones({"kv_heads": 2, "embed": 8})
+        >>> fitted = axn.partitioning.fit_mapping(keys, {"kv_heads": "model"}, {"model": 4})
+        >>> [(change.name, change.asked_ways, change.fitted_ways) for change in fitted.changes]
+        [('kv_heads', 4, 2)]
     """
 
     name: str
@@ -75,6 +81,12 @@ class FittedArray(NamedTuple):
         layout: the new layout.
         asked_bytes: the bytes that each device would hold by the given mapping, if it could round sizes up.
         copies: the number of devices that hold the same part.
+
+    Examples:
+        >>> keys = axn.ones({"kv_heads": 2, "embed": 8})
+        >>> fitted = axn.partitioning.fit_mapping(keys, {"kv_heads": "model"}, {"model": 4})
+        >>> [array.copies for array in fitted.arrays]
+        [2]
     """
 
     layout: ArrayLayout
@@ -102,6 +114,12 @@ class Fitted(Printed):
             sizes up.
         held_bytes: the same by the new mapping.
         report: the report of `check` for the new mapping.
+
+    Examples:
+        >>> keys = axn.ones({"kv_heads": 2, "embed": 8})
+        >>> fitted = axn.partitioning.fit_mapping(keys, {"kv_heads": "model"}, {"model": 4})
+        >>> dict(fitted.mesh.shape), fitted.split
+        ({'model': 2, 'model_2': 2}, {'model': {'model': 2, 'model_2': 2}})
     """
 
     title: str
