@@ -60,7 +60,7 @@ def assert_same_layouts(
         >>> Batch, Embed = axn.make_axes(batch=8, embed=4)
         >>> norm, x = axn.nn.LayerNorm.init(Embed), axn.random.normal(jax.random.key(0), (Batch, Embed))
         >>> mesh = jax.make_mesh((8,), ("data",))
-        >>> axn.testing.assert_same_layouts(lambda x: axn.square(norm(x)).mean(), {"batch": "data"}, mesh, x)
+        >>> axn.testing.assert_same_layouts(lambda x: axn.nn.silu(norm(x)).mean(), {"batch": "data"}, mesh, x)
     """
     several = [mappings] if isinstance(mappings, Mapping | Mappings) else list(mappings)
     unknown = [kind for kind in kinds if kind not in KINDS]
