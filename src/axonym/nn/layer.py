@@ -192,7 +192,9 @@ class Layer(Made):
         def __getattr__(self, name: str) -> NoReturn:
             problem = f"{type(self).__name__!r} object has no attribute {name!r}"
             hint = _HINTS_OF_METHODS.get(name)
-            raise AttributeError(problem + (f"\n  hint: {hint}" if hint else ""))
+            text = problem + (f"\n  hint: {hint}" if hint else "")
+            # With these, Python suggests names that are near.
+            raise AttributeError(text, name=name, obj=self)
 
 
 def enter_scope(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L, P], R]:
