@@ -23,6 +23,7 @@ from .arguments import join_first
 _LENIENT = {
     "": "pass strict=False where one mapping serves several models",
     "cost": "leave it out: the cost is that of these arrays",
+    "spread": "leave it out: no parameter has it",
 }
 
 

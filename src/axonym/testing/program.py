@@ -173,7 +173,9 @@ class Program:
                 f"{place.path or 'the result'} has {', '.join(place.names) or 'no axes'}"
                 for place in self.results
             )
-            hint = "if it has another name there, say so: out=..."
+            hint = "claim something of an axis that results have"
+            if self.function == "assert_causal":
+                hint = "if it has another name there, say so: out=..."
             problem = f"no result has axis {axis!r}"
             raise AxisNotFoundError(message(self.function, problem, have, hint=hint))
         return found
