@@ -4,25 +4,40 @@ A claim that is tried holds for the arrays that were given; one that is proven h
 computed for a proof, so that arguments may be abstract, such as a model of 70 billion parameters.
 """
 
+import functools
 from typing import cast, get_args
 
 import jax
 
 from ..errors import ArgumentError, message
 from .program import Program
-from .proof.claims import Claim, Kind, Verdict, prove
+from .proof.claims import Claim, Kind, Traced, Verdict, check, trace
 
 KINDS: tuple[str, ...] = get_args(Kind)
 """The claims that can be proven."""
 
 
-def find_verdict(kind: str, program: Program, axis: str, out: str | None = None) -> Verdict:
-    """Prove a claim about the values of a function, and then about its gradients."""
-    # What has no position, such as a mean, is left aside, as where a claim is tried; a permutation must not change it.
-    outs = () if out is None else (out,)
-    claim = Claim(cast("Kind", kind), axis, outs, has_totals=kind != "equivariant")
-    values = prove(program.f, program.args, claim)
-    return values and prove(program.f, program.args, claim, is_gradient=True)
+class Proofs:
+    """What a function proves: it is traced once for all claims about it, and once for its gradients."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    @functools.cached_property
+    def _values(self) -> Traced:
+        return trace(self._program)
+
+    @functools.cached_property
+    def _gradients(self) -> Traced:
+        return trace(self._program, is_gradient=True)
+
+    def find_verdict(self, kind: str, axis: str, out: str | None = None) -> Verdict:
+        """Prove a claim about the values of the function, and then about its gradients."""
+        # What has no position, such as a mean, is left aside, as where a claim is tried; a permutation must not change
+        # it.
+        outs = () if out is None else (out,)
+        claim = Claim(cast("Kind", kind), axis, outs, has_totals=kind != "equivariant")
+        return check(self._values, claim) and check(self._gradients, claim)
 
 
 def is_proven_alone(kind: str, program: Program, axis: str, out: str | None = None) -> bool:
@@ -33,7 +48,7 @@ def is_proven_alone(kind: str, program: Program, axis: str, out: str | None = No
     """
     if not any(isinstance(array, jax.ShapeDtypeStruct) for array in program.arrays):
         return False
-    verdict = find_verdict(kind, program, axis, out)
+    verdict = Proofs(program).find_verdict(kind, axis, out)
     if not verdict:
         hint = "it may still be true: give arrays, and it is tried"
         raise ArgumentError(message(program.function, f"axis {axis!r}: {verdict}", hint=hint))

@@ -17,7 +17,7 @@ from .layouts import assert_same_layouts
 from .padding import assert_ignores
 from .program import Program
 from .proof.claims import Verdict
-from .proving import KINDS, find_verdict
+from .proving import KINDS, Proofs
 from .symmetry import assert_equivariant, assert_invariant
 
 __all__ = ["Claim", "Claims", "check"]
@@ -134,7 +134,7 @@ def check(
         >>> [claim.result for claim in found.claims], len(found.problems)
         (['proven', 'broken'], 1)
     """
-    reasons = declared or {}
+    reasons, proofs = declared or {}, Proofs(Program("check", f, args))
     found: list[Claim] = []
 
     def try_claim(text: str, claim: Callable[..., None], *given: Any, **options: Any) -> None:
@@ -146,7 +146,7 @@ def check(
         kind, _, axis = text.partition(": ")
         verdict = None
         if error is None and kind in KINDS:
-            verdict = find_verdict(kind, Program("check", f, args), axis)
+            verdict = proofs.find_verdict(kind, axis)
         found.append(Claim(text, error, reasons.get(text), verdict))
 
     by_axis: tuple[tuple[str, Callable[..., None], Several], ...] = (

@@ -8,12 +8,18 @@ import jax
 import numpy as np
 from jax.extend.core import jaxpr_as_fun
 
-from axonym.testing.proof.claims import Claim, Traced, check, start
+from axonym.testing.program import Program
+from axonym.testing.proof.claims import Claim, Traced, check, start, trace
 from axonym.testing.proof.facts import Known
 from axonym.testing.proof.walk import Walk
 
 Arrays = Sequence[Any]
 Function = Callable[[Arrays], Arrays]
+
+
+def trace_call(function: Callable[..., Any], args: Sequence[Any], *, is_gradient: bool = False) -> Traced:
+    """Trace a function, or its gradient, for given arguments."""
+    return trace(Program("prove", function, args), is_gradient=is_gradient)
 
 
 def refute(traced: Traced, axis: str, function: Function, arrays: Arrays) -> list[str]:

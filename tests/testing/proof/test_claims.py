@@ -16,12 +16,12 @@ import axonym as axn
 from axonym import nn
 from axonym.errors import AxisNotFoundError
 from axonym.nn import activation
-from axonym.testing.proof.claims import Claim, Kind, check, prove, trace
+from axonym.testing.proof.claims import Claim, Kind, check, prove
 from tests.examples.test_families import LLAMA, LLAMA3_SCALING, PUBLISHED, sizes
 from tests.nn.test_every_layer import ROWS, Row
 from tests.sample import in_ninth
 from tests.testing.faults import FAULTS
-from tests.testing.proof.dependence import compile_programs, refute
+from tests.testing.proof.dependence import compile_programs, refute, trace_call
 
 B, S, T, E, M = axn.make_axes(batch=8, seq=2, time=3, embed=4, mlp=6)
 KEY = jax.random.key(0)
@@ -115,7 +115,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
 def test_functions_are_what_their_axes_mean() -> None:
     missing: set[tuple[str, str]] = set()
     for name, (function, *given) in FUNCTIONS.items():
-        for traced in (trace(function, given, {}, is_gradient=flag) for flag in (False, True)):
+        for traced in (trace_call(function, given, is_gradient=flag) for flag in (False, True)):
             claims = [Claim(kind, axis, has_totals=traced.cotangents > 0) for kind, axis in KINDS]
             missing |= {(name, claim.kind) for claim in claims if not check(traced, claim)}
     # A pool looks ahead. Where a cache has the tokens of an axis, its length says, which is traced.
@@ -127,7 +127,7 @@ def test_what_is_proven_of_layers_is_so(pytestconfig: pytest.Config) -> None:
     for name in LAYERS if pytestconfig.getoption("--all-rows") else filter(in_ninth, LAYERS):
         row = LAYERS[name]
         given = row.layer(), row.input(axn.Axis("batch", 3), S)
-        several = [trace(row.call, given, {}), trace(row.call, given, {}, is_gradient=True)]
+        several = [trace_call(row.call, given), trace_call(row.call, given, is_gradient=True)]
         rng = np.random.default_rng(0)
         leaves = jax.tree.leaves(given)
         for traced in several:
@@ -151,7 +151,10 @@ def test_families_are_what_their_axes_mean(name: str) -> None:
     model = eqx.filter_eval_shape(lambda key: Decoder.init(cfg, key=key), KEY)
     tokens = axn.NamedArray(jax.ShapeDtypeStruct((8, 512), jnp.int32), ("batch", "pos"))
     x = axn.NamedArray(jax.ShapeDtypeStruct((8, 512, cfg.embed), jnp.float32), ("batch", "pos", "embed"))
-    forward, backward = trace(model, [tokens], {}), trace(residual, [model, x], {}, is_gradient=True)
+    forward, backward = (
+        trace_call(model, [tokens]),
+        trace_call(residual, [model, x], is_gradient=True),
+    )
     for kind, axis in KINDS:
         for traced in (forward, backward):
             claim = Claim(kind, "pos" if axis == "time" else axis, has_totals=traced is backward)

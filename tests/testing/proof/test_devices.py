@@ -10,9 +10,9 @@ from jax import lax
 
 import axonym as axn
 from axonym import nn
-from axonym.testing.proof.claims import Claim, check, trace
+from axonym.testing.proof.claims import Claim, check
 from tests.nn.test_every_layer import ROWS
-from tests.testing.proof.dependence import compile_programs, refute
+from tests.testing.proof.dependence import compile_programs, refute, trace_call
 from tests.testing.proof.test_claims import KINDS, masked
 
 B, T, E = axn.make_axes(batch=8, time=8, embed=8)
@@ -47,7 +47,7 @@ def test_collectives_are_followed(auto_mesh: jax.sharding.Mesh) -> None:
         return call
 
     x = axn.named(np.random.default_rng(0).normal(size=(8, 8, 8)).astype(np.float32), (B, T, E))
-    traced = {name: trace(share(name), [x], {}) for name in EXCHANGES}
+    traced = {name: trace_call(share(name), [x]) for name in EXCHANGES}
     run = compile_programs(traced.values())
     for k, (name, one) in enumerate(traced.items()):
         for axis in ("batch", "time", "embed"):
@@ -71,6 +71,6 @@ def test_layouts_change_no_proof(mode: str, mapping: Any, auto_mesh: Any, explic
                 return masked(layer, axn.auto_sharded(x))
 
         given = layer, axn.shard(axn.ones((B, T, E.resize(4))), mapping, strict=False)
-        for traced in (trace(run, given, {}, is_gradient=flag) for flag in (False, True)):
+        for traced in (trace_call(run, given, is_gradient=flag) for flag in (False, True)):
             for kind, axis in KINDS:
                 assert check(traced, Claim(kind, axis, has_totals=traced.cotangents > 0)), (kind, axis)

@@ -9,8 +9,8 @@ import numpy as np
 
 import axonym as axn
 from axonym.nn import causal, dot_product_attention, prefix, segments, window
-from axonym.testing.proof.claims import Claim, check, trace
-from tests.testing.proof.dependence import compile_programs, refute
+from axonym.testing.proof.claims import Claim, check
+from tests.testing.proof.dependence import compile_programs, refute, trace_call
 
 N = 6
 P, D = axn.make_axes(pos=N, dim=3)
@@ -96,12 +96,12 @@ MASKS: dict[str, tuple[Any, bool]] = {
 
 def test_masks_of_positions_prove_that_attention_is_causal() -> None:
     x = axn.named(np.random.default_rng(1).normal(size=(N, 3)).astype(np.float32), (P, D))
-    traced = {name: trace(call, [x], {}) for name, (call, _) in MASKS.items()}
+    traced = {name: trace_call(call, [x]) for name, (call, _) in MASKS.items()}
     # One program takes less time to compile than one for each mask.
     run = compile_programs(traced.values())
     for k, (name, one) in enumerate(traced.items()):
         assert refute(one, "pos", lambda arrays, k=k: run(arrays)[k], [x.array]) == [], name
         assert bool(check(one, Claim("causal", "pos"))) == MASKS[name][1], name
         # The gradient hides the same pairs.
-        pulled = trace(MASKS[name][0], [x], {}, is_gradient=True)
+        pulled = trace_call(MASKS[name][0], [x], is_gradient=True)
         assert bool(check(pulled, Claim("causal", "pos"))) == MASKS[name][1], name

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import axonym as axn
-from axonym.testing.proof.claims import Claim, check, prove, trace
+from axonym.testing.proof.claims import Claim, check, prove
 from tests.fuzz.program import Program
 from tests.fuzz.reference import REFERENCE
 from tests.fuzz.run import SETTINGS, programs_of
 from tests.fuzz.table import RejectedError, Table
 from tests.laws import Row, operands
 from tests.sample import SEED, in_ninth
-from tests.testing.proof.dependence import compile_programs, refute
+from tests.testing.proof.dependence import compile_programs, refute, trace_call
 
 TESTS = Path(__file__).parents[2]
 MODULES = [str(path.relative_to(TESTS).with_suffix("")) for path in sorted((TESTS / "ops").rglob("test_*.py"))]
@@ -37,7 +37,7 @@ def test_operations_depend_on_no_more_than_a_walk_says(module: str, pytestconfig
     rows = rows_of(module)
     for row in rows if pytestconfig.getoption("--all-rows") else filter(in_ninth, rows):
         arrays = row.draw(0)
-        traced = trace(row.call, operands(row, arrays, [tuple(axes) for axes in row.operands]), {})
+        traced = trace_call(row.call, operands(row, arrays, [tuple(axes) for axes in row.operands]))
 
         def compute(arrays: Any, row: Row = row, traced: Any = traced) -> list[np.ndarray]:
             with np.errstate(all="ignore"):
@@ -68,7 +68,7 @@ def check_programs(setting: str, seeds: range) -> None:
         # A number that is not finite is outside of what proofs are about.
         if not program.finite or any(0 in one.values.shape for one in given):
             continue
-        traced = trace(call_of(program, setting), [axn.named(one.array(), one.names) for one in given], {})
+        traced = trace_call(call_of(program, setting), [axn.named(one.array(), one.names) for one in given])
 
         def compute(arrays: Any, program: Program = program, traced: Any = traced) -> list[np.ndarray]:
             pairs = zip(arrays, program.inputs.values(), strict=True)
@@ -173,7 +173,7 @@ PROGRAMS: dict[str, tuple[Any, bool, bool]] = {
 
 def test_loops_branches_and_derivatives_are_followed() -> None:
     x = axn.named(np.random.default_rng(0).normal(size=(6, 4, 3)).astype(np.float32), (T, B, E))
-    traced = {name: trace(over("time", function), [x], {}) for name, (function, *_) in PROGRAMS.items()}
+    traced = {name: trace_call(over("time", function), [x]) for name, (function, *_) in PROGRAMS.items()}
     run = compile_programs(traced.values())
     for k, (name, along) in enumerate(traced.items()):
         for axis in ("time", "batch"):
@@ -194,7 +194,7 @@ def test_gradients_are_those_of_a_derivative_of_its_own() -> None:
         is_gradient=True,
     )
     assert not verdict
-    assert verdict.path == "gradient of args.0"
+    assert verdict.path == "gradient of 0"
     assert "reduce_sum" in verdict.place
 
 

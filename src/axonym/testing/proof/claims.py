@@ -7,7 +7,7 @@ the batch.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -17,14 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from ... import errors
-from ...array import NamedArray, is_named_array
-from ...base.kinds import Payload, Tree, has_type
+from ...base.kinds import Payload, Tree
 from ...costs.shared.places import find_place
 from ...costs.traced.equations import write_source
-from ...engine.core import payload_of
-from ...engine.operands import own_names
 from ...errors import AxisNotFoundError, message, suggestion
-from ...layout.assignment import path_text
+from ..program import Program
 from .facts import Known
 from .places import Cause, Digit, Digits, Part, Span, strip
 from .walk import NoProofError, Walk
@@ -79,12 +76,7 @@ class Verdict:
 
 
 def prove(
-    fn: Callable[..., Any],
-    args: Sequence[Tree],
-    claim: Claim,
-    *,
-    kwargs: Mapping[str, Tree] | None = None,
-    is_gradient: bool = False,
+    fn: Callable[..., Any], args: Sequence[Tree], claim: Claim, *, is_gradient: bool = False
 ) -> Verdict:
     """Prove a claim about all arguments of a function that have an axis.
 
@@ -92,7 +84,6 @@ def prove(
         fn: a function or a module of named arrays, which may be abstract.
         args: its arguments, which may be abstract.
         claim: the claim.
-        kwargs: further arguments by name.
         is_gradient: whether the claim is about the gradients of all arguments, for any gradients of the results: those
             of one position come from results at that position or, if it is causal, at later ones. Gradients of
             arguments without the axis, such as parameters, are totals.
@@ -103,8 +94,7 @@ def prove(
     Raises:
         AxisNotFoundError: if no argument has the axis.
     """
-    traced = trace(fn, args, kwargs or {}, is_gradient=is_gradient)
-    return check(traced, dataclasses.replace(claim, has_totals=claim.has_totals or is_gradient))
+    return check(trace(Program("prove", fn, args), is_gradient=is_gradient), claim)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +115,9 @@ class Traced:
 
 
 def check(traced: Traced, claim: Claim) -> Verdict:
-    """Prove a claim about a program."""
+    """Prove a claim about a program; gradients without the axis are totals."""
+    if traced.cotangents:
+        claim = dataclasses.replace(claim, has_totals=True)
     if not any(claim.axis in names for names in traced.arguments):
         every = sorted({name for names in traced.arguments for name in names})
         problem = f"no argument has axis {claim.axis!r}"
@@ -258,53 +250,24 @@ def _find_line(equation: Any) -> str:
     return ""
 
 
-def trace(
-    fn: Callable[..., Any],
-    args: Sequence[Tree],
-    kwargs: Mapping[str, Tree],
-    *,
-    is_gradient: bool = False,
-) -> Traced:
-    """Trace a function of abstract arrays: all of them, and those of the function, are arguments of the program."""
-    given = {"function": fn, "args": tuple(args), "kwargs": dict(kwargs)}
-    with_paths = jax.tree.leaves_with_path(given, is_leaf=is_named_array)
-    paths, leaves = [path_text(keys) for keys, _ in with_paths], [leaf for _, leaf in with_paths]
-    structure = jax.tree.structure(given, is_leaf=is_named_array)
-    arrays = [i for i, leaf in enumerate(leaves) if has_type(payload_of(leaf))]
-    found: list[tuple[str, tuple[str, ...]]] = []
-
-    def call(payloads: Sequence[Payload]) -> list[Any]:
-        everything = list(leaves)
-        for i, payload in zip(arrays, payloads, strict=True):
-            leaf = leaves[i]
-            everything[i] = NamedArray(payload, leaf.names) if is_named_array(leaf) else payload
-        own = jax.tree.unflatten(structure, everything)
-        result = own["function"](*own["args"], **own["kwargs"])
-        found.clear()
-        values: list[Any] = []
-        for keys, leaf in jax.tree.leaves_with_path(result, is_leaf=is_named_array):
-            payload = payload_of(leaf)
-            if has_type(payload):
-                found.append((path_text(keys), own_names(leaf)))
-                values.append(payload)
-        return values
-
-    abstract = [_make_abstract(payload_of(leaves[i])) for i in arrays]
-    names = [own_names(leaves[i]) for i in arrays]
+def trace(own: Program, *, is_gradient: bool = False) -> Traced:
+    """Trace a function of abstract arrays, those of the function itself among them."""
+    abstract = [_make_abstract(array) for array in own.arrays]
+    names = [place.names for place in own.places]
     if not is_gradient:
-        program = jax.make_jaxpr(call)(abstract)
-        return Traced(program, tuple(names), tuple(found))
+        program = jax.make_jaxpr(own.run)(abstract)
+        return Traced(program, tuple(names), tuple((one.path, one.names) for one in own.results))
 
     floating = [k for k, one in enumerate(abstract) if jnp.issubdtype(one.dtype, jnp.inexact)]
-    results = jax.eval_shape(call, abstract)
+    results = jax.eval_shape(own.run, abstract)
     chosen = [k for k, one in enumerate(results) if jnp.issubdtype(one.dtype, jnp.inexact)]
 
     def pull(payloads: Sequence[Payload], cotangents: Sequence[Payload]) -> Any:
-        def part(own: Sequence[Payload]) -> list[Any]:
+        def part(some: Sequence[Payload]) -> list[Any]:
             several = list(payloads)
-            for k, payload in zip(floating, own, strict=True):
+            for k, payload in zip(floating, some, strict=True):
                 several[k] = payload
-            values = call(several)
+            values = own.run(several)
             return [values[k] for k in chosen]
 
         _, pullback = jax.vjp(part, [payloads[k] for k in floating])
@@ -312,8 +275,8 @@ def trace(
 
     cotangents = [jax.ShapeDtypeStruct(results[k].shape, results[k].dtype) for k in chosen]
     program = jax.make_jaxpr(pull)(abstract, cotangents)
-    given_names = (*names, *(found[k][1] for k in chosen))
-    gradients = tuple((f"gradient of {paths[arrays[k]]}", names[k]) for k in floating)
+    given_names = (*names, *(own.results[k].names for k in chosen))
+    gradients = tuple((f"gradient of {own.places[k].path}", names[k]) for k in floating)
     return Traced(program, given_names, gradients, len(chosen))
 
 
