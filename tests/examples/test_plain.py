@@ -1,9 +1,11 @@
 """The programs of examples/plain: equal losses by name and by position, also after the changes that the page shows."""
 
+import functools
 import itertools
 import re
 import types
 from pathlib import Path
+from typing import Any
 
 import gpt
 import gpt_jax
@@ -11,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import AxisType
+from measure import collectives, totals
 
 import axonym as axn
 
@@ -85,3 +88,32 @@ def test_the_page_counts_lines() -> None:
         lines = len(Path(program.__file__).read_text().splitlines())
         assert lines <= 300
         assert f"takes\n{lines} lines" in page or f"takes {lines}" in page
+
+
+def count_sent(run: Any, *args: Any) -> float:
+    """Return the megabytes that a device sends in a step."""
+    return sum(one.wire_megabytes for one in totals(collectives(run.lower(*args).compile())).values())
+
+
+def test_the_page_says_what_a_step_sends(diffs: list[str]) -> None:
+    page = (ROOT / "docs/guides/plain-jax.md").read_text()
+    named, plain = gpt.Config(), gpt_jax.Config()
+    cases = [
+        (gpt, gpt_jax, {"data": 4, "model": 2}),
+        (*map(change, (gpt, gpt_jax), diffs), {"data": 2, "model": 2, "context": 2}),
+    ]
+    sent = []
+    for by_name, by_position, sizes in cases:
+        with jax.set_mesh(make_mesh(**sizes)):
+            tokens, _ = next(gpt.batches(named, TEXT, 0))
+            start = axn.named_jit(functools.partial(gpt.start, named), out_axis_resources=gpt.STORED)
+            step = axn.named_jit(functools.partial(by_name.step, named), by_name.LAYOUT)
+            state = jax.eval_shape(start, jax.random.key(0))
+            own = count_sent(step, axn.shard(state, gpt.STORED), tokens, tokens)
+            model = jax.jit(gpt_jax.init, static_argnums=0, out_shardings=gpt_jax.STORED)(plain, jax.random.key(0))
+            state = model, jax.jit(gpt_jax.make_optimizer(plain).init)(model)
+            tokens, _ = next(by_position.batches(plain, TEXT, 0))
+            sent.append((own, count_sent(jax.jit(by_position.step, static_argnums=0), plain, state, tokens, tokens)))
+    (own, other), (split, gathered) = sent
+    assert own == other
+    assert f"a step sends {split:.1f} MB instead of {gathered:.1f}" in page.replace("\n", " ")

@@ -1,7 +1,7 @@
 """What is proven of layers and of families of models, how much of what they claim, and how an answer reads."""
 
 import re
-import time
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -112,14 +112,28 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
 }
 
 
+# Pools look ahead.
+LOOK_AHEAD = {("max_pool", "causal"), ("mean_pool", "causal")}
+
+
 def test_functions_are_what_their_axes_mean() -> None:
-    missing: set[tuple[str, str]] = set()
+    missing: list[tuple[str, str]] = []
     for name, (function, *given) in FUNCTIONS.items():
         for traced in (trace_call(function, given, is_gradient=flag) for flag in (False, True)):
-            claims = [Claim(kind, axis, has_totals=traced.cotangents > 0) for kind, axis in KINDS]
-            missing |= {(name, claim.kind) for claim in claims if not check(traced, claim)}
-    # A pool looks ahead. Where a cache has the tokens of an axis, its length says, which is traced.
-    assert missing == {("max_pool", "causal"), ("mean_pool", "causal"), ("KVCache", "causal")}
+            missing += [(name, kind) for kind, axis in KINDS if not check(traced, Claim(kind, axis))]
+    # Where a cache has the tokens of an axis, its length says, which is traced.
+    assert sorted(missing) == sorted(2 * [*LOOK_AHEAD, ("KVCache", "causal")])
+
+
+def test_the_page_counts_what_is_decided() -> None:
+    layers = [is_proven for name in LAYERS for is_proven in judge(name).values()]
+    functions = 2 * (len(KINDS) * len(FUNCTIONS) - len(LOOK_AHEAD))
+    models, undecided = (2 * len(KINDS) * len(names) for names in (PUBLISHED, PUBLISHED.keys() & SORTED))
+    counts = [(sum(layers), len(layers)), (functions - 2, functions), (models - undecided, models)]
+    page = (Path(__file__).parents[3] / "docs/design/proofs.md").read_text()
+    assert re.findall(r"\| (\d+) \| (\d+) \|$", page, re.MULTILINE) == [(str(own), str(all_)) for own, all_ in counts]
+    proven, claims = map(sum, zip(*counts, strict=True))
+    assert f"In all, {100 * proven // claims} % are decided" in page
 
 
 def test_what_is_proven_of_layers_is_so(pytestconfig: pytest.Config) -> None:
@@ -161,7 +175,7 @@ def test_families_are_what_their_axes_mean(name: str) -> None:
             assert bool(check(traced, claim)) == (name not in SORTED)
 
 
-def test_examples_of_a_large_model_are_independent_in_seconds() -> None:
+def test_examples_of_a_large_model_are_independent() -> None:
     """Llama 3.1 with 70 billion parameters, at its longest context: values, and gradients of its blocks."""
     settings = {
         **LLAMA,
@@ -174,10 +188,8 @@ def test_examples_of_a_large_model_are_independent_in_seconds() -> None:
     assert axn.parameters.count(model) == 70_553_706_496
     tokens = axn.NamedArray(jax.ShapeDtypeStruct((1024, 131072), jnp.int32), ("batch", "pos"))
     x = axn.NamedArray(jax.ShapeDtypeStruct((1024, 131072, 8192), jnp.float32), ("batch", "pos", "embed"))
-    began = time.perf_counter()
     assert prove(model, [tokens], Claim("independent", "batch"))
     assert prove(residual, [model, x], Claim("independent", "batch"), is_gradient=True)
-    assert time.perf_counter() - began < 30
 
 
 def test_no_published_fault_is_proven_right() -> None:
