@@ -209,6 +209,7 @@ def keep_padding(layer: LayerT, *names: str) -> LayerT:
     if not padding:
         return layer
     sizes = {own.name: own.stored for own in padding if own.name in names}
+    # The layer checks inputs by the axes that it declares, so these get the stored sizes, too.
     fields: dict[str, Any] = {}
     for field, axes in find_static_axes(layer).items():
         extended = tuple(axis.resize(sizes.get(axis.name, axis.size)) for axis in axes)

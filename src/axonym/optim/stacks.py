@@ -68,6 +68,7 @@ def map_stacks(
         def call(updates: Tree, state: Tree, params: Tree, extra: dict[str, Any]) -> Any:
             return own_update(updates, state, params, **extra)
 
+        # A line search asks for values and gradients of the whole model, which no layer alone can give.
         def split_value(name: str, value: Any) -> Any:
             if callable(value):
                 return partial(_refuse, function, name)
@@ -208,6 +209,7 @@ def _join_all(forms: Forms, tree: Tree) -> Tree:
         form = by_number[leaf.names.number]
 
         def back(x: jax.Array) -> Payload:
+            # A factored moment has a part of the dimensions, and is no matrix that can be joined again.
             is_whole = x.shape[len(form.stacks) :] == form.shape
             return form.add_names(form.join(x) if is_whole else form.put_last(x), is_whole)
 

@@ -91,6 +91,7 @@ def _locate(program: Program, step: Program, axis: str, at: int) -> tuple[str, s
     for layer, group in itertools.groupby(single.operations, lambda operation: operation.layer):
         last: Operation = list(group)[-1]
         result = values[last.results[0]]
+        # Layers compute other operations for one position; results that match a slice of the whole are right.
         slices = [
             np.asarray(x).take(at, d)
             for x in known.get(layer, ())

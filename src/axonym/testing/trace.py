@@ -217,6 +217,7 @@ def _make_function(equation: Any) -> Callable[..., Sequence[Any]]:
     results = [
         variable for variable, is_used in zip(equation.outvars, used, strict=True) if is_used
     ]
+    # A variable may be an operand twice, and a program has it as one argument.
     given = list(dict.fromkeys(variables))
     names = ("",) * len(given), ("",) * len(results)
     info = DebugInfo("operation", equation.primitive.name, *names)

@@ -241,7 +241,7 @@ def _assign(
     left = list(shape)
     found: list[tuple[_Part, ...]] = [()] * len(sizes)
     for number in reversed(order):
-
+        # Whole axes of the torus have links that wrap around, which a part of one lacks.
         def rank(factors: tuple[int, ...], left: Sequence[int] = tuple(left)) -> tuple[object, ...]:
             whole = [one for one, full in zip(factors, shape, strict=True) if one == full]
             several = sum(one > 1 for one in whole)

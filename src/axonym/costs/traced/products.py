@@ -26,6 +26,7 @@ def find_product_moves(
         (left, "left", dict(zip(left_over, left_over, strict=True)), left_shared),
         (right, "right", dict(zip(right_over, left_over, strict=True)), right_shared),
     )
+    # One mesh axis cannot divide two dimensions of a result: the operand that loses it is gathered.
     found: list[Part] = []
     for value, side, over, shared in sides:
         for i, entry in enumerate(value.entries):

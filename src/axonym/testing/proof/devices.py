@@ -47,6 +47,7 @@ def divide(
             whole = Digit(place, inner, mesh[axis], 1)
             if any(part.meets(whole) for part in known.varies):
                 varies |= {Part(token)}
+    # What is known by the numbers of positions does not hold for the numbers within a block.
     facts = known.move_facts({place: None for place, axes in enumerate(entries) if axes})
     facts["origin"] = None
     is_divided = any(axes for axes in entries)
@@ -177,6 +178,8 @@ def _exchange(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list
     is_plain = params["tiled"] and len(axes) == 1 and params.get("axis_index_groups") is None
     if not is_plain or split == joined:
         return treat_last(equation, [forget_dimensions(inputs, axes, cause)], 0, cause)
+    # The device that a piece came from becomes the outer part of the joined dimension, and the piece's own place
+    # becomes the device.
     (token,), ways = axes, old[split] // new[split]
     send = _split(split, token, new[split], ways)
 

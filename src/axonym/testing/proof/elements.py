@@ -210,6 +210,7 @@ def _select(equation: Equation, inputs: Sequence[Known], found: Known) -> Known:
     found = dataclasses.replace(found, may_hide=may_hide)
     if len(cases) != 2 or condition.truth is None:
         return found
+    # Where the other case is taken, the result is zero, or hidden from a softmax: a mask is known by this.
     guard = None
     for side, other, one in (
         (condition.truth.false, cases[1], cases[0]),

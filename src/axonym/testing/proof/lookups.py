@@ -46,6 +46,7 @@ def _scatter(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[
     pairs = zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
     for place, at in pairs:
         to[rows[at]] = own[at] = place
+    # An element of the table may come from any update, unless a dimension of the updates covers the whole one.
     moved: set[Part] = set()
     for i, size in enumerate(shape):
         if i in numbers.operand_batching_dims:

@@ -190,6 +190,7 @@ def forget(digit: Digit) -> Change:
 
 def _order(digits: Iterable[Digit]) -> Digits:
     """Put digits in order, and write neighbours at one place as one digit."""
+    # From the slowest digit to the fastest, so that digits that were one before a reshape are neighbours.
     waiting = sorted(
         digits,
         key=lambda one: (-abs(float(one.weight)), str(one.place), one.inner),

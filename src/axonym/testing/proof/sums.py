@@ -105,6 +105,7 @@ def _multiply(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list
     left_shape, right_shape = map(shape_of, equation.invars)
     left_own = [i for i in range(len(left_shape)) if i not in (*left_over, *left_shared)]
     right_own = [i for i in range(len(right_shape)) if i not in (*right_over, *right_shared)]
+    # The summed dimensions come last, behind those of the result: a product of all pairs, and then a sum.
     shape = [
         *(left_shape[i] for i in (*left_shared, *left_own)),
         *(right_shape[i] for i in right_own),
@@ -125,6 +126,7 @@ def _multiply(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list
     )
     moved = [move_known(inputs[0], left, cause), move_known(inputs[1], right, cause)]
     product = combine(moved, may_hide=any(one.may_hide for one in moved))
+    # A product is zero where either factor is, so that one mask is enough for a weight and a value.
     guards = [one.guard for one in moved if one.guard is not None and one.guard.kind == "zero"]
     if guards:
         side = guards[0].side
@@ -250,6 +252,7 @@ def _slide(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Kn
                     low=params["padding"][i][0],
                     new_size=new_shape[i],
                 )
+                # At the edges a window has fewer elements, so results differ by their place.
                 if old is not reach:
                     varies |= {Part(i)}
         found.append(Known(reach, varies))

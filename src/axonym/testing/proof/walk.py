@@ -234,6 +234,7 @@ class Walk:
         params = equation.params
         sizes = dict(params["mesh"].shape)
         cause = Cause(equation, prefix, "shard_map")
+        # Inside, an argument is the block of one device, whose number is a place like a dimension.
         given = [
             devices.divide(
                 known, _find_entries(spec, shape_of(variable)), shape_of(variable), sizes
