@@ -166,7 +166,7 @@ def test_renamed_axes_cost_the_same():
             "  mapping: {'batch': 'data'}\n"
             "  mesh: data=3\n"
             "  at: x\n"
-            "  hint: use a multiple of 3, as round_axis_for_partitioning and pad_axes do, or map 'batch' to None",
+            "  hint: use a multiple of 3, as pad_axes and pad_batch do, or map 'batch' to None",
         ),
     ],
 )

@@ -66,13 +66,13 @@ MESH_FACTS = "  mesh: data=4, model=2"
             {"batch": "data"},
             "shard: batch=6 cannot be split evenly in 4 over mesh axis data\n"
             f"{FACTS}  mapping: {{'batch': 'data'}}\n{MESH_FACTS}\n"
-            "  hint: use a multiple of 4, as round_axis_for_partitioning and pad_axes do, or map 'batch' to None",
+            "  hint: use a multiple of 4, as pad_axes and pad_batch do, or map 'batch' to None",
         ),
         (
             {"batch": ("data", "model")},
             "shard: batch=6 cannot be split evenly in 8 over mesh axis data, model\n"
             f"{FACTS}  mapping: {{'batch': ('data', 'model')}}\n{MESH_FACTS}\n"
-            "  hint: use a multiple of 8, as round_axis_for_partitioning and pad_axes do, or map 'batch' to None",
+            "  hint: use a multiple of 8, as pad_axes and pad_batch do, or map 'batch' to None",
         ),
     ],
     ids=["no mesh axis", "twice", "uneven", "uneven over two"],
@@ -134,7 +134,7 @@ def test_alternatives_that_do_not_fit_are_explained() -> None:
         "  array has: mlp=3\n"
         "  mapping: {'mlp': first_fitting('data', 'model')}\n"
         "  mesh: data=4, model=2\n"
-        "  hint: use a multiple of 4, as round_axis_for_partitioning and pad_axes do, or map 'mlp' to None"
+        "  hint: use a multiple of 4, as pad_axes and pad_batch do, or map 'mlp' to None"
     )
     with pytest.raises(ShardingError, match="axis 'mlp' is mapped to 'modl', which is not an axis of the mesh"):
         spec(("mlp",), (8,), mlp=first("data", "modl"))
@@ -167,7 +167,7 @@ def test_a_derived_name_must_divide_too() -> None:
         "  array has: embed.out=3\n"
         "  mapping: {'embed': 'model'}\n"
         "  mesh: data=4, model=2\n"
-        "  hint: use a multiple of 2, as round_axis_for_partitioning and pad_axes do, or map 'embed.out' to None"
+        "  hint: use a multiple of 2, as pad_axes and pad_batch do, or map 'embed.out' to None"
     )
 
 
@@ -175,7 +175,7 @@ def test_a_slice_by_one_is_told_what_keeps_the_size() -> None:
     with pytest.raises(ShardingError) as error:
         spec(("pos",), (63,), pos="data")
     assert str(error.value).endswith(
-        "hint: use a multiple of 4, as round_axis_for_partitioning and pad_axes do, or map 'pos' to None; "
+        "hint: use a multiple of 4, as pad_axes and pad_batch do, or map 'pos' to None; "
         'in place of a slice such as x["pos", 1:], which has one less, axn.roll(x, -1, "pos") keeps the size: '
         "give the last one no weight"
     )

@@ -141,7 +141,7 @@ def test_two_names_on_one_mesh_axis_in_named_jit(mesh: Mesh) -> None:
       mapping: {'embed': 'data'}
       mesh: data=4, model=2
       at: blocks.0
-      hint: use a multiple of 4, as round_axis_for_partitioning and pad_axes do, or map 'embed' to None
+      hint: use a multiple of 4, as pad_axes and pad_batch do, or map 'embed' to None
     """
 )
 def test_a_size_that_does_not_divide(mesh: Mesh) -> None:

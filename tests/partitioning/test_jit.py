@@ -717,7 +717,7 @@ def test_a_size_that_does_not_divide(mesh, compiles, where):
         "  mapping: {'mlp': 'data', 'batch': None}\n"
         "  mesh: data=4, model=2\n"
         f"  at: {'x' if where == 'in_axis_resources' else 'result'}\n"
-        "  hint: use a multiple of 4, as round_axis_for_partitioning and pad_axes do, or map 'mlp' to None"
+        "  hint: use a multiple of 4, as pad_axes and pad_batch do, or map 'mlp' to None"
     )
 
 
@@ -732,7 +732,7 @@ def test_a_layout_that_cannot_be_names_the_parameter_and_what_was_called(mesh, c
         "  mapping: {{'mlp': 'data'}}\n"
         "  mesh: data=4, model=2\n"
         "  at: {}\n"
-        "  hint: use a multiple of 4, as round_axis_for_partitioning and pad_axes do, or map 'mlp' to None"
+        "  hint: use a multiple of 4, as pad_axes and pad_batch do, or map 'mlp' to None"
     )
     stored = {"mlp": "data"}
     calls = {

@@ -315,7 +315,7 @@ def test_a_size_that_does_not_divide():
             call(axn.Axis("rows", 6))
         assert str(error.value) == (
             f"{name}: rows=6 cannot be split evenly in 8 over mesh axis data, model\n"
-            f"{tail}, as round_axis_for_partitioning and pad_axes do, or map 'rows' to None"
+            f"{tail}, as pad_axes and pad_batch do, or map 'rows' to None"
         )
 
 

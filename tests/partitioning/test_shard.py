@@ -267,7 +267,7 @@ def test_a_size_that_does_not_divide(mesh, jit):
         "  array has: batch=8, mlp=6\n"
         "  mapping: {'mlp': ('data', 'model'), 'batch': None}\n"
         "  mesh: data=4, model=2\n"
-        "  hint: use a multiple of 8, as round_axis_for_partitioning and pad_axes do, or map 'mlp' to None"
+        "  hint: use a multiple of 8, as pad_axes and pad_batch do, or map 'mlp' to None"
     )
 
 
@@ -320,7 +320,7 @@ def test_an_axis_that_has_one_element_everywhere_cannot_be_split(mesh, more):
         "  mapping: {'batch': 'data'}\n"
         "  mesh: data=4, model=2\n"
         "  at: x\n"
-        "  hint: use a multiple of 4, as round_axis_for_partitioning and pad_axes do, or map 'batch' to None"
+        "  hint: use a multiple of 4, as pad_axes and pad_batch do, or map 'batch' to None"
     )
 
 

@@ -478,7 +478,7 @@ MISTAKES = {
         ShardingError,
         "shard_map: embed=4 cannot be split evenly in 8 over mesh axis data, model\n"
         f"  array has: batch=8, embed=4\n  mapping: {{'embed': ('data', 'model')}}\n{ON}\n"
-        "  hint: use a multiple of 8, as round_axis_for_partitioning and pad_axes do, or map 'embed' to None",
+        "  hint: use a multiple of 8, as pad_axes and pad_batch do, or map 'embed' to None",
     ),
     "an unknown manual axis": (
         lambda: axn.shard_map(lambda x: x, DATA, manual_axes=["date"]),

@@ -491,7 +491,7 @@ def test_inside_of_a_shard_map_sizes_are_local(kind):
     assert [(own.shape, own.layout) for own in report.inside] == [((8, 16), ("embed→model",))]
     report = check(split, {"batch": "data", "embed": "model"}, pod(kind), bad, quiet=True)
     text = "embed=12 cannot be split evenly in 8 over mesh axis model (at batch=8, embed=12)"
-    hint = "use a multiple of 8, as round_axis_for_partitioning and pad_axes do, or map 'embed' to None"
+    hint = "use a multiple of 8, as pad_axes and pad_batch do, or map 'embed' to None"
     assert errors(report) == [("layout", f"{text}; {hint}")]
 
 

@@ -182,7 +182,7 @@ def test_what_cannot_be_laid_out_is_an_error(auto_mesh):
         "  array has: mlp=6\n"
         "  mapping: {'mlp': 'data'}\n"
         "  mesh: data=4, model=2\n"
-        "  hint: use a multiple of 4, as round_axis_for_partitioning and pad_axes do, or map 'mlp' to None"
+        "  hint: use a multiple of 4, as pad_axes and pad_batch do, or map 'mlp' to None"
     )
     with pytest.raises(ShardingError) as caught:
         show(struct(M), {"mlp": "data"})

@@ -483,7 +483,7 @@ def test_a_mapped_size_that_does_not_divide(mesh):
         "  array has: seq=3\n"
         "  mapping: {'seq': 'data'}\n"
         "  mesh: data=4, model=2\n"
-        "  hint: use a multiple of 4, as round_axis_for_partitioning and pad_axes do, or map 'seq' to None"
+        "  hint: use a multiple of 4, as pad_axes and pad_batch do, or map 'seq' to None"
     )
 
 

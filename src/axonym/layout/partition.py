@@ -100,7 +100,7 @@ def _find_layout(
         if size % shards and not (uneven and auto.issuperset(entry)):
             over = ", ".join(entry)
             problem = f"{name}={size} cannot be split evenly in {shards} over mesh axis {over}"
-            hint = f"use a multiple of {shards}, as round_axis_for_partitioning and pad_axes do, "
+            hint = f"use a multiple of {shards}, as pad_axes and pad_batch do, "
             hint += f"or map {name!r} to None"
             # A loss of the next token cuts one position off.
             if size > 4 * shards and (size + 1) % shards == 0:

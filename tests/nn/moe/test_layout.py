@@ -75,7 +75,7 @@ def test_experts_that_do_not_divide(kind, request):
         "  array has: experts=6, mlp=6\n"
         "  mapping: {'batch': 'data', 'experts': 'data'}\n"
         "  mesh: data=4, model=2\n"
-        "  hint: use a multiple of 4, as round_axis_for_partitioning and pad_axes do, or map 'experts' to None"
+        "  hint: use a multiple of 4, as pad_axes and pad_batch do, or map 'experts' to None"
     )
     with axn.set_mesh(request.getfixturevalue(kind)), axn.axis_mapping(mapping):
         fails(ShardingError, expected, lambda: jax.jit(apply_model)(model, x))

@@ -195,7 +195,11 @@ def test_fields():
     assert layers.Layers == layers.Block == Layers
     names = [field.name for field in dataclasses.fields(layers)]
     assert names[:3] == ["stacked", "Block", "gradient_checkpointing"]
-    assert (names[3:], layers.rounds, layers.stages) == (["rounds", "stages"], 1, 1)  # those of Axonym, which programs do not see
+    assert (names[3:], layers.rounds, layers.stages) == (
+        ["rounds", "stages"],
+        1,
+        1,
+    )  # those of Axonym, which programs do not see
     assert layers.stacked.linear.weight.axes == (Layers, Embed.alias("out"), Embed)
     assert layers.gradient_checkpointing == ScanCheckpointPolicy(simple=True)
     assert Stacked.init(Layers, hnn.LayerNorm, prevent_cse=True)(Embed).gradient_checkpointing.prevent_cse is True
