@@ -24,15 +24,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "lm"))
 
 import numpy as np
 import optax
-from config import SHAPES, DecoderConfig, ExpertsConfig
 from costs import step_cost
-from decoder import Decoder
 from layouts import STRATEGIES, Strategy, abstract_mesh, layout_of, make_mesh, read_mesh
 from measure import table
 from rows import Windows, batch_of
+from shapes import SHAPES
 from trainer import Recipe, Trainer
 
 import axonym as axn
+from axonym.models import Decoder, DecoderConfig, ExpertsConfig
 
 MESH = {"data": 4, "model": 2}
 SMALL = DecoderConfig(vocab=512, layers=4, embed=128, mlp=384, heads=8, kv_heads=4, head_dim=16, positions=64)

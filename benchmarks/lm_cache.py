@@ -30,8 +30,6 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "lm"))
 
 import raw_decoder as raw
-from config import DecoderConfig
-from decoder import Decoder
 from lm_decode import SIZES, plain
 from measure import table
 
@@ -39,6 +37,7 @@ import axonym as axn
 import axonym.nn as nn
 from axonym import Axis, NamedArray
 from axonym.costs.compiled.program import KINDS, Instruction, Program, find_called, parse_arrays
+from axonym.models import Decoder, DecoderConfig
 
 LARGE = dataclasses.replace(
     SIZES, vocab=32000, layers=8, embed=2048, mlp=5632, heads=16, kv_heads=8, head_dim=128, positions=8192

@@ -26,14 +26,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "lm"))
 
 import numpy as np
 import raw_decoder as raw
-from config import DecoderConfig
-from decoder import Decoder
-from huggingface import save
 from measure import interleaved, median_ratio, ratio_of_minima, table
 
 import axonym as axn
 import axonym.nn as nn
 from axonym import Axis, NamedArray
+from axonym.models import Decoder, DecoderConfig, save
 
 SIZES = DecoderConfig(vocab=512, layers=4, embed=256, mlp=704, heads=8, kv_heads=4, head_dim=32, positions=512)
 PROMPT, NEW = 32, 128

@@ -14,13 +14,12 @@ import jax.numpy as jnp
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "lm"))
 
-from config import DecoderConfig
-from decoder import Decoder
 from layouts import HEADS
 from measure import table
 
 import axonym as axn
 from axonym import nn
+from axonym.models import Decoder, DecoderConfig
 
 CONFIG = DecoderConfig(
     vocab=1024, layers=4, embed=1024, mlp=1024, heads=16, kv_heads=2, head_dim=128, positions=8192, tied=True

@@ -27,13 +27,12 @@ import jax
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "lm"))
 
 import numpy as np
-from config import DecoderConfig
-from decoder import Decoder
-from huggingface import LLAMA, load, save
 from measure import interleaved, median_ratio, ratio_of_minima, table
 
 import axonym as axn
 from axonym import state_dict as sd
+from axonym.models import Decoder, DecoderConfig, load, save
+from axonym.models.huggingface import LLAMA
 
 ROUNDS = 9
 LARGE = DecoderConfig(vocab=32000, layers=8, embed=1536, mlp=4096, heads=16, kv_heads=4, head_dim=96)

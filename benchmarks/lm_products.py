@@ -22,13 +22,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "lm"))
 import dataclasses  # noqa: E402
 
 import numpy as np  # noqa: E402
-from config import DecoderConfig, ExpertsConfig  # noqa: E402
 from layouts import Layout, layout_of, make_mesh, read_mesh  # noqa: E402
 from measure import table  # noqa: E402
 from rows import Windows, batch_of  # noqa: E402
 from trainer import Recipe, Trainer  # noqa: E402
 
 import axonym as axn  # noqa: E402
+from axonym.models import DecoderConfig, ExpertsConfig  # noqa: E402
 
 # The mesh, and whether parameters are fully sharded.
 PRODUCTS: dict[str, tuple[str, bool]] = {

@@ -29,11 +29,10 @@ import lm_decode
 import optax
 import raw_decoder
 import raw_gpt2
-from config import DecoderConfig
-from decoder import Decoder
 from measure import flops_bytes, interleaved, median_ratio, ratio_of_minima, table
 
 from axonym import NamedArray
+from axonym.models import Decoder, DecoderConfig
 
 BATCH, POSITIONS = 8, 128
 LLAMA = DecoderConfig(

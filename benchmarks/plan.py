@@ -21,7 +21,8 @@ from measure import table
 
 import axonym as axn
 
-from config import SHAPES, DecoderConfig, ExpertsConfig  # isort: skip
+from shapes import SHAPES  # isort: skip
+from axonym.models import DecoderConfig, ExpertsConfig  # isort: skip
 
 HEADS = {"mlp": "model", "kv_heads": "model"}
 WIDE = {"vocab": "model", **HEADS}

@@ -15,13 +15,13 @@ jax.config.update("jax_num_cpu_devices", 8)
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "lm"))
 
 import numpy as np  # noqa: E402
-from config import DecoderConfig  # noqa: E402
 from layouts import STRATEGIES, Strategy, make_mesh  # noqa: E402
 from measure import collectives, table, totals  # noqa: E402
 from rows import Windows, batch_of  # noqa: E402
 from trainer import Recipe, Trainer  # noqa: E402
 
 import axonym as axn  # noqa: E402
+from axonym.models import DecoderConfig  # noqa: E402
 
 SIZES = DecoderConfig(vocab=256, layers=2, embed=32, mlp=64, heads=4, kv_heads=4, head_dim=8, dropout=0.1)
 RECIPE = Recipe(microbatches=2, warmup=2, precision="params=float32,compute=float32,output=float32")

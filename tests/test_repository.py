@@ -102,7 +102,7 @@ def test_the_file_of_tests_of_a_file() -> None:
     tool = runpy.run_path(str(ROOT / "tools/touched_tests.py"))["tests_of"]
     assert tool(Path("src/axonym/ops/reduce.py")) == Path("tests/ops/test_reduce.py")
     assert tool(Path("src/axonym/engine/kernels.py")) == Path("tests/engine/test_kernels.py")
-    assert tool(Path("examples/lm/decoder.py")) == Path("tests/examples/test_decoder.py")
+    assert tool(Path("examples/lm/rows.py")) == Path("tests/examples/test_rows.py")
     assert tool(Path("tests/nn/test_mask.py")) == Path("tests/nn/test_mask.py")
     assert [tool(Path(name)) for name in ("tests/laws.py", "docs/index.md", "benchmarks/measure.py")] == [None] * 3
 

@@ -34,6 +34,7 @@ NAMESPACES = (
     "axn.quant",
     "axn.debug",
     "axn.mup",
+    "axn.models",
 )
 
 # Classes that users get and do not make.

@@ -16,12 +16,10 @@ from pathlib import Path
 import jax
 import matplotlib.pyplot as plt
 import numpy as np
-from config import DecoderConfig
-from decoder import Decoder
-from huggingface import load, save
 from layouts import make_mesh
 
 import axonym as axn
+from axonym.models import Decoder, DecoderConfig, load, save
 
 folder = Path(tempfile.mkdtemp()) / "model"
 config = DecoderConfig(
@@ -59,8 +57,7 @@ axn.parameters.table(loaded)
 # The chat template of the folder writes them; only what the assistant says counts.
 
 # %%
-from chats import conversations, read_template
-from tokenizer import Bytes
+from axonym.models import Bytes, conversations, read_template
 
 source = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
 source += "{% if add_generation_prompt %}<assistant>{% endif %}"
@@ -109,13 +106,13 @@ losses = main(options)
 # The sum of both is a model like the first one, which `transformers` loads, too.
 
 # %%
-from generate import Generator, Options as Sampling
+from axonym.models import Sampling, TextGenerator
 
 merged = load(folder / "tuned/merged")
 prompts = [list(f"<user>the {animal}?\n<assistant>".encode()) for animal in words]
-sampling = Sampling(folder, new=8, temperature=0)
+sampling = Sampling(new=8, temperature=0)
 with axn.set_mesh(make_mesh((1, 1))):
-    generator = Generator(merged, Bytes(), sampling, {})
+    generator = TextGenerator(merged, Bytes(), sampling, {})
     said = [[] for _ in prompts]
     for parts in generator.stream(prompts):
         for own, part in zip(said, parts, strict=True):

@@ -53,10 +53,11 @@ for axes, row in zip(both, seen.unbind("batch"), strict=True):
 # pair of dicts: where axes lie while parameters are stored, and while they compute.
 
 # %%
-from config import DecoderConfig
 from costs import plan, train_flops
 from layouts import abstract_mesh, make_mesh
 from trainer import Recipe, Trainer
+
+from axonym.models import DecoderConfig
 
 config = DecoderConfig(
     vocab=256,
@@ -118,14 +119,13 @@ with axn.set_mesh(mesh):
 # ## Text, and the curve
 
 # %%
-from generate import Generator, Options
-from tokenizer import Bytes
+from axonym.models import Bytes, Sampling, TextGenerator
 
-options = Options(None, new=72, temperature=0.6)
+options = Sampling(new=72, temperature=0.6)
 layout = {**trainer.mappings[1], "batch": None}
 prompt = list(b"    def __init__(self, ")[:64]
 with axn.set_mesh(mesh):
-    parts = Generator(state.model, Bytes(), options, layout).stream([prompt])
+    parts = TextGenerator(state.model, Bytes(), options, layout).stream([prompt])
     written = [token for part in parts for token in part[0]]
 print(Bytes().decode(prompt + written))
 

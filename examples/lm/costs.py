@@ -5,7 +5,6 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from config import DecoderConfig
 from layouts import Shape, checked
 from rows import Batch
 from trainer import Trainer
@@ -13,6 +12,7 @@ from trainer import Trainer
 import axonym as axn
 from axonym import NamedArray
 from axonym.costs.report import Cost
+from axonym.models import DecoderConfig
 
 Depth = Literal["compiled", "traced"]
 AnyMesh = jax.sharding.Mesh | jax.sharding.AbstractMesh

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 from texts import STRUCTURED, load_text, text_files, text_of
-from tokenizer import Bytes, Tokenizer, Vocabulary
+
+from axonym.models import Bytes, Tokenizer, Vocabulary
 
 Tokens = NDArray[np.unsignedinteger]
 

@@ -8,7 +8,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
-from decoder import Block, Decoder, Rotations, within
 from jax.experimental import multihost_utils
 from rows import Batch
 from trainer import Trainer
@@ -16,6 +15,8 @@ from trainer import Trainer
 import axonym as axn
 import axonym.nn as nn
 from axonym import NamedArray
+from axonym.models import Decoder
+from axonym.models.decoder import Block, Rotations, within
 
 
 class Look(eqx.Module):

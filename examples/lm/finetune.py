@@ -2,9 +2,9 @@
 
     python finetune.py --model ~/Llama-3.2-1B --data chats.jsonl --out tuned
 
-The data are conversations, one on each line, see `chats.py`; they are written by the template of the model, if it has
-one, and only what the assistant says counts. The folder has the thin matrices alone, in `adapters.safetensors`, and in
-`merged` a model with the sum of both, for `generate.py` and for Hugging Face.
+The data are conversations, one on each line, see `axonym.models.conversations`; the template of the model writes them,
+if it has one, and only what the assistant says counts. The folder has the thin matrices alone, in
+`adapters.safetensors`, and in `merged` a model with the sum of both, for `generate.py` and for Hugging Face.
 """
 
 import dataclasses
@@ -21,18 +21,15 @@ import jmp
 import numpy as np
 import optax
 import tyro
-from chats import conversations, read_template
-from decoder import Decoder
-from generate import read_tokenizer
-from huggingface import load, save
 from layouts import STRATEGIES, Strategy, make_mesh
-from tokenizer import check_tokens
 from tqdm import tqdm
 from trainer import OptimizerName, scale_by
 
 import axonym as axn
 import axonym.nn as nn
 from axonym import NamedArray, state_dict as sd
+from axonym.models import Decoder, conversations, load, read_template, read_tokenizer, save
+from axonym.models.tokenizer import check_tokens
 
 
 @dataclasses.dataclass(frozen=True)

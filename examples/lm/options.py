@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Literal
 
 import tyro
-from config import SHAPES, DecoderConfig, ExpertsConfig, ShapeName
 from layouts import DEFAULT, STRATEGIES, Layout, Shape, layout_of, read_mesh
 from processes import Processes
+from shapes import SHAPES, ShapeName
 from trainer import Recipe
+
+from axonym.models import DecoderConfig, ExpertsConfig
 
 
 @dataclasses.dataclass(frozen=True)

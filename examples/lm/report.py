@@ -4,10 +4,11 @@ from typing import Any
 
 import jax
 from costs import peak_bytes
-from generate import Generator, Options as Sampling
 from metrics import read
 from options import Options
 from run import Run
+
+from axonym.models import Sampling, TextGenerator
 
 
 def show_sample(run: Run, model: Any) -> None:
@@ -17,11 +18,11 @@ def show_sample(run: Run, model: Any) -> None:
     if not run.options.sample or room < 1 or jax.process_count() > 1:
         return
     prompt = run.valid[: min(32, room)].tolist()
-    options = Sampling(run.options.out, new=run.options.sample)
+    options = Sampling(new=run.options.sample)
     # One sequence, token by token: there is nothing to cut but the model.
     layout = {**run.trainer.mappings[1], **dict.fromkeys(("batch", "pos", "layers"))}
     cast = run.trainer.policy.cast_to_compute(model)
-    parts = Generator(cast, run.tokenizer, options, layout).stream([prompt])
+    parts = TextGenerator(cast, run.tokenizer, options, layout).stream([prompt])
     tokens = [token for part in parts for token in part[0]]
     print(f"\n--- {len(tokens)} tokens after the held-out text ...{run.tokenizer.decode(prompt)!r}:")
     print(run.tokenizer.decode(tokens))

@@ -7,19 +7,17 @@ from typing import Any
 
 import jax
 import numpy as np
-from config import DecoderConfig
 from data import Tokens, load_tokens, train_valid_split
-from generate import read_tokenizer
-from huggingface import load
 from layouts import abstract_mesh, make_mesh
 from options import Options, check_options, make_config
 from processes import is_first
 from rows import Batch, Packed, Rows, Windows, batch_of
-from tokenizer import Bytes, Tokenizer, Vocabulary, check_tokens
 from trainer import State, Trainer
 
 import axonym as axn
 from axonym import NamedArray
+from axonym.models import Bytes, DecoderConfig, Tokenizer, Vocabulary, load, read_tokenizer
+from axonym.models.tokenizer import check_tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,7 +148,7 @@ def prepare(options: Options) -> Run:
     end = tokenizer.ends[0] if tokenizer.ends else None
     train, valid = train_valid_split(load_tokens(options.data, tokenizer), end=end)
     if options.start is not None:
-        from families import read_file
+        from axonym.models.families import read_file
 
         config = dataclasses.replace(read_file(options.start), dropout=options.dropout)
     else:

@@ -28,18 +28,17 @@ import tyro
 from costs import plan, simulate, step_cost, utilisation
 from data import unigram_entropy
 from faults import first_fault
-from huggingface import save
 from metrics import Metrics, Silent
 from options import Options, check_options
 from processes import Watch, any_of_all, is_first
 from report import report, show_sample
 from rows import ahead, batch_of
 from run import Run, prepare
-from tokenizer import Vocabulary
 from tqdm import tqdm
 from trainer import State, Told
 
 import axonym as axn
+from axonym.models import Vocabulary, save
 
 STOPPED = 128 + signal.SIGTERM  # the status of a program that SIGTERM ends
 WARM = 2  # steps before a trace begins: the first one compiles

@@ -10,14 +10,13 @@ import jax
 import jax.numpy as jnp
 import jmp
 import optax
-from config import DecoderConfig
-from decoder import Decoder
 from layouts import DEFAULT, STRATEGIES, Layout, Strategy
 from rows import Batch
 
 import axonym as axn
 import axonym.nn as nn
 from axonym import Axis, NamedArray
+from axonym.models import Decoder, DecoderConfig
 
 OptimizerName: TypeAlias = Literal["adamw", "muon"]
 

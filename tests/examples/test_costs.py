@@ -8,14 +8,13 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from config import DecoderConfig, ExpertsConfig
 from costs import PEAKS, forward_flops, per_device, plan, seen, step_cost, train_flops, utilisation
-from decoder import Decoder
 from layouts import abstract_mesh, make_mesh
 from rows import Batch
 from trainer import Recipe, Trainer
 
 import axonym as axn
+from axonym.models import Decoder, DecoderConfig, ExpertsConfig
 
 # What steps cost under each strategy; AXONYM_UPDATE_LAYOUTS=1 writes these files anew.
 LAYOUTS = Path(__file__).parent / "layouts"

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from data import load_tokens, main, train_valid_split, unigram_entropy, write_tokens
 from texts import STDLIB_LIMIT, load_text
-from tokenizer import Bytes, Vocabulary, learn
 from tokenizers import Tokenizer as Loaded, models
+
+from axonym.models import Bytes, Vocabulary
+from axonym.models.tokenizer import learn
 
 
 def text_of(*files: str) -> np.ndarray:

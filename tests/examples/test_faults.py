@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from decoder import Decoder
 from faults import Look, first_fault, of_gradients
 from layouts import layout_of, make_mesh
 from options import Options, make_config
@@ -20,6 +19,7 @@ from train import main
 from trainer import Recipe, State, Trainer
 
 import axonym as axn
+from axonym.models import Decoder
 
 FLOAT32 = "params=float32,compute=float32,output=float32"
 RECIPE = Recipe(microbatches=2, steps=5, warmup=0, precision=FLOAT32)

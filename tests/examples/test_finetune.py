@@ -11,16 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from config import DecoderConfig
-from decoder import Decoder
 from finetune import Options, main, read
-from huggingface import load, save
 from layouts import make_mesh
-from tokenizer import Bytes
 
 import axonym as axn
 import axonym.nn as nn
 from axonym import state_dict as sd
+from axonym.models import Bytes, Decoder, DecoderConfig, load, save
 from tests.nn.layouts import fails
 
 CONFIG = DecoderConfig(vocab=256, layers=2, embed=32, mlp=48, heads=4, kv_heads=2, head_dim=8, positions=32)

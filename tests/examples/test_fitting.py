@@ -15,15 +15,13 @@ import numpy as np
 import pytest
 import vit
 import weather
-from config import DecoderConfig, ExpertsConfig
-from decoder import Decoder
-from families import read_config
 from layouts import HEADS, AxisTypes, layout_of, make_mesh
 from measure import collectives
 
 import axonym as axn
+from axonym.models import Decoder, DecoderConfig, ExpertsConfig, read_config
 from axonym.partitioning import fit_mapping
-from tests.examples.test_families import PUBLISHED
+from tests.models.test_families import PUBLISHED
 from tests.nn.test_every_layer import ROWS
 from tests.sample import SEED
 
@@ -207,7 +205,9 @@ def test_eight_devices_share_the_cache_of_two_key_heads(kind: AxisTypes) -> None
 def shrink(config: DecoderConfig) -> DecoderConfig:
     """Return a family with sizes that few meshes divide."""
     kv_heads = 6 if config.kv_heads == config.heads else 2
-    mixture = config.experts and config.experts._replace(count=6, chosen=2, mlp=20, shared=config.experts.shared and 20)
+    mixture = config.experts and dataclasses.replace(
+        config.experts, count=6, chosen=2, mlp=20, shared=config.experts.shared and 20
+    )
     own = dataclasses.replace(ODD, kv_heads=kv_heads, layers=len(config.pattern))
     sizes = {name: getattr(own, name) for name in ("vocab", "layers", "embed", "mlp", "heads", "kv_heads", "positions")}
     return dataclasses.replace(config, **sizes, head_dim=4, experts=mixture, window=config.window and 8)

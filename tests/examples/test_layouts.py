@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from config import DecoderConfig, ExpertsConfig
 from costs import plan
 from layouts import STRATEGIES, Layout, abstract_mesh, layout_of, make_mesh, read_mesh
 from metrics import read
@@ -18,6 +17,7 @@ from train import main
 from trainer import Recipe, Trainer
 
 import axonym as axn
+from axonym.models import DecoderConfig, ExpertsConfig
 
 RECIPE = Recipe(warmup=1, learning_rate=1e-2, precision="params=float32,compute=float32,output=float32")
 SIZES = DecoderConfig(vocab=32, layers=2, embed=8, mlp=16, heads=2, kv_heads=2, head_dim=4, positions=8)

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator
 import jax
 import numpy as np
 import pytest
-from config import DecoderConfig
-from decoder import Decoder
 from rows import Batch, Packed, Rows, Windows, ahead, batch_of
 
 import axonym as axn
 import axonym.nn as nn
+from axonym.models import Decoder, DecoderConfig
 
 TEXT = np.random.default_rng(0).integers(1, 256, 10_000).astype(np.uint8)
 END = 0

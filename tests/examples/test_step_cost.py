@@ -7,15 +7,15 @@ from typing import Any
 
 import jax
 import pytest
-from config import SHAPES
-from decoder import Decoder
 from layouts import make_mesh
 from options import Options
 from run import prepare
+from shapes import SHAPES
 from train import main
 from trainer import Recipe
 
 import axonym as axn
+from axonym.models import Decoder
 from axonym.report.table import byte_text
 
 # As published: GPT-2 small, and Llama 2.

@@ -17,20 +17,17 @@ from typing import Any, get_args
 import jax
 import numpy as np
 import pytest
-from config import DecoderConfig
-from decoder import Decoder
-from huggingface import save
 from layouts import STRATEGIES, make_mesh
 from metrics import Metrics, read
 from options import LEAST, Options, make_config
 from report import report
 from rows import Batch, Packed, Windows, batch_of
 from run import Run, check, prepare
-from tokenizer import Bytes
 from train import STOPPED, Trace, main
 from trainer import OptimizerName, Recipe, Trainer, Widths, make_optimizer, make_schedule
 
 import axonym as axn
+from axonym.models import Bytes, Decoder, DecoderConfig, save
 from benchmarks.measure import collectives
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lm"

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from huggingface import load, save
 
 import axonym as axn
+from axonym.models import load, save
 
 SMALL = {
     "vocab_size": 67,

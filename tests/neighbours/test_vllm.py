@@ -16,10 +16,9 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from config import DecoderConfig, ExpertsConfig
-from decoder import Decoder
-from huggingface import save
 from safetensors import safe_open
+
+from axonym.models import Decoder, DecoderConfig, ExpertsConfig, save
 
 SIZES: dict[str, Any] = {"vocab": 96, "layers": 2, "embed": 32, "mlp": 48, "heads": 4, "kv_heads": 2, "head_dim": 16}
 CONFIGS = {

@@ -12,13 +12,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from config import DecoderConfig, ExpertsConfig
-from decoder import Decoder
-from families import read_config
 
 import axonym as axn
 from axonym import NamedArray, nn
-from tests.examples.test_families import PUBLISHED
+from axonym.models import Decoder, DecoderConfig, ExpertsConfig, read_config
+from tests.models.test_families import PUBLISHED
 from tests.nn.layouts import draw
 from tests.nn.test_every_layer import ROWS, E, M, drawn
 

@@ -36,8 +36,8 @@ def names_of(package: str) -> tuple[list[str], Callable[[str], object], Callable
     return list(places), load, lambda: list(places)
 
 
-def library(function: str, name: str) -> Any:
-    """Import a library that Axonym does not depend on.
+def library(function: str, name: str, extra: str | None = None) -> Any:
+    """Import a library that Axonym does not depend on; `extra` of Axonym installs it, if there is one.
 
     Raises:
         ImportError: if it is not installed, with the command that installs it.
@@ -50,5 +50,6 @@ def library(function: str, name: str) -> Any:
         from ..errors import message
 
         problem = f"the library {name!r} is not installed"
-        text = message(function, problem, hint=f"pip install {name}")
+        source = name if extra is None else f"'axonym[{extra}]'"
+        text = message(function, problem, hint=f"pip install {source}")
         raise ImportError(text, name=name) from None

@@ -201,9 +201,9 @@ NAMES: dict[str, dict[str, str]] = {
 # The modules of a package, for whoever writes the whole path.
 BELOW: dict[str, str] = {
     "axonym": (
-        "array axis base costs create current debug dynamic_slice engine errors faults layout mup "
-        "names nn ops optim parameters partitioning protocols quant random ref report shape "
-        "state_dict testing transform tree typing xarray"
+        "array axis base costs create current debug dynamic_slice engine errors faults layout "
+        "models mup names nn ops optim parameters partitioning protocols quant random ref report "
+        "shape state_dict testing transform tree typing xarray"
     ),
     "axonym.nn": (
         "activation attention batch_norm conv conv_blocks dropout embedding generation group_norm "

@@ -9,15 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from decoder import Decoder, within
-from families import read_config
 
 import axonym as axn
 from axonym import nn
 from axonym.errors import AxisNotFoundError
+from axonym.models import Decoder, read_config
+from axonym.models.decoder import within
 from axonym.nn import activation
 from axonym.testing.proof.claims import Claim, Kind, check, prove
-from tests.examples.test_families import LLAMA, LLAMA3_SCALING, PUBLISHED, sizes
+from tests.models.test_families import LLAMA, LLAMA3_SCALING, PUBLISHED, sizes
 from tests.nn.test_every_layer import ROWS, Row
 from tests.sample import in_ninth
 from tests.testing.faults import FAULTS

@@ -6,20 +6,27 @@ A line is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant"
 
 import datetime
 import json
-import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from texts import lines_of
-from tokenizer import Tokenizer
+
+from ..base.lazy import library
+from .tokenizer import Tokenizer
 
 Message = dict[str, Any]
 # From messages to text; whether the beginning of an answer follows.
 Template = Callable[[list[Message], bool], str]
 WANTED = '{"prompt": "...", "completion": "..."} or {"messages": [...]}'
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a file; other separators, as `str.splitlines` knows them, may be part of a text in JSON."""
+    with path.open(encoding="utf-8") as lines:
+        yield from lines
 
 
 def plain(messages: list[Message], begins: bool = False) -> str:
@@ -52,12 +59,10 @@ def text_of(token: Any) -> Any:
 
 def compiled(source: str, tokens: dict[str, Any], folder: Path) -> Template:
     """Compile a template: a program of the checkpoint, which runs without access to anything else."""
-    try:
-        from jinja2 import TemplateError
-        from jinja2.ext import Extension, loopcontrols
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-    except ImportError:
-        raise ValueError(f"{folder} has a chat template, to run it: pip install jinja2") from None
+    library("read_template", "jinja2", extra="models")
+    from jinja2 import TemplateError
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
         """The tag that marks what the assistant says, which offsets tell here."""
@@ -71,7 +76,9 @@ def compiled(source: str, tokens: dict[str, Any], folder: Path) -> Template:
     def refuse(problem: str) -> None:
         raise TemplateError(problem)
 
-    def to_json(value: object, indent: int | None = None, ensure_ascii: bool = False, **options: Any) -> str:
+    def to_json(
+        value: object, indent: int | None = None, ensure_ascii: bool = False, **options: Any
+    ) -> str:
         # Jinja's own filter writes characters such as < for web pages.
         return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii, **options)
 
@@ -83,7 +90,8 @@ def compiled(source: str, tokens: dict[str, Any], folder: Path) -> Template:
             trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
         )
         environment.filters["tojson"] = to_json
-        environment.globals |= {"raise_exception": refuse, "strftime_now": now}
+        known: dict[str, Any] = environment.globals
+        known |= {"raise_exception": refuse, "strftime_now": now}
         template = environment.from_string(source)
     except TemplateError as error:
         raise ValueError(f"the chat template of {folder}: {error}") from None
@@ -91,7 +99,9 @@ def compiled(source: str, tokens: dict[str, Any], folder: Path) -> Template:
     def write(messages: list[Message], begins: bool = False) -> str:
         nothing = {"tools": None, "documents": None}
         try:
-            return template.render(messages=messages, add_generation_prompt=begins, **nothing, **tokens)
+            return template.render(
+                messages=messages, add_generation_prompt=begins, **nothing, **tokens
+            )
         except TemplateError as error:
             raise ValueError(f"the chat template of {folder}: {error}") from None
 
@@ -112,7 +122,9 @@ def said(told: dict[str, Any], template: Template) -> list[tuple[str, bool]]:
             continue
         before, after = template(messages[:i], True), template(messages[: i + 1], False)
         if not (before.startswith(written) and after.startswith(before)):
-            raise ValueError("the template changes what was said before, so what counts is not known")
+            raise ValueError(
+                "the template changes what was said before, so what counts is not known"
+            )
         parts += [(before[len(written) :], False), (after[len(before) :], True)]
         written = after
     return parts
@@ -143,7 +155,9 @@ def encode_parts(
     return [*front, *tokens], [False] * len(front) + learned
 
 
-def add_ends(tokens: list[int], learned: list[bool], ends: tuple[int, ...]) -> tuple[list[int], list[bool]]:
+def add_ends(
+    tokens: list[int], learned: list[bool], ends: tuple[int, ...]
+) -> tuple[list[int], list[bool]]:
     """Put the token that ends a text behind each answer."""
     told: list[int] = []
     counts: list[bool] = []
@@ -172,7 +186,7 @@ def conversations(
     tokens: list[list[int]] = []
     counts: list[list[bool]] = []
     cut = 0
-    for number, line in enumerate(lines_of(path), 1):
+    for number, line in enumerate(read_lines(path), 1):
         try:
             told = json.loads(line)
             parts = said(told, template or plain)
@@ -189,12 +203,15 @@ def conversations(
             continue
         tokens.append(own)
         counts.append(learned)
-    if cut:
-        held = f"{cut} conversations of {path} have no answer within {length} tokens, and are left out"
-        print(f"warning: {held}; see --length", file=sys.stderr)
     if not tokens:
         raise ValueError(f"{path} has nothing that the assistant says within {length} tokens")
-    table, mask = np.zeros((len(tokens), length + 1), np.int32), np.zeros((len(tokens), length + 1), bool)
+    if cut:
+        lost = f"{cut} conversations of {path} have no answer within {length} tokens"
+        warnings.warn(f"{lost}, and are left out: pass a larger length", stacklevel=2)
+    table, mask = (
+        np.zeros((len(tokens), length + 1), np.int32),
+        np.zeros((len(tokens), length + 1), bool),
+    )
     for i, (own, learned) in enumerate(zip(tokens, counts, strict=True)):
         table[i, : len(own)], mask[i, : len(own)] = own, learned
     return table, mask

@@ -1,7 +1,9 @@
 """Checkpoints of Hugging Face: folders with a `config.json` and safetensors files, read and written."""
 
 import dataclasses
+import functools
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -9,14 +11,14 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
-from decoder import Decoder
-from families import read_config, write_config
+from jax.typing import DTypeLike
+from numpy.typing import NDArray
 
-import axonym as axn
-import axonym.nn as nn
-from axonym import state_dict as sd
+from .. import nn, state_dict as sd
+from ..layout.assignment import ResourceMapping
+from .decoder import Decoder
+from .families import read_config, write_config
 
 # From parts of our keys to parts of theirs. A star stands for the number of an expert.
 LLAMA = {
@@ -91,13 +93,13 @@ EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.*)")
 NO_PARAMETERS = re.compile(r".*\.(attn\.(masked_)?bias|rotary_emb\.inv_freq)")
 
 
-class Arrays(Mapping[str, np.ndarray]):
+class Arrays(Mapping[str, NDArray[Any]]):
     """Arrays by key, made one by one when they are looked up: so no more than one is in memory."""
 
-    def __init__(self, specs: Mapping[str, Any], make: Callable[[str], np.ndarray]) -> None:
+    def __init__(self, specs: Mapping[str, Any], make: Callable[[str], NDArray[Any]]) -> None:
         self._specs, self._make = specs, make
 
-    def __getitem__(self, key: str) -> np.ndarray:
+    def __getitem__(self, key: str) -> NDArray[Any]:
         return self._make(key)
 
     def __iter__(self) -> Iterator[str]:
@@ -112,25 +114,36 @@ class Arrays(Mapping[str, np.ndarray]):
 
 
 def load(
-    folder: Path,
-    *,
-    dtype: jnp.dtype | None = None,
-    dropout: float | None = None,
-    mapping: axn.ResourceMapping | None = None,
+    folder: str | os.PathLike[str],
+    mapping: ResourceMapping | None = None,
     mesh: jax.sharding.Mesh | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    dropout: float | None = None,
 ) -> Decoder:
     """Read a model; each device reads its part of each array.
 
     Args:
         folder: with `config.json` and `model.safetensors`, or several such files and their index.
+        mapping: lays out the parameters.
+        mesh: by default the mesh of `axn.set_mesh`.
         dtype: of the parameters; by default as in the file.
         dropout: the probability of dropping; by default as in the file.
-        mapping: lays them out.
-        mesh: by default the mesh of `axn.set_mesh`.
 
     Raises:
         ValueError: if the model is of an unknown family, or files do not fit its configuration.
+
+    Examples:
+        >>> import tempfile
+        >>> from axonym.models import Decoder, DecoderConfig, load, save
+        >>> config = DecoderConfig(64, 2, embed=16, mlp=32, heads=2, kv_heads=1, head_dim=8)
+        >>> model = Decoder.init(config, key=jax.random.key(0))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save(model, folder)
+        ...     load(folder).embedding.weight.names
+        ('vocab', 'embed')
     """
+    folder = Path(folder)
     settings = json.loads((folder / "config.json").read_text())
     config, name = read_config(settings), settings["model_type"]
     if dropout is not None:
@@ -139,11 +152,25 @@ def load(
     kept = dtype or next(state.spec(key).dtype for key in state)
     template = eqx.filter_eval_shape(Decoder.init, config, key=jax.random.key(0))
     template = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, kept), template)
-    places = {"rename": KEYS.get(name, LLAMA), "layouts": LAYOUTS.get(name, {}), "mapping": mapping, "mesh": mesh}
-    return sd.from_torch_compatible_state_dict(template, state, cast=True, **places)
+    model: Decoder = sd.from_torch_compatible_state_dict(
+        template,
+        state,
+        rename=KEYS.get(name, LLAMA),
+        layouts=LAYOUTS.get(name, {}),
+        cast=True,
+        mapping=mapping,
+        mesh=mesh,
+    )
+    return model
 
 
-def save(model: Decoder, folder: Path, *, max_bytes: int = 5_000_000_000, **settings: Any) -> None:
+def save(
+    model: Decoder,
+    folder: str | os.PathLike[str],
+    *,
+    max_bytes: int = 5_000_000_000,
+    **settings: Any,
+) -> None:
     """Write a model as Hugging Face does.
 
     Args:
@@ -155,22 +182,28 @@ def save(model: Decoder, folder: Path, *, max_bytes: int = 5_000_000_000, **sett
     Raises:
         ValueError: if no family of Hugging Face has such a configuration.
     """
-    config = write_config(model.config)
+    folder, config = Path(folder), write_config(model.config)
     name = config["model_type"]
     dtype = str(model.embedding.weight.dtype)
     folder.mkdir(parents=True, exist_ok=True)
-    state = sd.to_torch_compatible_state_dict(model, rename=KEYS.get(name, LLAMA), layouts=LAYOUTS.get(name, {}))
+    state = sd.to_torch_compatible_state_dict(
+        model, rename=KEYS.get(name, LLAMA), layouts=LAYOUTS.get(name, {})
+    )
     sd.save_state_dict(together(state), folder / "model.safetensors", max_bytes=max_bytes)
     if jax.process_index() == 0:
-        (folder / "config.json").write_text(json.dumps({**config, "dtype": dtype, **settings}, indent=2) + "\n")
+        (folder / "config.json").write_text(
+            json.dumps({**config, "dtype": dtype, **settings}, indent=2) + "\n"
+        )
 
 
-def apart(files: Mapping[str, np.ndarray], tied: bool) -> Arrays:
+def apart(files: Mapping[str, NDArray[Any]], tied: bool) -> Arrays:
     """Return the arrays of files by the keys of the tables: experts together, and parts of fused arrays apart."""
-    makers: dict[str, Callable[[], np.ndarray]] = {}
+    makers: dict[str, Callable[[], NDArray[Any]]] = {}
     specs: dict[str, Any] = {}
     experts: dict[str, dict[int, str]] = {}
-    root = "" if any(key.startswith(("model.", "transformer.")) for key in files) else "transformer."
+    root = (
+        "" if any(key.startswith(("model.", "transformer.")) for key in files) else "transformer."
+    )
     for stored, array in files.items():
         key = stored if stored.startswith("lm_head.") else root + stored
         if NO_PARAMETERS.fullmatch(key) or (tied and key.startswith("lm_head.")):
@@ -178,19 +211,19 @@ def apart(files: Mapping[str, np.ndarray], tied: bool) -> Arrays:
         if fused := re.fullmatch(r"(.*attn\.c_attn)\.(weight|bias)", key):
             for i, part in enumerate(np.split(array, 3, axis=-1)):
                 name = f"{fused[1]}.{i}.{fused[2]}"
-                specs[name], makers[name] = part, lambda part=part: part
+                specs[name], makers[name] = part, functools.partial(np.asanyarray, part)
         elif expert := EXPERT.fullmatch(key):
             experts.setdefault(f"{expert[1]}.*.{expert[3]}", {})[int(expert[2])] = stored
         else:
-            specs[key], makers[key] = array, lambda array=array: array
+            specs[key], makers[key] = array, functools.partial(np.asanyarray, array)
     for key, numbered in experts.items():
         parts = [files[numbered[i]] for i in sorted(numbered)]
         specs[key] = jax.ShapeDtypeStruct((len(parts), *parts[0].shape), parts[0].dtype)
-        makers[key] = lambda parts=parts: stacked(parts)
+        makers[key] = functools.partial(stacked, parts)
     return Arrays(specs, lambda key: makers[key]())
 
 
-def stacked(parts: list[np.ndarray]) -> np.ndarray:
+def stacked(parts: list[NDArray[Any]]) -> NDArray[Any]:
     """Stack arrays; those of one file that lie in it at equal distances are not read, but seen as one array.
 
     The experts of a layer do, as long as the order of their names is that of their numbers.
@@ -208,7 +241,7 @@ def stacked(parts: list[np.ndarray]) -> np.ndarray:
     )
 
 
-def buffer_of(array: np.ndarray) -> object:
+def buffer_of(array: NDArray[Any]) -> object:
     """Return what holds the memory of an array: the map of a file, or an array itself."""
     held: object = array
     while isinstance(held, np.ndarray | memoryview):
@@ -221,7 +254,7 @@ def buffer_of(array: np.ndarray) -> object:
 
 def together(state: sd.StateDict) -> Arrays:
     """Return arrays by the keys of files, from those by the keys of the tables; the inverse of `apart`."""
-    makers: dict[str, Callable[[], np.ndarray]] = {}
+    makers: dict[str, Callable[[], NDArray[Any]]] = {}
     specs: dict[str, Any] = {}
     for key in state:
         spec = state.spec(key)
@@ -229,12 +262,21 @@ def together(state: sd.StateDict) -> Arrays:
             name = f"{fused[1]}.{fused[3]}"
             parts = [f"{fused[1]}.{i}.{fused[3]}" for i in range(3)]
             specs[name] = jax.ShapeDtypeStruct((*spec.shape[:-1], 3 * spec.shape[-1]), spec.dtype)
-            makers[name] = lambda parts=parts: np.concatenate([state[part] for part in parts], axis=-1)
+            makers[name] = functools.partial(_side_by_side, state, parts)
         elif "*" in key:
             for i in range(spec.shape[0]):
                 name = key.replace("*", str(i))
                 specs[name] = jax.ShapeDtypeStruct(spec.shape[1:], spec.dtype)
-                makers[name] = lambda key=key, i=i: state[key][i]
+                makers[name] = functools.partial(_expert, state, key, i)
         else:
-            specs[key], makers[key] = spec, lambda key=key: state[key]
+            specs[key], makers[key] = spec, functools.partial(state.__getitem__, key)
     return Arrays(specs, lambda key: makers[key]())
+
+
+def _side_by_side(state: sd.StateDict, parts: list[str]) -> NDArray[Any]:
+    return np.concatenate([state[part] for part in parts], axis=-1)
+
+
+def _expert(state: sd.StateDict, key: str, number: int) -> NDArray[Any]:
+    part: NDArray[Any] = state[key][number]
+    return part

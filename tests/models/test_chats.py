@@ -1,15 +1,16 @@
 """Conversations: as the template of the model writes them; only what the assistant says counts."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from chats import conversations, read_template
-from tokenizer import END, Bytes, Vocabulary, learn
 from tokenizers import Tokenizer as Loaded, models, normalizers
 
+from axonym.models import Bytes, Vocabulary, conversations, read_template
+from axonym.models.tokenizer import END, learn
 from tests.nn.layouts import fails
 
 LINES = [{"prompt": "is it? ", "completion": "yes"}, {"prompt": "and that? ", "completion": "no"}]
@@ -144,13 +145,14 @@ def test_a_template_that_is_no_program_is_named(tmp_path: Path) -> None:
 
 
 def test_conversations_without_an_answer_within_the_length_are_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
     file = tmp_path / "data.jsonl"
     file.write_text("\n".join(map(json.dumps, [{"prompt": "x" * 20, "completion": "y"}, *LINES])))
-    tokens, _ = conversations(file, Bytes(), 16)
+    text = f"1 conversations of {file} have no answer within 16 tokens, and are left out: pass a larger length"
+    with pytest.warns(UserWarning, match=f"^{re.escape(text)}$"):
+        tokens, _ = conversations(file, Bytes(), 16)
     assert len(tokens) == 2
-    assert "warning: 1 conversations of" in capsys.readouterr().err
 
 
 def test_a_template_may_have_a_file_of_its_own(tmp_path: Path) -> None:
@@ -179,8 +181,8 @@ def test_a_template_needs_a_package_and_reaches_nothing_else(tmp_path: Path, mon
     with pytest.raises(ValueError, match="is unsafe"):
         reaching([], False)
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    text = f"{tmp_path} has a chat template, to run it: pip install jinja2"
-    fails(ValueError, text, lambda: read_template(tmp_path))
+    text = "read_template: the library 'jinja2' is not installed\n  hint: pip install 'axonym[models]'"
+    fails(ImportError, text, lambda: read_template(tmp_path))
 
 
 def test_flaws(tmp_path: Path) -> None:

@@ -6,13 +6,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from config import DecoderConfig, ExpertsConfig, Kind, Rope
-
-import axonym.nn as nn
+from .. import nn
+from .config import DecoderConfig, ExpertsConfig, Kind, Rope
 
 Settings = Mapping[str, Any]
 KINDS: dict[str, Kind] = {"full_attention": "global", "sliding_attention": "local"}
-ACTIVATIONS = {"silu": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
+ACTIVATIONS = {
+    "silu": "silu",
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,12 +51,15 @@ def always(settings: Settings, layer: int) -> bool:
 
 def upper(settings: Settings, layer: int) -> bool:
     """Return whether a layer of Qwen is local: those from some layer on, if at all."""
-    return bool(settings.get("use_sliding_window")) and layer >= settings.get("max_window_layers", 28)
+    return bool(settings.get("use_sliding_window")) and layer >= settings.get(
+        "max_window_layers", 28
+    )
 
 
 def between(settings: Settings, layer: int) -> bool:
     """Return whether a layer of Gemma is local: all but every n-th."""
-    return (layer + 1) % settings["sliding_window_pattern"] != 0
+    period: int = settings["sliding_window_pattern"]
+    return (layer + 1) % period != 0
 
 
 SIZES = {
@@ -105,11 +112,22 @@ FAMILIES: dict[str, Family] = {
             "dropout": "resid_pdrop",
         },
         {"norm": "layer", "gated": False, "biases": QKVO | MLP, "rope": None},
-        defaults={"tie_word_embeddings": True, "n_inner": None, "layer_norm_epsilon": 1e-5, "resid_pdrop": 0.1},
-        only={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
+        defaults={
+            "tie_word_embeddings": True,
+            "n_inner": None,
+            "layer_norm_epsilon": 1e-5,
+            "resid_pdrop": 0.1,
+        },
+        only={
+            "scale_attn_weights": True,
+            "scale_attn_by_inverse_layer_idx": False,
+            "add_cross_attention": False,
+        },
         out_first=False,
     ),
-    "llama": Family("LlamaForCausalLM", SIZES, biases={"attention_bias": QKVO, "mlp_bias": MLP}, defaults=UNTIED),
+    "llama": Family(
+        "LlamaForCausalLM", SIZES, biases={"attention_bias": QKVO, "mlp_bias": MLP}, defaults=UNTIED
+    ),
     "mistral": Family(
         "MistralForCausalLM",
         SIZES,
@@ -239,7 +257,11 @@ def _read(family: Family, settings: Settings) -> DecoderConfig:
         if settings.get(key) not in (None, value):
             raise ValueError(f"{key}={settings[key]!r} is not supported, only {value!r}")
     fields = {field: settings[key] for field, key in family.sizes.items() if key in settings}
-    missing = [key for field, key in family.sizes.items() if fields.get(field) is None and field not in OPTIONAL]
+    missing = [
+        key
+        for field, key in family.sizes.items()
+        if fields.get(field) is None and field not in OPTIONAL
+    ]
     if missing:
         raise KeyError(", ".join(missing))
     fields["activation"] = _activation(fields["activation"])
@@ -276,7 +298,9 @@ def write_config(cfg: DecoderConfig) -> dict[str, Any]:
         ValueError: if there is none.
     """
     # How a model is trained is no part of what it is, and files have an order of their own.
-    asked = dataclasses.replace(cfg, checkpointing=DecoderConfig.checkpointing, out_first=False, rounds=1)
+    asked = dataclasses.replace(
+        cfg, checkpointing=DecoderConfig.checkpointing, out_first=False, rounds=1
+    )
     differ: dict[str, list[str]] = {}
     for name, family in FAMILIES.items():
         settings = _write(name, family, cfg)
@@ -320,26 +344,39 @@ def _read_ropes(settings: Settings) -> dict[str, Any]:
     """Read rotary positions, in the words of newer files or of older ones."""
     given = settings.get("rope_parameters")
     if given is None:
-        given = {"rope_theta": settings.get("rope_theta", 10000.0), **(settings.get("rope_scaling") or {})}
+        given = {
+            "rope_theta": settings.get("rope_theta", 10000.0),
+            **(settings.get("rope_scaling") or {}),
+        }
         if "rope_local_base_freq" in settings:
             local = {"rope_theta": settings["rope_local_base_freq"]}
             given = {"full_attention": given, "sliding_attention": local}
     if "full_attention" in given:
-        return {"rope": _read_rope(given["full_attention"]), "local_rope": _read_rope(given["sliding_attention"])}
+        return {
+            "rope": _read_rope(given["full_attention"]),
+            "local_rope": _read_rope(given["sliding_attention"]),
+        }
     return {"rope": _read_rope(given)}
 
 
 def _read_rope(given: Settings) -> Rope:
     kind = given.get("rope_type", given.get("type", "default"))
     if given.get("partial_rotary_factor", 1.0) != 1.0:
-        raise ValueError(f"partial_rotary_factor={given['partial_rotary_factor']} is not supported, only 1.0")
+        raise ValueError(
+            f"partial_rotary_factor={given['partial_rotary_factor']} is not supported, only 1.0"
+        )
     scaling: nn.FrequencyScaling | None
     if kind == "default":
         scaling = None
     elif kind == "linear":
         scaling = nn.LinearScaling(given["factor"])
     elif kind == "llama3":
-        names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+        names = (
+            "factor",
+            "low_freq_factor",
+            "high_freq_factor",
+            "original_max_position_embeddings",
+        )
         scaling = nn.Llama3Scaling(*(given[name] for name in names))
     else:
         raise ValueError(f"unknown rope_type {kind!r}; known: default, linear, llama3")
@@ -380,7 +417,9 @@ def _read_pattern(family: Family, settings: Settings, layers: int) -> dict[str, 
     if listed is not None:
         kinds = tuple(KINDS[each] for each in listed)
     else:
-        kinds = tuple("local" if family.is_local(settings, layer) else "global" for layer in range(layers))
+        kinds = tuple(
+            "local" if family.is_local(settings, layer) else "global" for layer in range(layers)
+        )
     if "local" not in kinds:
         return {}
     periods = range(1, layers + 1)
@@ -409,7 +448,9 @@ def _read_experts(settings: Settings) -> ExpertsConfig | None:
     if settings["model_type"] == "mixtral":
         return ExpertsConfig(count, chosen, settings["intermediate_size"])
     shared = settings.get("shared_expert_intermediate_size")
-    return ExpertsConfig(count, chosen, settings["moe_intermediate_size"], settings["norm_topk_prob"], shared)
+    return ExpertsConfig(
+        count, chosen, settings["moe_intermediate_size"], settings["norm_topk_prob"], shared
+    )
 
 
 def _write_experts(name: str, cfg: DecoderConfig) -> dict[str, Any]:

@@ -8,13 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from config import DecoderConfig, ExpertsConfig, Rope
-from decoder import Decoder
-from huggingface import load, save
 
 import axonym as axn
 import axonym.nn as nn
 from axonym import state_dict as sd
+from axonym.models import Decoder, DecoderConfig, ExpertsConfig, Rope, load, save
 
 LLAMA = DecoderConfig(vocab=64, layers=3, embed=32, mlp=48, heads=4, kv_heads=2, head_dim=8, positions=32)
 CONFIGS = {

@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Literal, NamedTuple, Self
 
-import axonym as axn
-import axonym.nn as nn
-from axonym import Axis
+from .. import nn
+from ..axis import Axis
+from ..transform.checkpoint import ScanCheckpointSpec
 
 Kind = Literal["global", "local"]
 
@@ -20,7 +20,8 @@ class Rope(NamedTuple):
 ROPE = Rope()
 
 
-class ExpertsConfig(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class ExpertsConfig:
     """A mixture of experts in place of the perceptron.
 
     Attributes:
@@ -100,7 +101,7 @@ class DecoderConfig:
     embed_scale: bool = False
     tied: bool = False
     dropout: float = 0.0
-    checkpointing: axn.ScanCheckpointSpec = True
+    checkpointing: ScanCheckpointSpec = True
     out_first: bool = False
     rounds: int = 1
 
@@ -109,7 +110,9 @@ class DecoderConfig:
             wanted = f"heads={self.heads} is not a multiple of kv_heads={self.kv_heads}"
             raise ValueError(f"kv_heads must divide heads: {wanted}")
         if "local" in self.pattern and self.window is None:
-            raise ValueError(f"local layers need a window, but pattern={self.pattern} and window=None")
+            raise ValueError(
+                f"local layers need a window, but pattern={self.pattern} and window=None"
+            )
 
     def as_gpt2(self) -> Self:
         """Return the form of GPT-2, with the same sizes."""
@@ -131,11 +134,3 @@ class DecoderConfig:
     Group = property(lambda self: Axis("group", self.heads // self.kv_heads))
     HeadDim = property(lambda self: Axis("head_dim", self.head_dim))
     Pos = property(lambda self: Axis("pos", self.positions))
-
-
-ShapeName = Literal["gpt2", "llama-7b", "llama-70b"]
-# Radford et al. (2019), the small model; Touvron et al., "Llama 2" (2023).
-GPT2 = DecoderConfig(50257, 12, embed=768, mlp=3072, heads=12, kv_heads=12, positions=1024).as_gpt2()
-LLAMA = DecoderConfig(layers=32, embed=4096, mlp=11008, kv_heads=32, head_dim=128, positions=4096)
-WIDE = dataclasses.replace(LLAMA, layers=80, embed=8192, mlp=28672, heads=64, kv_heads=8)
-SHAPES: dict[ShapeName, DecoderConfig] = {"gpt2": GPT2, "llama-7b": LLAMA, "llama-70b": WIDE}

@@ -5,6 +5,7 @@ Nothing here speaks of devices: the names of the axes are all that a layout need
 are `kv_heads * group` heads of queries.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -12,11 +13,13 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from config import DecoderConfig, ExpertsConfig, Kind
 
 import axonym as axn
-import axonym.nn as nn
-from axonym import Axis, AxisSpec, NamedArray
+
+from .. import nn
+from ..array import NamedArray
+from ..axis import Axis, AxisSpec
+from .config import DecoderConfig, ExpertsConfig, Kind, Rope
 
 Rotations = dict[Kind, nn.RotaryTable]
 Attend = Callable[..., NamedArray]
@@ -50,13 +53,17 @@ def linear(
 ) -> nn.Linear:
     """Make a linear layer that stores its weight in the order of the configuration."""
     make = normal(0.02) if initializer is None else initializer
-    return nn.Linear.init(In, Out, key=key, use_bias=use_bias, out_first=cfg.out_first, initializer=make)
+    return nn.Linear.init(
+        In, Out, key=key, use_bias=use_bias, out_first=cfg.out_first, initializer=make
+    )
 
 
 class ShiftedRmsNorm(nn.RmsNorm):
     """The norm of Gemma: its weight is stored less one, so that weight decay pulls it to one."""
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
+        """Normalize, and multiply by the weight."""
+        assert self.weight is not None
         # Less one, a bfloat16 has digits that it would lose in the sum.
         weight = self.weight.astype(jnp.float32) + 1
         return nn.RmsNorm(self.axis, weight, None, self.eps)(x)
@@ -91,6 +98,7 @@ class Attention(eqx.Module):
 
     @staticmethod
     def init(cfg: DecoderConfig, kind: Kind, *, key: jax.Array) -> "Attention":
+        """Make one with random weights, by a configuration."""
         keys = jax.random.split(key, 4)
         Queries, Keys = (cfg.KVHeads, cfg.Group, cfg.HeadDim), (cfg.KVHeads, cfg.HeadDim)
 
@@ -99,12 +107,14 @@ class Attention(eqx.Module):
 
         query, own, value = read(Queries, keys[0]), read(Keys, keys[1]), read(Keys, keys[2])
         out = linear(cfg, Queries, cfg.Embed, keys[3], outward(cfg), use_bias="out" in cfg.biases)
-        norms = [make_norm(cfg, cfg.HeadDim) if cfg.head_norms else None for _ in range(2)]
+        query_norm = make_norm(cfg, cfg.HeadDim) if cfg.head_norms else None
+        key_norm = make_norm(cfg, cfg.HeadDim) if cfg.head_norms else None
         scale = 1 / math.sqrt(cfg.score_size or cfg.head_dim)
         mask = nn.window(cfg.window) if kind == "local" and cfg.window else nn.AttentionMask()
-        return Attention(query, own, value, out, *norms, scale, cfg.score_cap, mask)
+        return Attention(query, own, value, out, query_norm, key_norm, scale, cfg.score_cap, mask)
 
     def __call__(self, x: NamedArray, rotate: nn.RotaryTable | None, attend: Attend) -> NamedArray:
+        """Add to each token what it sees of others; `attend` says how, `rotate` is of its position."""
         q, k, v = self.query(x), self.key(x), self.value(x)
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
@@ -123,6 +133,7 @@ class Mlp(eqx.Module):
 
     @staticmethod
     def init(cfg: DecoderConfig, Hidden: Axis, *, key: jax.Array) -> "Mlp":
+        """Make one with random weights, by a configuration."""
         keys = jax.random.split(key, 3)
 
         def layer(In: Axis, Out: Axis, key: jax.Array, make: nn.Initializer) -> nn.Linear:
@@ -134,6 +145,7 @@ class Mlp(eqx.Module):
         return Mlp(gate, up, down, ACTIVATIONS[cfg.activation])
 
     def __call__(self, x: NamedArray, real: NamedArray | None = None) -> tuple[NamedArray, None]:
+        """Map each token; the same form as of experts, which report their routing."""
         if self.gate is None:
             return self.down(self.activation(self.up(x))), None
         return self.down(self.activation(self.gate(x)) * self.up(x)), None
@@ -148,6 +160,7 @@ class Experts(eqx.Module):
 
     @staticmethod
     def init(cfg: DecoderConfig, experts: ExpertsConfig, *, key: jax.Array) -> "Experts":
+        """Make one with random weights, by a configuration."""
         k_routed, k_shared, k_gate = jax.random.split(key, 3)
         routed = nn.MixtureOfExperts.init(
             cfg.Embed,
@@ -165,7 +178,10 @@ class Experts(eqx.Module):
         gate = linear(cfg, cfg.Embed, (), k_gate, use_bias=False)
         return Experts(routed, shared, gate)
 
-    def __call__(self, x: NamedArray, real: NamedArray | None = None) -> tuple[NamedArray, nn.Routing]:
+    def __call__(
+        self, x: NamedArray, real: NamedArray | None = None
+    ) -> tuple[NamedArray, nn.Routing]:
+        """Map each token by the experts that it goes to, and report the routing."""
         y, routing = self.routed(x, where=real)
         if self.shared is not None and self.shared_gate is not None:
             y = y + nn.sigmoid(self.shared_gate(x)) * self.shared(x)[0]
@@ -193,6 +209,7 @@ class Block(eqx.Module):
 
     @staticmethod
     def init(cfg: DecoderConfig, kind: Kind, *, key: jax.Array) -> "Block":
+        """Make one with random weights, by a configuration."""
         k_attention, k_mlp = jax.random.split(key)
         return Block(
             attention_norm=make_norm(cfg, cfg.Embed),
@@ -214,6 +231,7 @@ class Block(eqx.Module):
         *,
         key: jax.Array | None = None,
     ) -> tuple[NamedArray, nn.Routing | None]:
+        """Add attention and the perceptron to the residual stream."""
         k1, k2 = (None, None) if key is None else jax.random.split(key)
         y = self.attention(self.attention_norm(x), rotations.get(self.kind), attend)
         if self.attention_post_norm is not None:
@@ -229,9 +247,13 @@ def within(more: nn.AttentionMask | None) -> Attend:
     """Return attention within a sequence: to tokens that are not later, which a further mask lets through."""
     seen = nn.causal() if more is None else nn.causal() & more
 
-    def attend(q: NamedArray, k: NamedArray, v: NamedArray, mask: nn.AttentionMask, **options: Any) -> NamedArray:
+    def attend(
+        q: NamedArray, k: NamedArray, v: NamedArray, mask: nn.AttentionMask, **options: Any
+    ) -> NamedArray:
         k, v = k.rename({"pos": "pos.key"}), v.rename({"pos": "pos.key"})
-        return nn.dot_product_attention("pos", "pos.key", "head_dim", q, k, v, seen & mask, **options)
+        return nn.dot_product_attention(
+            "pos", "pos.key", "head_dim", q, k, v, seen & mask, **options
+        )
 
     return attend
 
@@ -249,22 +271,43 @@ class Decoder(eqx.Module):
 
     @staticmethod
     def init(cfg: DecoderConfig, *, key: jax.Array) -> "Decoder":
+        """Make a decoder with random weights.
+
+        Examples:
+            >>> from axonym.models import Decoder, DecoderConfig
+            >>> sizes = {"embed": 16, "mlp": 32, "heads": 2, "kv_heads": 1, "head_dim": 8}
+            >>> model = Decoder.init(DecoderConfig(64, 2, **sizes), key=jax.random.key(0))
+            >>> model(axn.zeros({"pos": 5}, "int32")).shape
+            {'pos': 5, 'vocab': 64}
+        """
         k_embed, k_pos, k_blocks, k_out = jax.random.split(key, 4)
         embedding = nn.Embedding.init(cfg.Vocab, cfg.Embed, key=k_embed, initializer=normal(0.02))
         positions = None
         if cfg.rope is None:
-            positions = nn.PositionEmbedding.init(cfg.Pos, cfg.Embed, key=k_pos, initializer=normal(0.01))
-        kinds = [lambda *, key, kind=kind: Block.init(cfg, kind, key=key) for kind in cfg.pattern]
-        stack = nn.Interleaved.init(cfg.Layers, kinds, gradient_checkpointing=cfg.checkpointing, rounds=cfg.rounds)
+            positions = nn.PositionEmbedding.init(
+                cfg.Pos, cfg.Embed, key=k_pos, initializer=normal(0.01)
+            )
+        kinds = [functools.partial(Block.init, cfg, kind) for kind in cfg.pattern]
+        stack = nn.Interleaved.init(
+            cfg.Layers, kinds, gradient_checkpointing=cfg.checkpointing, rounds=cfg.rounds
+        )
         blocks = stack(key=k_blocks)
         unembedding = None
         if not cfg.tied:
-            unembedding = nn.Embedding.init(cfg.Vocab, cfg.Embed, key=k_out, initializer=normal(0.02))
+            unembedding = nn.Embedding.init(
+                cfg.Vocab, cfg.Embed, key=k_out, initializer=normal(0.02)
+            )
         norm = make_norm(cfg, cfg.Embed)
-        return Decoder(embedding, positions, nn.Dropout(cfg.dropout), blocks, norm, unembedding, cfg)
+        return Decoder(
+            embedding, positions, nn.Dropout(cfg.dropout), blocks, norm, unembedding, cfg
+        )
 
     def __call__(
-        self, tokens: NamedArray, mask: nn.AttentionMask | None = None, *, key: jax.Array | None = None
+        self,
+        tokens: NamedArray,
+        mask: nn.AttentionMask | None = None,
+        *,
+        key: jax.Array | None = None,
     ) -> NamedArray:
         """Score the next token at each position; without a key, nothing is dropped.
 
@@ -312,7 +355,9 @@ class Decoder(eqx.Module):
         if self.config.logit_cap is not None:
             return nn.cross_entropy_loss(self.scores(x), "vocab", targets, **options)
         table = self.unembedding or self.embedding
-        return nn.chunked_cross_entropy_loss(self.norm(x), table.weight, "embed", "vocab", targets, **options)
+        return nn.chunked_cross_entropy_loss(
+            self.norm(x), table.weight, "embed", "vocab", targets, **options
+        )
 
     def hidden(
         self,
@@ -327,7 +372,9 @@ class Decoder(eqx.Module):
         k_embed, k_blocks = (None, None) if key is None else jax.random.split(key)
         inference = key is None or self.dropout.inference
         x = self.dropout(self.embedded(tokens, Pos), key=k_embed, inference=inference)
-        return self.blocks.scan(x, self.rotations(Pos), within(mask), real, key=k_blocks)
+        out: tuple[NamedArray, nn.Routing | None]
+        out = self.blocks.scan(x, self.rotations(Pos), within(mask), real, key=k_blocks)
+        return out
 
     def embedded(self, tokens: NamedArray, at: Axis | NamedArray) -> NamedArray:
         """Look up tokens, which are at given positions."""
@@ -339,13 +386,12 @@ class Decoder(eqx.Module):
 
     def rotations(self, at: Axis | NamedArray) -> Rotations:
         """Compute the angles of positions, once for all layers."""
-        ropes = {"global": self.config.rope, "local": self.config.local_rope or self.config.rope}
-        kinds = {kind: ropes[kind] for kind in self.config.pattern}
-        HeadDim = self.config.HeadDim
+        cfg = self.config
+        ropes: dict[Kind, Rope | None] = {"global": cfg.rope, "local": cfg.local_rope or cfg.rope}
         return {
-            kind: nn.RotaryEmbedding.init(HeadDim, rope.theta, scaling=rope.scaling).at(at)
-            for kind, rope in kinds.items()
-            if rope is not None
+            kind: nn.RotaryEmbedding.init(cfg.HeadDim, rope.theta, scaling=rope.scaling).at(at)
+            for kind, rope in ropes.items()
+            if kind in cfg.pattern and rope is not None
         }
 
     def scores(self, x: NamedArray) -> NamedArray:
@@ -384,14 +430,22 @@ class Decoder(eqx.Module):
         """Add tokens to a cache, and return their residual stream after the last block."""
         Pos = tokens.resolve_axis("pos") if tokens.has_axis("pos") else None
         at = cache.positions(Pos)["layers", 0]
-        real = None if Pos is None or count is None else axn.arange(Pos).broadcast_axis(count.axes) < count
+        real = (
+            None
+            if Pos is None or count is None
+            else axn.arange(Pos).broadcast_axis(count.axes) < count
+        )
 
-        def layer(block: Block, carry: tuple[NamedArray, nn.KVCache], i: NamedArray) -> tuple[NamedArray, nn.KVCache]:
+        def layer(
+            block: Block, carry: tuple[NamedArray, nn.KVCache], i: NamedArray
+        ) -> tuple[NamedArray, nn.KVCache]:
             x, cache = carry
 
             def attend(*heads: NamedArray, **options: Any) -> NamedArray:
                 nonlocal cache
-                y, cache = cache.attend(Pos, "head_dim", *heads, count=count, layer=("layers", i), **options)
+                y, cache = cache.attend(
+                    Pos, "head_dim", *heads, count=count, layer=("layers", i), **options
+                )
                 return y
 
             return block(x, rotations, attend, real)[0], cache

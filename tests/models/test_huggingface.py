@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import numpy as np
-from huggingface import stacked
 
 from axonym import state_dict as sd
+from axonym.models.huggingface import stacked
 
 
 def test_experts_of_a_file_are_one_array_that_is_not_read(tmp_path: Path) -> None:

@@ -1,0 +1,29 @@
+"""Decoders with published weights: read, written, continued, and tuned on conversations."""
+
+from .chats import conversations, read_template
+from .config import DecoderConfig, ExpertsConfig, Rope
+from .decoder import Decoder
+from .families import read_config, write_config
+from .generation import Sampling, TextGenerator, generate
+from .huggingface import load, save
+from .tokenizer import Bytes, Tokenizer, Vocabulary, read_tokenizer
+
+__all__ = [
+    "Bytes",
+    "Decoder",
+    "DecoderConfig",
+    "ExpertsConfig",
+    "Rope",
+    "Sampling",
+    "TextGenerator",
+    "Tokenizer",
+    "Vocabulary",
+    "conversations",
+    "generate",
+    "load",
+    "read_config",
+    "read_template",
+    "read_tokenizer",
+    "save",
+    "write_config",
+]

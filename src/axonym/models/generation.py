@@ -1,0 +1,249 @@
+"""Texts that a decoder continues: prompts of several lengths at once, draws by settings, and texts that end them."""
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Generator, Iterator, Sequence
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+import axonym as axn
+
+from .. import nn
+from ..array import NamedArray
+from ..axis import Axis
+from ..layout.assignment import ResourceMapping
+from ..partitioning.jit import NamedJit
+from .decoder import Decoder
+from .tokenizer import Tokenizer, check_tokens
+
+SHOWN = Axis("new", 8)  # tokens from one look at them to the next
+NO_TOKEN = -1  # in the place of a token, where a score is NaN
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """How a continuation is drawn, and how long it is.
+
+    Attributes:
+        new: the most tokens to add to each text.
+        temperature: 0 takes the most probable token each time.
+        top_k: keep this many of the most probable tokens.
+        top_p: keep the fewest tokens whose probabilities sum to this.
+        min_p: keep tokens that are at least this share as probable as the best.
+        repetition: divides the logits of tokens that have occurred.
+        stop: texts that end a continuation.
+        seed: of the draws.
+
+    Raises:
+        ValueError: for a value that makes no sense.
+    """
+
+    new: int = 200
+    temperature: float = 0.8
+    top_k: int | None = None
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition: float = 1.0
+    stop: tuple[str, ...] = ()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.temperature >= 0:
+            raise ValueError(f"temperature={self.temperature} must be at least 0")
+        if self.new < 0:
+            raise ValueError(f"new={self.new} must be at least 0")
+
+
+def generate(
+    model: Decoder,
+    tokenizer: Tokenizer,
+    prompts: Sequence[str],
+    sampling: Sampling | None = None,
+    *,
+    mapping: ResourceMapping | None = None,
+) -> list[str]:
+    """Continue texts, each up to a token that ends it or a stop text.
+
+    Args:
+        model: see `axonym.models.load`.
+        tokenizer: that of the model, see `read_tokenizer`.
+        prompts: texts of any lengths; an empty one starts with the token that ends a text.
+        sampling: by default `Sampling()`.
+        mapping: of the computation, see `axn.named_jit`; parameters stay as they are laid out.
+
+    Returns:
+        The continuations alone, in the order of the prompts.
+
+    Raises:
+        ValueError: if a prompt and its new tokens are more than the model knows, a prompt has a token without a row
+            in the table, or scores are NaN.
+
+    Examples:
+        >>> from axonym.models import Bytes, Decoder, DecoderConfig, Sampling, generate
+        >>> sizes = {"embed": 16, "mlp": 32, "heads": 2, "kv_heads": 1, "head_dim": 8}
+        >>> config = DecoderConfig(vocab=256, layers=1, positions=32, **sizes)
+        >>> model = Decoder.init(config, key=jax.random.key(0))
+        >>> len(generate(model, Bytes(), ["Once", "It"], Sampling(new=4, temperature=0)))
+        2
+    """
+    if isinstance(prompts, str):
+        raise TypeError(f"prompts must be a list of texts, not one text: pass [{prompts!r}]")
+    generator = TextGenerator(model, tokenizer, sampling or Sampling(), mapping)
+    (last,) = collections.deque(generator.texts(prompts), maxlen=1) or [[""] * len(prompts)]
+    return last
+
+
+@dataclasses.dataclass(frozen=True)
+class TextGenerator:
+    """The compiled functions of a generation, for the mesh that is current when they are called.
+
+    Attributes:
+        model: the decoder.
+        tokenizer: that of the model.
+        sampling: how tokens are drawn.
+        mapping: of the computation, see `axn.named_jit`; parameters stay as they are laid out.
+    """
+
+    model: Decoder
+    tokenizer: Tokenizer
+    sampling: Sampling
+    mapping: ResourceMapping | None = None
+
+    def choose(
+        self, logits: NamedArray, seen: NamedArray | None, key: jax.Array | None
+    ) -> NamedArray:
+        """Choose a token by the options; none where a score is NaN, which would be the best one each time."""
+        token = self.best(logits, seen, key)
+        return axn.where(axn.isnan(logits).any("vocab"), NO_TOKEN, token)
+
+    def best(
+        self, logits: NamedArray, seen: NamedArray | None, key: jax.Array | None
+    ) -> NamedArray:
+        """Choose a token by the options."""
+        options = self.sampling
+        if seen is not None:
+            logits = nn.penalize_repetition(logits, seen, options.repetition)
+        if options.top_k is not None:
+            logits = nn.keep_top_k(logits, "vocab", options.top_k)
+        if options.temperature == 0:
+            return nn.sample(logits, "vocab", 0)
+        # The temperature comes before the shares, as in other libraries.
+        logits = logits / options.temperature
+        logits = nn.keep_min_p(
+            nn.keep_top_p(logits, "vocab", options.top_p), "vocab", options.min_p
+        )
+        return nn.sample(logits, "vocab", key=key)
+
+    @functools.cached_property
+    def run(self) -> NamedJit[..., nn.Generated]:
+        """Add some tokens to prompts."""
+
+        def run(
+            model: Decoder,
+            cache: nn.KVCache,
+            prompt: NamedArray,
+            count: NamedArray,
+            seen: NamedArray | None,
+            key: jax.Array,
+        ) -> nn.Generated:
+            return nn.generate(
+                model.extend,
+                cache,
+                prompt,
+                SHOWN,
+                count=count,
+                choose=self.choose,
+                stop=self.tokenizer.ends,
+                seen=seen,
+                key=key,
+            )
+
+        return axn.named_jit(run, self.mapping, donate_args=(False, True), strict=False)
+
+    def stream(
+        self, prompts: list[list[int]]
+    ) -> Generator[list[list[int]], list[bool] | None, None]:
+        """Yield new tokens of each prompt, some at a time; to a sequence that ended, none are added.
+
+        What is sent back says which sequences end, further to those that a token ended.
+        """
+        Batch, count = Axis("batch", len(prompts)), np.array([len(prompt) for prompt in prompts])
+        if count.min() == 0:
+            raise ValueError("a prompt must have at least one token")
+        for prompt in prompts:
+            check_tokens(np.array(prompt), self.model.config.vocab, "a prompt")
+        known = self.model.config.positions
+        if count.max() + self.sampling.new > known:
+            wanted = f"{count.max()} tokens of the longest prompt and {self.sampling.new} new ones"
+            raise ValueError(f"the model knows {known} positions, but there are {wanted}")
+        longest = min(power_of_two(count.max()), known)
+        Places = power_of_two(longest + self.sampling.new + SHOWN.size)
+        padded = np.zeros((Batch.size, longest), np.int32)
+        for row, prompt in zip(padded, prompts, strict=True):
+            row[: len(prompt)] = prompt
+        cache = axn.named_jit(lambda: self.model.cache(Places, Batch), self.mapping, strict=False)()
+        tokens, left = axn.named(padded, ("batch", "pos")), axn.named(count, "batch")
+        seen = self.counted(padded, count) if self.sampling.repetition != 1.0 else None
+        key = jax.random.key(self.sampling.seed)
+        for start in range(0, self.sampling.new, SHOWN.size):
+            out = self.run(self.model, cache, tokens, left, seen, jax.random.fold_in(key, start))
+            some = min(SHOWN.size, self.sampling.new - start)
+            rows = np.asarray(out.tokens.rearrange(("batch", "new")).array)
+            lengths = np.minimum(np.asarray(out.count.array), some)
+            if (rows[:, :some] == NO_TOKEN).any():
+                raise ValueError(
+                    "scores of the model are NaN: look at its weights, axn.debug.diagnose(model)"
+                )
+            ended = yield [row[:length].tolist() for row, length in zip(rows, lengths, strict=True)]
+            over = np.asarray(out.ended.array) | (False if ended is None else np.asarray(ended))
+            if over.all():
+                return
+            cache, seen = out.cache, out.seen
+            tokens = axn.named(rows[:, -1:], ("batch", "pos"))
+            left = axn.named((~over).astype(int), "batch")
+
+    def texts(self, prompts: Sequence[str]) -> Iterator[list[str]]:
+        """Yield the continuations so far, each up to a stop text."""
+        tokenizer, stops = self.tokenizer, self.sampling.stop
+        encoded = [tokenizer.encode(prompt) or list(tokenizer.ends[:1]) for prompt in prompts]
+        so_far: list[list[int]] = [[] for _ in prompts]
+        stream, ended = self.stream(encoded), None
+        while True:
+            try:
+                parts = stream.send(ended)
+            except StopIteration:
+                return
+            for tokens, part in zip(so_far, parts, strict=True):
+                tokens += part
+            known = [without(tokens, tokenizer.ends) for tokens in so_far]
+            found = [cut(tokenizer.decode(tokens), stops) for tokens in known]
+            ended = [is_over for _, is_over in found]
+            yield [text for text, _ in found]
+
+    def counted(self, padded: NDArray[np.int32], count: NDArray[np.int32]) -> NamedArray:
+        """Count the tokens of prompts."""
+        vocab = self.model.config.vocab
+        rows = [
+            np.bincount(row[:length], minlength=vocab)
+            for row, length in zip(padded, count, strict=True)
+        ]
+        return axn.named(np.stack(rows).astype(np.int32), ("batch", "vocab"))
+
+
+def power_of_two(number: int) -> int:
+    """Return the next power of two, at least 16: of so many sizes there are few programs."""
+    return max(16, 1 << (int(number) - 1).bit_length())
+
+
+def without(tokens: list[int], ends: tuple[int, ...]) -> list[int]:
+    """Return tokens without the last one, if it ends a text."""
+    return tokens[:-1] if tokens and tokens[-1] in ends else tokens
+
+
+def cut(text: str, stops: tuple[str, ...]) -> tuple[str, bool]:
+    """Return the text before the first of some stop texts, and whether there is one."""
+    places = [at for at in (text.find(stop) for stop in stops) if at >= 0]
+    return (text[: min(places)], True) if places else (text, False)

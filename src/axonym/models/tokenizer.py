@@ -1,0 +1,163 @@
+"""From text to tokens and back: bytes, or a `tokenizer.json` of the package `tokenizers`."""
+
+import json
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from ..base.lazy import library
+
+END = "<|endoftext|>"
+
+
+class Tokenizer(Protocol):
+    """What a model needs to know of text: the number of tokens, and those that end a text."""
+
+    vocab: int
+    ends: tuple[int, ...]
+
+    def encode(self, text: str, *, bare: bool = False) -> list[int]:
+        """Return the tokens of a text; `bare` is without those that some tokenizers put around each text."""
+        ...
+
+    def locate(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the tokens of a bare text, and between which of its characters each stands."""
+        ...
+
+    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """Return the text of tokens; `special` shows those that mark ends and turns, too."""
+        ...
+
+
+class Bytes:
+    """Text as UTF-8. A zero byte, which no text contains, ends a text."""
+
+    vocab: int = 256
+    ends: tuple[int, ...] = (0,)
+
+    def encode(self, text: str, *, bare: bool = False) -> list[int]:
+        """Return the tokens of a text."""
+        return list(text.encode())
+
+    def locate(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the tokens of a bare text, and their places in it."""
+        places = [(i, i + 1) for i, character in enumerate(text) for _ in character.encode()]
+        return self.encode(text), places
+
+    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """Return the text of tokens."""
+        return bytes(token for token in tokens if token).decode("utf-8", "replace")
+
+
+class Vocabulary:
+    """The tokenizer of a file, as those of Hugging Face.
+
+    Args:
+        file: a `tokenizer.json`.
+        ends: tokens that end a text; by default those that the files beside it name, or the one that this program
+            makes.
+    """
+
+    def __init__(self, file: Path, ends: tuple[int, ...] = ()) -> None:
+        loaded = library("Vocabulary", "tokenizers", extra="models").Tokenizer
+        self._loaded = loaded.from_file(str(file))
+        own = self._loaded.token_to_id(END)
+        # There may be fewer tokens than the largest one says.
+        self.vocab = 1 + max(self._loaded.get_vocab().values())
+        self.ends = (
+            ends
+            or read_ends(file.parent, self._loaded.token_to_id)
+            or (() if own is None else (own,))
+        )
+
+    def encode(self, text: str, *, bare: bool = False) -> list[int]:
+        """Return the tokens of a text."""
+        ids: list[int] = self._loaded.encode(text, add_special_tokens=not bare).ids
+        return ids
+
+    def locate(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the tokens of a bare text, and their places in it."""
+        encoded = self._loaded.encode(text, add_special_tokens=False)
+        return encoded.ids, encoded.offsets
+
+    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """Return the text of tokens."""
+        text: str = self._loaded.decode(list(tokens), skip_special_tokens=not special)
+        return text
+
+    def save(self, file: Path) -> None:
+        """Write the tokenizer as it was read."""
+        self._loaded.save(str(file))
+
+
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """Return the tokenizer of a model: that of its folder, else bytes."""
+    settings = json.loads((folder / "config.json").read_text())
+    if (folder / "tokenizer.json").exists():
+        read = Vocabulary(folder / "tokenizer.json")
+        # Some models leave tokens out that their texts never have, such as those of images.
+        if read.vocab > settings["vocab_size"]:
+            held = f"{folder} has a tokenizer of {read.vocab} tokens, and a table of {settings['vocab_size']}"
+            told = f"{held}: a text with one of the last tokens is refused"
+            warnings.warn(told, stacklevel=2)
+        return read
+    if settings["vocab_size"] != Bytes.vocab:
+        raise ValueError(
+            f"{folder} has no tokenizer.json, and {settings['vocab_size']} tokens, which are not bytes"
+        )
+    return Bytes()
+
+
+def read_ends(folder: Path, number: Callable[[str], int | None]) -> tuple[int, ...]:
+    """Return the tokens that end a text by the files of a model: those of generations first, which may be several.
+
+    Args:
+        folder: of the model.
+        number: from the text of a token to its number.
+    """
+    found: list[int] = []
+    for name in ("config.json", "generation_config.json"):
+        if (folder / name).exists():
+            ends = json.loads((folder / name).read_text()).get("eos_token_id")
+            found += [] if ends is None else ends if isinstance(ends, list) else [ends]
+    if not found and (folder / "tokenizer_config.json").exists():
+        own = json.loads((folder / "tokenizer_config.json").read_text()).get("eos_token")
+        text = own.get("content") if isinstance(own, dict) else own
+        found = [end for end in [None if text is None else number(text)] if end is not None]
+    return tuple(dict.fromkeys(found))
+
+
+def check_tokens(tokens: NDArray[Any], rows: int, source: str) -> None:
+    """Refuse tokens that a table has no row for: a program would read NaN or another row there, and go on.
+
+    Args:
+        tokens: of any shape.
+        rows: how many tokens the model knows.
+        source: where they come from, for the error.
+
+    Raises:
+        ValueError: for the first of such tokens.
+    """
+    if not tokens.size or (tokens.min() >= 0 and tokens.max() < rows):
+        return
+    outside = tokens[(tokens < 0) | (tokens >= rows)][0]
+    known = f"the table of the model has {rows} rows, for the tokens 0 to {rows - 1}"
+    cause = "is the tokenizer that of the model, and was a token added to it?"
+    raise ValueError(f"{source} has token {outside}, but {known}: {cause}")
+
+
+def learn(texts: Iterator[str], vocab: int, out: Path) -> None:
+    """Learn pairs of bytes to join (BPE) from texts, and write the tokenizer."""
+    parts = library("learn", "tokenizers", extra="models")
+    made = parts.Tokenizer(parts.models.BPE())
+    made.pre_tokenizer = parts.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = parts.decoders.ByteLevel()
+    alphabet = parts.pre_tokenizers.ByteLevel.alphabet()
+    trainer = parts.trainers.BpeTrainer(
+        vocab_size=vocab, special_tokens=[END], initial_alphabet=alphabet
+    )
+    made.train_from_iterator(texts, trainer)
+    made.save(str(out))
