@@ -100,7 +100,7 @@ def twice(cell: nn.RecurrentCell, x: axn.NamedArray) -> Any:
 
 
 L = axn.Axis("layers", 2)
-H = axn.Axis("heads", 2)
+C, H, Q, R = axn.make_axes(latent=3, heads=2, query=3, rotary=2)
 ROWS = {
     "Attention": Row(lambda: nn.Attention.init(E, H, D, pos="time", key=KEY), (T, E)),
     "BatchNorm": Row(lambda: nn.BatchNorm.init(E, ("batch", "seq")), (E,), normalized, by_element=False),
@@ -121,6 +121,7 @@ ROWS = {
         lambda layers, x: layers.fold(x),
     ),
     "LSTMCell": Row(lambda: nn.LSTMCell.init(E, M, key=KEY), (E,), twice),
+    "LatentAttention": Row(lambda: nn.LatentAttention.init(E, H, D, C, R, QueryLatent=Q, pos="time", key=KEY), (T, E)),
     "LayerNorm": Row(lambda: nn.LayerNorm.init(E), (E,)),
     "Linear": Row(lambda: nn.Linear.init(E, (M, D), key=KEY), (E,)),
     "LoraLinear": Row(lambda: nn.LoraLinear.init(nn.Linear.init(E, M, key=KEY), 2, key=KEY), (E,)),
@@ -429,6 +430,7 @@ WITHOUT_SIZE: dict[str, Callable[[Any], Any]] = {
     "GRUCell": lambda axis: nn.GRUCell.init(E, axis, key=KEY),
     "GroupNorm": lambda axis: nn.GroupNorm.init(axis, 2),
     "LSTMCell": lambda axis: nn.LSTMCell.init(E, axis, key=KEY),
+    "LatentAttention": lambda axis: nn.LatentAttention.init(E, H, axis, Q, R, key=KEY),
     "LayerNorm": nn.LayerNorm.init,
     "Linear": lambda axis: nn.Linear.init(E, axis, key=KEY),
     "LoraLinear": lambda axis: nn.LoraLinear.init(ROWS["Linear"].layer(), axis, key=KEY),

@@ -28,6 +28,10 @@ LAYERS: dict[str, tuple[Callable[[], Any], int]] = {
     "max_pool": (lambda: functools.partial(nn.max_pool, Pos.resize(3), stride=1, padding="SAME"), 8),
     "mean_pool": (lambda: functools.partial(nn.mean_pool, Pos.resize(2), stride=2), 8),
     "GroupNorm": (lambda: nn.GroupNorm.init(Embed, 2, "pos"), 2),
+    "LatentAttention": (
+        lambda: nn.LatentAttention.init(Embed, *axn.make_axes(heads=2, head_dim=4, latent=6, rotary=2), key=KEY),
+        8 * 2 * 6,
+    ),
     "DiagonalSSM": (lambda: nn.DiagonalSSM.init("pos", Embed, Embed, key=KEY), 16),
 }
 

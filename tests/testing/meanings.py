@@ -76,6 +76,8 @@ OTHERS: dict[str, Meaning] = {
     "GroupNorm": Meaning(
         of_row("GroupNorm"), causal=("time",), declared={"causal: time": "groups are normalised over all positions"}
     ),
+    "LatentAttention": Meaning(of_row("LatentAttention"), equivariant=("batch", "time"), invariant=("heads",)),
+    "LatentAttention, causal": Meaning(of_row("LatentAttention", call=masked), causal=("time",)),
     "LayerNorm": Meaning(of_row("LayerNorm"), ("batch", "seq")),
     "MixtureOfExperts": Meaning(of_row("MixtureOfExperts"), ("batch", "seq"), invariant=("experts",)),
     "MixtureOfExperts, capacity": Meaning(

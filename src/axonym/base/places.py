@@ -125,6 +125,7 @@ NAMES: dict[str, dict[str, str]] = {
         ),
         "axonym.nn.attention.attention": "dot_product_attention dot_product_attention_weights",
         "axonym.nn.attention.cache.cache": "KVCache",
+        "axonym.nn.attention.latent": "LatentAttention",
         "axonym.nn.attention.layer": "Attention",
         "axonym.nn.attention.masks.arrays": (
             "causal_mask combine_masks_and combine_masks_or dropout_mask forgetful_causal_mask "

@@ -14,6 +14,7 @@ else:
     from .activation import *
     from .attention.attention import *
     from .attention.cache.cache import *
+    from .attention.latent import *
     from .attention.layer import *
     from .attention.masks.arrays import *
     from .attention.masks.mask import *

@@ -82,6 +82,20 @@ def test_tokens_through_a_cache_equal_the_whole() -> None:
         same(found, expected.names, expected.array)
 
 
+def test_a_scale_and_a_further_mask() -> None:
+    layer = halved(made(nn.Attention.init, Embed, Heads, HeadDim, scale=0.25, use_bias=False))
+    x, seen = draw(Batch, Pos, Embed), axn.named(np.arange(5) != 2, "pos.key")
+    q, k, v = (
+        part(x).rearrange(("batch", "heads", "pos", "head_dim")).array for part in (layer.query, layer.key, layer.value)
+    )
+    attended = by_hand(q[:, :, None] / 2, k, v, np.tri(5, dtype=bool) & np.asarray(seen.array))[:, :, 0]
+    expected = layer.out(axn.named(attended.astype(np.float32), ("batch", "heads", "pos", "head_dim")))
+    same(compiled(layer, x, nn.causal() & seen), x.names, expected.rearrange(x.names).array)
+    cache = nn.KVCache.init("pos.key", (Batch, axn.Axis("pos.key", 5), Heads, HeadDim))
+    found, _ = compiled(lambda layer, *args: layer.extend(*args, mask=seen), layer, x, cache)
+    same(found, x.names, expected.rearrange(x.names).array)
+
+
 def test_dropout_needs_a_key_and_drops_nothing_without() -> None:
     layer = made(nn.Attention.init, Embed, Heads, HeadDim, dropout=0.5)
     plain = made(nn.Attention.init, Embed, Heads, HeadDim)

@@ -1,7 +1,7 @@
 """Attention as a layer: projections to queries, keys and values, and back."""
 
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
 import equinox as eqx
 import jax
@@ -15,7 +15,7 @@ from ..initializer import Initializer
 from ..layer import Layer, enter_scope
 from ..linear import Linear
 from ..roles import Role
-from ..settings import check_fraction
+from ..settings import as_python, check_fraction
 from ..switch import switchable
 from .attention import dot_product_attention
 from .cache.cache import KVCache
@@ -35,6 +35,7 @@ class Attention(Layer):
         out: from the axes of query heads and `head_dim` back.
         pos: the name of the axis of positions; in scores, those of the keys are called `<pos>.key`.
         dropout: the probability that an attention weight is set to zero, in calls with a key.
+        scale: a factor for the scores; None for one over the square root of the features of a head.
         inference: whether nothing is dropped, even with a key; `eqx.nn.inference_mode` switches it.
 
     Examples:
@@ -53,6 +54,7 @@ class Attention(Layer):
     out: Linear
     pos: str = eqx.field(static=True, default="pos")
     dropout: float = eqx.field(static=True, default=0.0)
+    scale: float | None = eqx.field(static=True, default=None, converter=as_python)
     inference: bool = False
 
     @classmethod
@@ -68,6 +70,7 @@ class Attention(Layer):
         pos: AxisSelector = "pos",
         use_bias: bool = True,
         dropout: float = 0.0,
+        scale: float | None = None,
         initializer: Initializer | None = None,
     ) -> Self:
         """Make the four projections.
@@ -83,6 +86,7 @@ class Attention(Layer):
             pos: the axis of positions.
             use_bias: whether the projections have biases.
             dropout: the probability that an attention weight is set to zero.
+            scale: a factor for the scores; by default one over the square root of the size of `HeadDim`.
             initializer: see `Linear.init`.
 
         Raises:
@@ -119,6 +123,7 @@ class Attention(Layer):
             out=project((*heads, HeadDim), Embed, k_out),
             pos=axis_name(pos),
             dropout=check_fraction("Attention.init", "dropout", dropout),
+            scale=scale,
         )
 
     @property
@@ -173,12 +178,13 @@ class Attention(Layer):
         attended = dot_product_attention(
             self.pos,
             k_pos,
-            self.query.Out[-1],
+            self._features,
             query,
             keys.rename({self.pos: k_pos}),
             values.rename({self.pos: k_pos}),
             mask,
             bias,
+            scale=self.scale,
             implementation=implementation,
             dropout=self.dropout,
             inference=self.inference or key is None,
@@ -193,6 +199,7 @@ class Attention(Layer):
         cache: KVCache,
         *,
         rotate: Callable[[NamedArray], NamedArray] | None = None,
+        mask: AttentionMask | NamedArray | None = None,
         count: int | Operand | None = None,
         layer: tuple[AxisSelector, int | Operand] | None = None,
     ) -> tuple[NamedArray, KVCache]:
@@ -202,6 +209,7 @@ class Attention(Layer):
             x: axes {pos, Embed, ...}, or one token of each sequence, without `pos`.
             cache: keys and values of the tokens so far.
             rotate: a function of queries and of keys at these positions, such as a `RotaryTable`.
+            mask: a further mask; see `KVCache.attend`.
             count: how many of the tokens are real; see `KVCache.extend`.
             layer: which of several caches, stored along an axis; see `KVCache.extend`.
 
@@ -219,10 +227,14 @@ class Attention(Layer):
         query, keys, values = self._project(x, x, rotate)
         # One token of each sequence needs no axis of positions.
         Pos = self.pos if query.has_axis(self.pos) else None
-        attended, cache = cache.attend(
-            Pos, self.query.Out[-1], query, keys, values, count=count, layer=layer
-        )
+        options: dict[str, Any] = {"scale": self.scale, "count": count, "layer": layer}
+        attended, cache = cache.attend(Pos, self._features, query, keys, values, mask, **options)
         return self.out(attended), cache
+
+    @property
+    def _features(self) -> str:
+        """The name of the features of queries and keys."""
+        return self.query.Out[-1].name
 
     def _check_positions(self, what: str, x: NamedArray, hint: str) -> None:
         # What has no names at all is refused by the projections.

@@ -80,6 +80,35 @@ def test_chunks_and_tokens_give_the_whole(window, lengths):
         same(cache.key, ("batch", "key_pos", "heads", "head_dim"), np.moveaxis(np.asarray(K.array), 2, 1))
 
 
+def test_keys_that_are_values_are_stored_once():
+    Places = axn.Axis("key_pos", 12)
+    cache = nn.KVCache.init("key_pos", (B, Places, H, D), shared=True)
+    assert cache.value is None
+    for at in (slice(8), slice(8, 12)):
+        out, cache = compiled(
+            lambda cache, q, k: cache.attend("pos", "head_dim", q, k), cache, Q["pos", at], K["pos", at]
+        )
+    expected = by_hand(Q.array, K.array, K.array, np.tri(12, dtype=bool))
+    same(out, (*NAMES[:-1], "head_dim"), expected[:, :, :, 8:])
+    fails(
+        OperandError,
+        "KVCache: the keys of this cache are the values, too\n"
+        "  hint: give no values, or make the cache with shared=False",
+        lambda: cache.extend("pos", K, K),
+    )
+    fails(
+        ArgumentError,
+        "KVCache.init: values that are the keys must not have axes of their own\n"
+        "  hint: leave out value_axes, or shared=True",
+        lambda: nn.KVCache.init("key_pos", (B, Places, H, D), (B, Places, F), shared=True),
+    )
+    fails(
+        OperandError,
+        "KVCache: the values are missing\n  hint: give values, or make the cache with shared=True",
+        lambda: empty(12).extend("pos", K),
+    )
+
+
 @pytest.mark.parametrize("window", [None, 3])
 def test_loops_without_an_axis_of_positions(window):
     """One token at a time in `lax.scan`, whose carry is the cache; the ring goes around several times."""

@@ -57,7 +57,7 @@ class KVCache(Layer):
 
     Attributes:
         key: the keys, axes {KPos, ...}.
-        value: the values, axes {KPos, ...}.
+        value: the values, axes {KPos, ...}; None if the keys are the values, too.
         length: the number of tokens: integers, with the axes along which sequences have their own lengths.
         KPos: the axis of positions.
         window: how many tokens a query sees; None for all.
@@ -72,7 +72,7 @@ class KVCache(Layer):
     """
 
     key: NamedArray
-    value: NamedArray
+    value: NamedArray | None
     length: NamedArray
     KPos: str = eqx.field(static=True)
     window: int | None = eqx.field(static=True, default=None)
@@ -86,6 +86,7 @@ class KVCache(Layer):
         *,
         lengths: AxisSpec = (),
         window: int | None = None,
+        shared: bool = False,
         dtype: DTypeLike = jnp.float32,
     ) -> Self:
         """Make an empty cache, sharded by the mapping.
@@ -97,12 +98,14 @@ class KVCache(Layer):
             lengths: axes along which sequences have their own lengths, such as batch, or layers with one cache each;
                 by default, all share one length.
             window: how many tokens a query sees, if not all; `KPos` may then be shorter than the sequence.
+            shared: whether the keys are the values, too, and stored once, as for `LatentAttention`.
             dtype: of keys and values.
 
         Raises:
             AxisNotFoundError: if keys or values lack `KPos`, or an axis of `lengths`.
             AxisSizeError: if one of these axes has two sizes.
-            ArgumentError: if `window` is not an int from 1 to the size of `KPos`, or `KPos` is among `lengths`.
+            ArgumentError: if `window` is not an int from 1 to the size of `KPos`, if `KPos` is among `lengths`, or if
+                `shared` values have axes of their own.
 
         Examples:
             >>> Batch, KPos, Dim = axn.make_axes(batch=2, key_pos=8, head_dim=4)
@@ -113,7 +116,12 @@ class KVCache(Layer):
         keys = values = spec(axes, "KVCache.init")
         if value_axes is not None:
             values = spec(value_axes, "KVCache.init")
-        key, value = zeros(keys, dtype), zeros(values, dtype)
+            if shared:
+                problem = "values that are the keys must not have axes of their own"
+                hint = "leave out value_axes, or shared=True"
+                raise ArgumentError(message("KVCache.init", problem, hint=hint))
+        key = zeros(keys, dtype)
+        value = key if shared else zeros(values, dtype)
         for what, x in (("keys", key), ("values", value)):
             checks.require("KVCache.init", x, KPos, what, role=", the positions")
         size = key.axis_size(KPos)
@@ -128,7 +136,8 @@ class KVCache(Layer):
                 raise ArgumentError(message("KVCache.init", problem, f"axes: {facts(key)}"))
         length = zeros(lengths, jnp.int32)
         _check_lengths(length, axis_name(KPos), key, value)
-        return auto_sharded(cls(key, value, length, axis_name(KPos), window))
+        own = None if shared else value
+        return auto_sharded(cls(key, own, length, axis_name(KPos), window))
 
     @classmethod
     def stacked(
@@ -140,6 +149,7 @@ class KVCache(Layer):
         *,
         lengths: AxisSpec = (),
         window: int | None = None,
+        shared: bool = False,
         dtype: DTypeLike = jnp.float32,
     ) -> Self:
         """Make an empty cache for each of several layers, stored along an axis, for `layer=(Layers, i)`.
@@ -151,6 +161,7 @@ class KVCache(Layer):
             value_axes: those of the values of one layer; by default the same.
             lengths: further axes with their own lengths, such as batch.
             window: see `init`.
+            shared: see `init`.
             dtype: see `init`.
 
         Raises:
@@ -166,7 +177,8 @@ class KVCache(Layer):
         keys = (Layers, *spec(axes, "KVCache.stacked"))
         values = None if value_axes is None else (Layers, *spec(value_axes, "KVCache.stacked"))
         own = (Layers, *spec(lengths, "KVCache.stacked"))
-        return cls.init(KPos, keys, values, lengths=own, window=window, dtype=dtype)
+        options: dict[str, Any] = {"window": window, "shared": shared, "dtype": dtype}
+        return cls.init(KPos, keys, values, lengths=own, **options)
 
     def positions(self, Pos: Axis | None) -> NamedArray:
         """Return the positions of the next tokens, such as for `RotaryEmbedding.at`.
@@ -190,7 +202,7 @@ class KVCache(Layer):
         self,
         Pos: AxisSelector | None,
         keys: NamedArray,
-        values: NamedArray,
+        values: NamedArray | None = None,
         *,
         count: int | Operand | None = None,
         layer: tuple[AxisSelector, int | Operand] | None = None,
@@ -200,7 +212,7 @@ class KVCache(Layer):
         Args:
             Pos: the position axis of the new tokens, under another name than `KPos`; None for one token without it.
             keys: axes {Pos, ...}: those of the cache without `KPos`.
-            values: the same.
+            values: the same; left out if the keys are the values, too.
             count: how many of the tokens are real, from the first on; by default all. It may have axes of `length`.
                 The rest is padding, which no later query sees.
             layer: an axis of `length` and the index along it to extend: `("layers", i)`. The tokens and the count lack
@@ -210,7 +222,8 @@ class KVCache(Layer):
             AxisNotFoundError: if keys or values lack an axis, or `length` one of `count` or that of `layer`.
             AxisClashError: if keys or values have one that the cache lacks.
             AxisSizeError: if an axis has two sizes, or the index of `layer` is out of range.
-            OperandError: if `count` or the index of `layer` is not an integer.
+            OperandError: if `count` or the index of `layer` is not an integer, or values are missing, or given
+                to a cache without.
             ArgumentError: if the tokens do not fit, or `count` is not from 0 to their number.
 
         Examples:
@@ -223,10 +236,18 @@ class KVCache(Layer):
         # With a layer, all checks and writes concern its part of the arrays.
         at = self._check_layer(layer)
         pos = None if Pos is None else axis_name(Pos)
-        self._check("keys", keys, self.key, pos, at)
-        self._check("values", values, self.value, pos, at)
+        is_shared = self.value is None
+        if (values is None) != is_shared:
+            problem = "the values are missing"
+            if is_shared:
+                problem = "the keys of this cache are the values, too"
+            hint = f"{'give no' if is_shared else 'give'} values, or make the cache with shared={not is_shared}"
+            raise OperandError(message("KVCache", problem, hint=hint))
+        given = {"key": keys} if values is None else {"key": keys, "value": values}
+        for field, x in given.items():
+            self._check(f"{field}s", x, getattr(self, field), pos, at)
         number = 1 if pos is None else keys.axis_size(pos)
-        if pos is not None and values.axis_size(pos) != number:
+        if pos is not None and values is not None and values.axis_size(pos) != number:
             raise _make_size_error("KVCache", pos, "values", values, "keys", keys)
 
         start = _take_layer(self.length, at)
@@ -244,12 +265,14 @@ class KVCache(Layer):
             places = places % self.key.axis_size(self.KPos)
         index = {**at, self.KPos: places}
         is_ring = self.window is not None
-        keys = write_tokens(self.key, keys.astype(self.key.dtype), index, start.names, ring=is_ring)
-        values = values.astype(self.value.dtype)
-        values = write_tokens(self.value, values, index, start.names, ring=is_ring)
+        written: dict[str, Any] = {}
+        for field, x in given.items():
+            kept = getattr(self, field)
+            x = x.astype(kept.dtype)
+            written[field] = write_tokens(kept, x, index, start.names, ring=is_ring)
         if at:
             length = self.length.at[at].set(length)
-        return auto_sharded(dataclasses.replace(self, key=keys, value=values, length=length))
+        return auto_sharded(dataclasses.replace(self, **written, length=length))
 
     def _check_room(self, number: int, length: NamedArray) -> None:
         """Check that there is room for more tokens, of which there are `length` afterwards."""
@@ -272,7 +295,7 @@ class KVCache(Layer):
         HeadDim: AxisSelector,
         query: NamedArray,
         keys: NamedArray,
-        values: NamedArray,
+        values: NamedArray | None = None,
         mask: AttentionMask | NamedArray | None = None,
         *,
         count: int | Operand | None = None,
@@ -286,7 +309,7 @@ class KVCache(Layer):
             HeadDim: the axis of features of queries and keys.
             query: axes {Pos, HeadDim, ...}.
             keys: axes {Pos, HeadDim, ...}.
-            values: axes {Pos, ...}.
+            values: axes {Pos, ...}; left out if the keys are the values, too.
             mask: a further mask. In a ring buffer, where `KPos` counts slots, it may not compare positions.
             count: how many of the tokens are real; see `extend`. The results of padding are meaningless.
             layer: which of several caches, stored along an axis, to extend and attend to; see `extend`.
@@ -332,9 +355,10 @@ class KVCache(Layer):
             if seen is not None:
                 given = given & seen
             start = 0  # slots are not positions
-        kept = _take_layer(filled.key, at), _take_layer(filled.value, at)
+        kept = _take_layer(filled.key, at)
+        own = kept if filled.value is None else _take_layer(filled.value, at)
         attended = dot_product_attention(
-            Pos, self.KPos, HeadDim, query, *kept, given, q_start=start, **options
+            Pos, self.KPos, HeadDim, query, kept, own, given, q_start=start, **options
         )
         return attended, filled
 
