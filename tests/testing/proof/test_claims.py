@@ -36,6 +36,7 @@ LAYERS: dict[str, Row] = {
     **ROWS,
     "Attention": Row(ROWS["Attention"].make, (T, E), masked),
     "Conv": Row(lambda: nn.Conv.init("time", E, M, 3, padding=[(2, 0)], key=KEY), (T, E)),
+    "LatentAttention": Row(ROWS["LatentAttention"].make, (T, E), masked),
     "TransformerBlock": Row(ROWS["TransformerBlock"].make, (T, E), masked),
 }
 # What is not so, and by design: examples of a batch norm see each other, a mask of dropout differs by position, and
