@@ -62,6 +62,10 @@ ROWS = {
     ),
     "qwen3": ("Qwen3Config", {**SMALL, "head_dim": 16}),
     "qwen3 tied, biased": ("Qwen3Config", {**SMALL, "tie_word_embeddings": True, "attention_bias": True}),
+    "olmo2": ("Olmo2Config", {**SMALL, "num_hidden_layers": 3}),
+    "olmo2, biased": ("Olmo2Config", {**SMALL, "attention_bias": True, "num_key_value_heads": 1, "rms_norm_eps": 1e-3}),
+    "gemma": ("GemmaConfig", {**SMALL, "head_dim": 16}),
+    "gemma, legacy": ("GemmaConfig", {**SMALL, "head_dim": 24, "hidden_act": "gelu", "num_key_value_heads": 4}),
     "gemma2": (
         "Gemma2Config",
         {

@@ -20,8 +20,8 @@ CONFIGS = {
     "gemma": dataclasses.replace(
         LLAMA,
         norm="shifted",
-        post_norms=True,
-        head_norms=True,
+        norm_places="both",
+        head_norms="each",
         window=4,
         pattern=("local", "global"),
         local_rope=Rope(100.0),

@@ -147,19 +147,31 @@ PUBLISHED = {
         },
     ),
 }
-published = pytest.mark.parametrize("name", PUBLISHED)
+# Further forms of decoders, which other tests of published models leave out.
+FORMS = {
+    "OLMo-2-1124-7B": (
+        7_298_617_344,
+        {"model_type": "olmo2", **sizes(100352, 32, 4096, 11008, 32, 32, 4096, 1e-6), "rope_theta": 500000},
+    ),
+    "gemma-2b": (
+        2_506_172_416,
+        {"model_type": "gemma", **sizes(256000, 18, 2048, 16384, 8, 1, 8192, 1e-6), "hidden_act": "gelu"},
+    ),
+}
+PUBLISHED_ALL = {**PUBLISHED, **FORMS}
+published = pytest.mark.parametrize("name", PUBLISHED_ALL)
 
 
 @published
 def test_published_models_have_their_numbers_of_parameters(name):
-    count, settings = PUBLISHED[name]
+    count, settings = PUBLISHED_ALL[name]
     model = eqx.filter_eval_shape(Decoder.init, read_config(settings), key=jax.random.key(0))
     assert axn.parameters.count(model) == count
 
 
 @published
 def test_every_axis_of_a_published_model_has_a_role(name):
-    _, settings = PUBLISHED[name]
+    _, settings = PUBLISHED_ALL[name]
     model = eqx.filter_eval_shape(Decoder.init, read_config(settings), key=jax.random.key(0))
     inputs = {"out": {"kv_heads", "group", "head_dim"}, "down": {"mlp"}, "embedding": {"vocab"}, "positions": {"pos"}}
     for own in axn.parameters.walk(model):
@@ -178,9 +190,9 @@ def test_every_axis_of_a_published_model_has_a_role(name):
 
 @published
 def test_what_is_written_reads_the_same(name):
-    config = read_config(PUBLISHED[name][1])
+    config = read_config(PUBLISHED_ALL[name][1])
     written = write_config(config)
-    assert written["model_type"] == PUBLISHED[name][1]["model_type"]
+    assert written["model_type"] == PUBLISHED_ALL[name][1]["model_type"]
     assert read_config(written) == config
 
 
@@ -206,7 +218,7 @@ def test_settings_that_are_told_in_words():
         (
             {"model_type": "bert"},
             "unknown model_type 'bert'; known: gpt2, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, "
-            "gemma2, gemma3_text",
+            "olmo2, gemma, gemma2, gemma3_text",
         ),
         ({"rope_scaling": {"type": "yarn"}}, "unknown rope_type 'yarn'; known: default, linear, llama3"),
         (

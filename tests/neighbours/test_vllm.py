@@ -23,7 +23,7 @@ from axonym.models import Decoder, DecoderConfig, ExpertsConfig, save
 SIZES: dict[str, Any] = {"vocab": 96, "layers": 2, "embed": 32, "mlp": 48, "heads": 4, "kv_heads": 2, "head_dim": 16}
 CONFIGS = {
     "LlamaForCausalLM": DecoderConfig(**SIZES),
-    "Qwen3ForCausalLM": DecoderConfig(**SIZES, head_norms=True, tied=True),
+    "Qwen3ForCausalLM": DecoderConfig(**SIZES, head_norms="each", tied=True),
     "MixtralForCausalLM": DecoderConfig(**SIZES, experts=ExpertsConfig(count=3, chosen=2, mlp=48)),
 }
 JOINED = {

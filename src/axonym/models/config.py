@@ -54,8 +54,8 @@ class DecoderConfig:
         positions: the longest sequence.
         norm: the kind of norms; "shifted" is "rms" whose weights are stored less one.
         norm_eps: added to the mean square.
-        post_norms: whether attention and perceptron have a norm behind them, too.
-        head_norms: whether queries and keys have norms, over each head.
+        norm_places: where norms are: "before" attention and perceptron, "behind" them, or "both".
+        head_norms: norms of queries and keys: over "each" head, or over "all" heads together.
         biases: which linear layers have one.
         activation: of the perceptron.
         gated: whether the perceptron multiplies by a gate.
@@ -85,8 +85,8 @@ class DecoderConfig:
     positions: int = 2048
     norm: Literal["layer", "rms", "shifted"] = "rms"
     norm_eps: float = 1e-5
-    post_norms: bool = False
-    head_norms: bool = False
+    norm_places: Literal["before", "behind", "both"] = "before"
+    head_norms: Literal["each", "all"] | None = None
     biases: frozenset[Literal["qkv", "out", "mlp"]] = frozenset()
     activation: Literal["silu", "gelu", "gelu_tanh"] = "silu"
     gated: bool = True

@@ -72,13 +72,19 @@ class ShiftedRmsNorm(nn.RmsNorm):
 Norm = nn.LayerNorm | nn.RmsNorm
 
 
-def make_norm(cfg: DecoderConfig, axis: Axis) -> Norm:
+def make_norm(cfg: DecoderConfig, axis: Axis | tuple[Axis, ...]) -> Norm:
     """Make a norm of the kind that the configuration asks for."""
     if cfg.norm == "layer":
         return nn.LayerNorm.init(axis, cfg.norm_eps)
     if cfg.norm == "rms":
         return nn.RmsNorm.init(axis, cfg.norm_eps, use_bias=False)
-    return ShiftedRmsNorm((axis,), axn.zeros(axis), None, cfg.norm_eps)
+    axes = (axis,) if isinstance(axis, Axis) else axis
+    return ShiftedRmsNorm(axes, axn.zeros(axes), None, cfg.norm_eps)
+
+
+def normalize(norm: Norm | None, x: NamedArray) -> NamedArray:
+    """Apply a norm, if there is one."""
+    return x if norm is None else norm(x)
 
 
 class Attention(eqx.Module):
@@ -107,8 +113,11 @@ class Attention(eqx.Module):
 
         query, own, value = read(Queries, keys[0]), read(Keys, keys[1]), read(Keys, keys[2])
         out = linear(cfg, Queries, cfg.Embed, keys[3], outward(cfg), use_bias="out" in cfg.biases)
-        query_norm = make_norm(cfg, cfg.HeadDim) if cfg.head_norms else None
-        key_norm = make_norm(cfg, cfg.HeadDim) if cfg.head_norms else None
+        query_norm = key_norm = None
+        if cfg.head_norms is not None:
+            each = cfg.head_norms == "each"
+            query_norm = make_norm(cfg, cfg.HeadDim if each else Queries)
+            key_norm = make_norm(cfg, cfg.HeadDim if each else Keys)
         scale = 1 / math.sqrt(cfg.score_size or cfg.head_dim)
         mask = nn.window(cfg.window) if kind == "local" and cfg.window else nn.AttentionMask()
         return Attention(query, own, value, out, query_norm, key_norm, scale, cfg.score_cap, mask)
@@ -116,8 +125,7 @@ class Attention(eqx.Module):
     def __call__(self, x: NamedArray, rotate: nn.RotaryTable | None, attend: Attend) -> NamedArray:
         """Add to each token what it sees of others; `attend` says how, `rotate` is of its position."""
         q, k, v = self.query(x), self.key(x), self.value(x)
-        if self.query_norm is not None and self.key_norm is not None:
-            q, k = self.query_norm(q), self.key_norm(k)
+        q, k = normalize(self.query_norm, q), normalize(self.key_norm, k)
         if rotate is not None:
             q, k = rotate(q), rotate(k)
         return self.out(attend(q, k, v, mask=self.mask, scale=self.scale, soft_cap=self.soft_cap))
@@ -198,10 +206,10 @@ def make_mlp(cfg: DecoderConfig, *, key: jax.Array) -> Mlp | Experts:
 class Block(eqx.Module):
     """Attention and a perceptron, each between norms and beside a residual connection."""
 
-    attention_norm: Norm
+    attention_norm: Norm | None
     attention: Attention
     attention_post_norm: Norm | None
-    mlp_norm: Norm
+    mlp_norm: Norm | None
     mlp: Mlp | Experts
     mlp_post_norm: Norm | None
     dropout: nn.Dropout
@@ -211,13 +219,17 @@ class Block(eqx.Module):
     def init(cfg: DecoderConfig, kind: Kind, *, key: jax.Array) -> "Block":
         """Make one with random weights, by a configuration."""
         k_attention, k_mlp = jax.random.split(key)
+
+        def norm(place: str) -> Norm | None:
+            return make_norm(cfg, cfg.Embed) if cfg.norm_places in (place, "both") else None
+
         return Block(
-            attention_norm=make_norm(cfg, cfg.Embed),
+            attention_norm=norm("before"),
             attention=Attention.init(cfg, kind, key=k_attention),
-            attention_post_norm=make_norm(cfg, cfg.Embed) if cfg.post_norms else None,
-            mlp_norm=make_norm(cfg, cfg.Embed),
+            attention_post_norm=norm("behind"),
+            mlp_norm=norm("before"),
             mlp=make_mlp(cfg, key=k_mlp),
-            mlp_post_norm=make_norm(cfg, cfg.Embed) if cfg.post_norms else None,
+            mlp_post_norm=norm("behind"),
             dropout=nn.Dropout(cfg.dropout),
             kind=kind,
         )
@@ -233,13 +245,12 @@ class Block(eqx.Module):
     ) -> tuple[NamedArray, nn.Routing | None]:
         """Add attention and the perceptron to the residual stream."""
         k1, k2 = (None, None) if key is None else jax.random.split(key)
-        y = self.attention(self.attention_norm(x), rotations.get(self.kind), attend)
-        if self.attention_post_norm is not None:
-            y = self.attention_post_norm(y)
+        y = normalize(self.attention_norm, x)
+        y = self.attention(y, rotations.get(self.kind), attend)
+        y = normalize(self.attention_post_norm, y)
         x = x + self.dropout(y, key=k1, inference=key is None or self.dropout.inference)
-        y, routing = self.mlp(self.mlp_norm(x), real)
-        if self.mlp_post_norm is not None:
-            y = self.mlp_post_norm(y)
+        y, routing = self.mlp(normalize(self.mlp_norm, x), real)
+        y = normalize(self.mlp_post_norm, y)
         return x + self.dropout(y, key=k2, inference=key is None or self.dropout.inference), routing
 
 

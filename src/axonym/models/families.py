@@ -30,6 +30,7 @@ class Family:
         biases: from settings to the layers that have biases where they are true.
         defaults: settings that files may lack, with the values of transformers 5; a null is a value of its own.
         only: settings of which this decoder knows one value.
+        activations: names of theirs that mean another one of ours than elsewhere.
         out_first: whether files store the outputs of linear layers before their inputs.
         is_local: whether a layer is local, where a file does not list the layers: a function of settings and number.
     """
@@ -40,6 +41,7 @@ class Family:
     biases: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     only: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    activations: Mapping[str, str] = dataclasses.field(default_factory=dict)
     out_first: bool = True
     is_local: Callable[[Settings, int], bool] = lambda settings, layer: False
 
@@ -86,7 +88,7 @@ GEMMA = {
     "score_cap": "attn_logit_softcapping",
     "logit_cap": "final_logit_softcapping",
 }
-GEMMA_FORMS = {"norm": "shifted", "post_norms": True, "embed_scale": True}
+GEMMA_FORMS = {"norm": "shifted", "norm_places": "both", "embed_scale": True}
 GEMMA_DEFAULTS = {
     "tie_word_embeddings": True,
     "rms_norm_eps": 1e-6,
@@ -168,7 +170,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3": Family(
         "Qwen3ForCausalLM",
         SIZES,
-        {"head_norms": True},
+        {"head_norms": "each"},
         biases={"attention_bias": QKVO},
         defaults={**QWEN, "head_dim": 128},
         is_local=upper,
@@ -176,7 +178,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3_moe": Family(
         "Qwen3MoeForCausalLM",
         SIZES,
-        {"head_norms": True},
+        {"head_norms": "each"},
         biases={"attention_bias": QKVO},
         # A file may have the number of experts under either of two names.
         defaults={
@@ -189,6 +191,29 @@ FAMILIES: dict[str, Family] = {
         },
         only=DENSE,
         is_local=lambda settings, layer: bool(settings.get("use_sliding_window")),
+    ),
+    "olmo2": Family(
+        "Olmo2ForCausalLM",
+        SIZES,
+        {"norm_places": "behind", "head_norms": "all"},
+        biases={"attention_bias": QKVO},
+        defaults={**UNTIED, "rms_norm_eps": 1e-5},
+    ),
+    "gemma": Family(
+        "GemmaForCausalLM",
+        SIZES,
+        {"norm": "shifted", "embed_scale": True},
+        biases={"attention_bias": QKVO},
+        defaults={
+            "tie_word_embeddings": True,
+            "rms_norm_eps": 1e-6,
+            "hidden_act": "gelu_pytorch_tanh",
+            "num_key_value_heads": 16,
+            "head_dim": 256,
+        },
+        only={"use_bidirectional_attention": None},
+        # Files of the first release say so, and mean the approximation.
+        activations={"gelu": "gelu_tanh"},
     ),
     "gemma2": Family(
         "Gemma2ForCausalLM",
@@ -209,7 +234,7 @@ FAMILIES: dict[str, Family] = {
     "gemma3_text": Family(
         "Gemma3ForCausalLM",
         GEMMA,
-        {**GEMMA_FORMS, "head_norms": True},
+        {**GEMMA_FORMS, "head_norms": "each"},
         biases={"attention_bias": QKVO},
         defaults={
             **GEMMA_DEFAULTS,
@@ -264,7 +289,7 @@ def _read(family: Family, settings: Settings) -> DecoderConfig:
     ]
     if missing:
         raise KeyError(", ".join(missing))
-    fields["activation"] = _activation(fields["activation"])
+    fields["activation"] = _activation(fields["activation"], family)
     fields["kv_heads"] = fields.get("kv_heads") or fields["heads"]
     fields["head_dim"] = fields.get("head_dim") or fields["embed"] // fields["heads"]
     fields["mlp"] = fields.get("mlp") or 4 * fields["embed"]
@@ -334,10 +359,11 @@ def _write(name: str, family: Family, cfg: DecoderConfig) -> dict[str, Any]:
     return {"architectures": [family.architecture], "model_type": name, **settings}
 
 
-def _activation(name: str) -> str:
-    if name not in ACTIVATIONS:
-        raise ValueError(f"unknown activation {name!r}; known: {', '.join(ACTIVATIONS)}")
-    return ACTIVATIONS[name]
+def _activation(name: str, family: Family) -> str:
+    known = {**ACTIVATIONS, **family.activations}
+    if name not in known:
+        raise ValueError(f"unknown activation {name!r}; known: {', '.join(known)}")
+    return known[name]
 
 
 def _read_ropes(settings: Settings) -> dict[str, Any]:
@@ -428,7 +454,7 @@ def _read_pattern(family: Family, settings: Settings, layers: int) -> dict[str, 
 
 
 def _write_pattern(name: str, cfg: DecoderConfig) -> dict[str, Any]:
-    if name in ("gpt2", "llama"):
+    if name in ("gpt2", "llama", "olmo2", "gemma"):
         return {}
     settings: dict[str, Any] = {"sliding_window": cfg.window}
     if name.startswith("qwen"):

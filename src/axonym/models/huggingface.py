@@ -77,8 +77,14 @@ GPT2 = {
     "norm": "transformer.ln_f",
     "unembedding": "lm_head",
 }
+OLMO2 = {
+    **LLAMA,
+    "attention_post_norm": "post_attention_layernorm",
+    "mlp_post_norm": "post_feedforward_layernorm",
+}
 KEYS = {
     "gpt2": GPT2,
+    "olmo2": OLMO2,
     "gemma2": GEMMA,
     "gemma3_text": GEMMA,
     "mixtral": MIXTRAL,
