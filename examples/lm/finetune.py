@@ -146,7 +146,7 @@ def write(adapted: Decoder, options: Options) -> None:
     sd.save_state_dict(sd.to_state_dict(thin), options.out / "adapters.safetensors", metadata=told)
     settings = json.loads((options.model / "config.json").read_text())
     kept = {key: settings[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id") if key in settings}
-    save(nn.merge_lora(adapted), options.out / "merged", **kept)
+    save(nn.merge_lora(adapted), options.out / "merged", family=settings["model_type"], **kept)
     for pattern in ("tokenizer*.json", "special_tokens_map.json", "chat_template.jinja"):
         for file in options.model.glob(pattern):
             shutil.copy(file, options.out / "merged")

@@ -62,6 +62,16 @@ ROWS = {
     ),
     "qwen3": ("Qwen3Config", {**SMALL, "head_dim": 16}),
     "qwen3 tied, biased": ("Qwen3Config", {**SMALL, "tie_word_embeddings": True, "attention_bias": True}),
+    "phi3": ("Phi3Config", {**SMALL, "num_hidden_layers": 3}),
+    "phi3, partial": (
+        "Phi3Config",
+        {
+            **SMALL,
+            "sliding_window": 5,
+            "num_key_value_heads": 4,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e3, "partial_rotary_factor": 0.5},
+        },
+    ),
     "olmo2": ("Olmo2Config", {**SMALL, "num_hidden_layers": 3}),
     "olmo2, biased": ("Olmo2Config", {**SMALL, "attention_bias": True, "num_key_value_heads": 1, "rms_norm_eps": 1e-3}),
     "gemma": ("GemmaConfig", {**SMALL, "head_dim": 16}),
@@ -187,7 +197,7 @@ def test_gradients_are_those_of_transformers(name, folder):
 
 @rows
 def test_what_is_written_is_loaded_by_transformers(name, folder, tmp_path):
-    save(ours(name, folder), tmp_path, max_bytes=30_000)
+    save(ours(name, folder), tmp_path, family=theirs(name).config.model_type, max_bytes=30_000)
     again, told = transformers.AutoModelForCausalLM.from_pretrained(
         tmp_path, output_loading_info=True, attn_implementation="eager"
     )

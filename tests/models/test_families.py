@@ -149,6 +149,16 @@ PUBLISHED = {
 }
 # Further forms of decoders, which other tests of published models leave out.
 FORMS = {
+    "Phi-4-mini": (
+        3_836_021_760,
+        {
+            "model_type": "phi3",
+            **sizes(200064, 32, 3072, 8192, 24, 8, 131072, 1e-5),
+            "partial_rotary_factor": 0.75,
+            "sliding_window": 262144,
+            "tie_word_embeddings": True,
+        },
+    ),
     "OLMo-2-1124-7B": (
         7_298_617_344,
         {"model_type": "olmo2", **sizes(100352, 32, 4096, 11008, 32, 32, 4096, 1e-6), "rope_theta": 500000},
@@ -218,7 +228,7 @@ def test_settings_that_are_told_in_words():
         (
             {"model_type": "bert"},
             "unknown model_type 'bert'; known: gpt2, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, "
-            "olmo2, gemma, gemma2, gemma3_text",
+            "phi3, olmo2, gemma, gemma2, gemma3_text",
         ),
         ({"rope_scaling": {"type": "yarn"}}, "unknown rope_type 'yarn'; known: default, linear, llama3"),
         (
@@ -245,6 +255,13 @@ def test_a_configuration_of_no_family_is_an_error():
         ValueError,
         "no family of Hugging Face has this configuration; the nearest, llama, differs in: gated=False, logit_cap=20.0",
         lambda: write_config(config),
+    )
+    fails(
+        ValueError,
+        "gemma2 has no words for this configuration, and differs in: gated=False",
+        lambda: write_config(
+            dataclasses.replace(config, norm="shifted", norm_places="both", embed_scale=True), "gemma2"
+        ),
     )
 
 

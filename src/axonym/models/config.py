@@ -11,10 +11,17 @@ Kind = Literal["global", "local"]
 
 
 class Rope(NamedTuple):
-    """Rotary positions: the base of the frequencies, and how they are scaled for long texts."""
+    """Rotary positions.
+
+    Attributes:
+        theta: the base of the frequencies.
+        scaling: changes the frequencies, for long texts.
+        share: of the features of a head, the first ones, that are rotated.
+    """
 
     theta: float = 10000.0
     scaling: nn.FrequencyScaling | None = None
+    share: float = 1.0
 
 
 ROPE = Rope()

@@ -87,6 +87,12 @@ def normalize(norm: Norm | None, x: NamedArray) -> NamedArray:
     return x if norm is None else norm(x)
 
 
+def rotary_table(rope: Rope, HeadDim: Axis, at: Axis | NamedArray) -> nn.RotaryTable:
+    """Compute the cosines and sines of positions."""
+    size = int(rope.share * HeadDim.size)
+    return nn.RotaryEmbedding.init(HeadDim, rope.theta, scaling=rope.scaling, size=size).at(at)
+
+
 class Attention(eqx.Module):
     """Causal self-attention with grouped heads."""
 
@@ -400,7 +406,7 @@ class Decoder(eqx.Module):
         cfg = self.config
         ropes: dict[Kind, Rope | None] = {"global": cfg.rope, "local": cfg.local_rope or cfg.rope}
         return {
-            kind: nn.RotaryEmbedding.init(cfg.HeadDim, rope.theta, scaling=rope.scaling).at(at)
+            kind: rotary_table(rope, cfg.HeadDim, at)
             for kind, rope in ropes.items()
             if kind in cfg.pattern and rope is not None
         }

@@ -30,6 +30,7 @@ class Family:
         biases: from settings to the layers that have biases where they are true.
         defaults: settings that files may lack, with the values of transformers 5; a null is a value of its own.
         only: settings of which this decoder knows one value.
+        rope: settings of rotary positions that files may have outside of `rope_parameters`, by their names there.
         activations: names of theirs that mean another one of ours than elsewhere.
         out_first: whether files store the outputs of linear layers before their inputs.
         is_local: whether a layer is local, where a file does not list the layers: a function of settings and number.
@@ -41,6 +42,9 @@ class Family:
     biases: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     only: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    rope: Mapping[str, str] = dataclasses.field(
+        default_factory=lambda: {"rope_theta": "rope_theta"}
+    )
     activations: Mapping[str, str] = dataclasses.field(default_factory=dict)
     out_first: bool = True
     is_local: Callable[[Settings, int], bool] = lambda settings, layer: False
@@ -192,6 +196,13 @@ FAMILIES: dict[str, Family] = {
         only=DENSE,
         is_local=lambda settings, layer: bool(settings.get("use_sliding_window")),
     ),
+    "phi3": Family(
+        "Phi3ForCausalLM",
+        {**SIZES, "dropout": "resid_pdrop"},
+        defaults={**UNTIED, "rms_norm_eps": 1e-5, "resid_pdrop": 0.0},
+        rope={"rope_theta": "rope_theta", "partial_rotary_factor": "partial_rotary_factor"},
+        is_local=always,
+    ),
     "olmo2": Family(
         "Olmo2ForCausalLM",
         SIZES,
@@ -298,7 +309,7 @@ def _read(family: Family, settings: Settings) -> DecoderConfig:
         fields["score_size"] = None
     biased = (layers for key, layers in family.biases.items() if settings.get(key))
     fields["biases"] = frozenset().union(*biased)
-    fields |= _read_ropes(settings) if family.forms.get("rope", True) else {}
+    fields |= _read_ropes(family, settings) if family.forms.get("rope", True) else {}
     fields |= _read_pattern(family, settings, fields["layers"])
     fields["experts"] = _read_experts(settings)
     # In the order of the files, weights are read as they are, without a transpose.
@@ -314,32 +325,37 @@ def read_file(folder: Path) -> DecoderConfig:
     return read_config(json.loads((folder / "config.json").read_text()))
 
 
-def write_config(cfg: DecoderConfig) -> dict[str, Any]:
+def write_config(cfg: DecoderConfig, family: str | None = None) -> dict[str, Any]:
     """Return the settings that describe a configuration, for a `config.json`.
 
-    The family is the first whose settings, read again, give the same configuration.
+    Args:
+        cfg: the configuration.
+        family: the `model_type`; by default the first whose settings, read again, give the same configuration.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if there is none, or the given one is none.
     """
+    asked_families = FAMILIES if family is None else {family: family_of({"model_type": family})}
     # How a model is trained is no part of what it is, and files have an order of their own.
     asked = dataclasses.replace(
         cfg, checkpointing=DecoderConfig.checkpointing, out_first=False, rounds=1
     )
     differ: dict[str, list[str]] = {}
-    for name, family in FAMILIES.items():
-        settings = _write(name, family, cfg)
+    for name, known in asked_families.items():
+        settings = _write(name, known, cfg)
         again = dataclasses.replace(read_config(settings), out_first=False)
-        if "dropout" not in family.sizes:
+        if "dropout" not in known.sizes:
             again = dataclasses.replace(again, dropout=asked.dropout)
         if again == asked:
             return settings
         fields = (field.name for field in dataclasses.fields(asked))
         differ[name] = [field for field in fields if getattr(again, field) != getattr(asked, field)]
     nearest = min(differ, key=lambda name: len(differ[name]))
+    problem = f"{family} has no words for this configuration, and differs in: "
+    if family is None:
+        problem = f"no family of Hugging Face has this configuration; the nearest, {nearest}, differs in: "
     raise ValueError(
-        f"no family of Hugging Face has this configuration; the nearest, {nearest}, differs in: "
-        + ", ".join(f"{field}={getattr(asked, field)!r}" for field in differ[nearest])
+        problem + ", ".join(f"{field}={getattr(asked, field)!r}" for field in differ[nearest])
     )
 
 
@@ -366,31 +382,26 @@ def _activation(name: str, family: Family) -> str:
     return known[name]
 
 
-def _read_ropes(settings: Settings) -> dict[str, Any]:
+def _read_ropes(family: Family, settings: Settings) -> dict[str, Any]:
     """Read rotary positions, in the words of newer files or of older ones."""
-    given = settings.get("rope_parameters")
-    if given is None:
-        given = {
-            "rope_theta": settings.get("rope_theta", 10000.0),
-            **(settings.get("rope_scaling") or {}),
-        }
-        if "rope_local_base_freq" in settings:
-            local = {"rope_theta": settings["rope_local_base_freq"]}
-            given = {"full_attention": given, "sliding_attention": local}
-    if "full_attention" in given:
+    outside = {name: settings[key] for name, key in family.rope.items() if key in settings}
+    given = settings.get("rope_scaling") or settings.get("rope_parameters")
+    if given is None and "rope_local_base_freq" in settings:
+        local = {"rope_theta": settings["rope_local_base_freq"]}
+        given = {"full_attention": {}, "sliding_attention": local}
+    if given is not None and "full_attention" in given:
         return {
-            "rope": _read_rope(given["full_attention"]),
-            "local_rope": _read_rope(given["sliding_attention"]),
+            "rope": _read_rope(family, {**outside, **given["full_attention"]}),
+            "local_rope": _read_rope(family, {**outside, **given["sliding_attention"]}),
         }
-    return {"rope": _read_rope(given)}
+    return {"rope": _read_rope(family, {**outside, **(given or {})})}
 
 
-def _read_rope(given: Settings) -> Rope:
+def _read_rope(family: Family, given: Settings) -> Rope:
     kind = given.get("rope_type", given.get("type", "default"))
-    if given.get("partial_rotary_factor", 1.0) != 1.0:
-        raise ValueError(
-            f"partial_rotary_factor={given['partial_rotary_factor']} is not supported, only 1.0"
-        )
+    share = given.get("partial_rotary_factor", 1.0)
+    if share != 1.0 and "partial_rotary_factor" not in family.rope:
+        raise ValueError(f"partial_rotary_factor={share} is not supported, only 1.0")
     scaling: nn.FrequencyScaling | None
     if kind == "default":
         scaling = None
@@ -406,14 +417,17 @@ def _read_rope(given: Settings) -> Rope:
         scaling = nn.Llama3Scaling(*(given[name] for name in names))
     else:
         raise ValueError(f"unknown rope_type {kind!r}; known: default, linear, llama3")
-    return Rope(given.get("rope_theta", 10000.0), scaling)
+    return Rope(given.get("rope_theta", 10000.0), scaling, share)
 
 
 def _write_ropes(name: str, cfg: DecoderConfig) -> dict[str, Any]:
     rope = _write_rope(cfg.rope or Rope())
+    if "partial_rotary_factor" in FAMILIES[name].rope and cfg.rope is not None:
+        rope["partial_rotary_factor"] = cfg.rope.share
     if name != "gemma3_text":
         # Newer releases read the first, older ones the others.
-        return {"rope_parameters": rope, "rope_theta": rope["rope_theta"]}
+        outside = {key: rope[inside] for inside, key in FAMILIES[name].rope.items()}
+        return {"rope_parameters": rope, **outside}
     local = _write_rope(cfg.local_rope or cfg.rope or Rope())
     return {"rope_parameters": {"full_attention": rope, "sliding_attention": local}}
 
@@ -459,7 +473,7 @@ def _write_pattern(name: str, cfg: DecoderConfig) -> dict[str, Any]:
     settings: dict[str, Any] = {"sliding_window": cfg.window}
     if name.startswith("qwen"):
         settings["use_sliding_window"] = cfg.window is not None
-    if name in ("mistral", "mixtral", "qwen3_moe"):
+    if name in ("mistral", "mixtral", "phi3", "qwen3_moe"):
         return settings
     kinds = [cfg.pattern[layer % len(cfg.pattern)] for layer in range(cfg.layers)]
     theirs = {ours: each for each, ours in KINDS.items()}

@@ -5,9 +5,9 @@ import functools
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from .. import nn, state_dict as sd
 from ..layout.assignment import ResourceMapping
+from .config import DecoderConfig
 from .decoder import Decoder
 from .families import read_config, write_config
 
@@ -82,8 +83,17 @@ OLMO2 = {
     "attention_post_norm": "post_attention_layernorm",
     "mlp_post_norm": "post_feedforward_layernorm",
 }
+PHI3 = {
+    **LLAMA,
+    "attention.query": "self_attn.qkv_proj.0",
+    "attention.key": "self_attn.qkv_proj.1",
+    "attention.value": "self_attn.qkv_proj.2",
+    "mlp.gate": "mlp.gate_up_proj.0",
+    "mlp.up": "mlp.gate_up_proj.1",
+}
 KEYS = {
     "gpt2": GPT2,
+    "phi3": PHI3,
     "olmo2": OLMO2,
     "gemma2": GEMMA,
     "gemma3_text": GEMMA,
@@ -91,9 +101,38 @@ KEYS = {
     "qwen2_moe": QWEN_MOE,
     "qwen3_moe": QWEN_MOE,
 }
-# GPT-2 stores weights as (in, out), and those of queries, keys and values side by side.
+# GPT-2 stores weights as (in, out).
 LAYOUTS: dict[str, Mapping[type, sd.Layout]] = {"gpt2": {nn.Linear: sd.in_first}}
-FUSED = re.compile(r"(.*attn\.c_attn)\.([012])\.(weight|bias)")
+
+
+class Fusion(NamedTuple):
+    """Layers whose arrays lie side by side in one array of a file, `KEY.weight`.
+
+    The parts have the keys `KEY.0.weight`, `KEY.1.weight` and so on.
+
+    Attributes:
+        key: the end of the key.
+        sizes: the size of each part, a function of the configuration.
+        axis: along which they lie.
+    """
+
+    key: str
+    sizes: Callable[[DecoderConfig], tuple[int, ...]]
+    axis: int = 0
+
+
+def _sizes_of_heads(cfg: DecoderConfig) -> tuple[int, ...]:
+    return (cfg.heads * cfg.head_dim, *2 * (cfg.kv_heads * cfg.head_dim,))
+
+
+FUSIONS = {
+    "gpt2": (Fusion("attn.c_attn", _sizes_of_heads, axis=-1),),
+    "phi3": (
+        Fusion("self_attn.qkv_proj", _sizes_of_heads),
+        Fusion("mlp.gate_up_proj", lambda cfg: (cfg.mlp, cfg.mlp)),
+    ),
+}
+FUSED = re.compile(r"(.*)\.([012])\.(weight|bias)")
 EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.*)")
 # What old files hold besides parameters: masks, and the frequencies of rotary positions.
 NO_PARAMETERS = re.compile(r".*\.(attn\.(masked_)?bias|rotary_emb\.inv_freq)")
@@ -154,7 +193,7 @@ def load(
     config, name = read_config(settings), settings["model_type"]
     if dropout is not None:
         config = dataclasses.replace(config, dropout=dropout)
-    state = apart(sd.load_state_dict(folder), config.tied)
+    state = apart(sd.load_state_dict(folder), config, FUSIONS.get(name, ()))
     kept = dtype or next(state.spec(key).dtype for key in state)
     template = eqx.filter_eval_shape(Decoder.init, config, key=jax.random.key(0))
     template = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, kept), template)
@@ -174,6 +213,7 @@ def save(
     model: Decoder,
     folder: str | os.PathLike[str],
     *,
+    family: str | None = None,
     max_bytes: int = 5_000_000_000,
     **settings: Any,
 ) -> None:
@@ -182,41 +222,49 @@ def save(
     Args:
         model: the model.
         folder: is made if need be.
+        family: the `model_type` of the files, such as "llama"; by default the first that has words for all of the
+            configuration.
         max_bytes: the most that one file holds.
-        settings: further settings for `config.json`, such as `eos_token_id`.
+        settings: further settings for `config.json`, such as `eos_token_id`. Special tokens that are not given are
+            null: what a file leaves out, Hugging Face takes from the first models of the family.
 
     Raises:
-        ValueError: if no family of Hugging Face has such a configuration.
+        ValueError: if no family of Hugging Face, or not the given one, has such a configuration.
     """
-    folder, config = Path(folder), write_config(model.config)
+    folder, config = Path(folder), write_config(model.config, family)
     name = config["model_type"]
     dtype = str(model.embedding.weight.dtype)
     folder.mkdir(parents=True, exist_ok=True)
     state = sd.to_torch_compatible_state_dict(
         model, rename=KEYS.get(name, LLAMA), layouts=LAYOUTS.get(name, {})
     )
-    sd.save_state_dict(together(state), folder / "model.safetensors", max_bytes=max_bytes)
+    sd.save_state_dict(
+        together(state, FUSIONS.get(name, ())), folder / "model.safetensors", max_bytes=max_bytes
+    )
     if jax.process_index() == 0:
-        (folder / "config.json").write_text(
-            json.dumps({**config, "dtype": dtype, **settings}, indent=2) + "\n"
-        )
+        nulls = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+        written = {**config, "dtype": dtype, **nulls, **settings}
+        (folder / "config.json").write_text(json.dumps(written, indent=2) + "\n")
 
 
-def apart(files: Mapping[str, NDArray[Any]], tied: bool) -> Arrays:
+def apart(
+    files: Mapping[str, NDArray[Any]], config: DecoderConfig, fusions: Sequence[Fusion]
+) -> Arrays:
     """Return the arrays of files by the keys of the tables: experts together, and parts of fused arrays apart."""
     makers: dict[str, Callable[[], NDArray[Any]]] = {}
     specs: dict[str, Any] = {}
     experts: dict[str, dict[int, str]] = {}
-    root = (
-        "" if any(key.startswith(("model.", "transformer.")) for key in files) else "transformer."
-    )
+    rooted = any(key.startswith(("model.", "transformer.")) for key in files)
+    root = "" if rooted else "transformer."
     for stored, array in files.items():
         key = stored if stored.startswith("lm_head.") else root + stored
-        if NO_PARAMETERS.fullmatch(key) or (tied and key.startswith("lm_head.")):
+        if NO_PARAMETERS.fullmatch(key) or (config.tied and key.startswith("lm_head.")):
             continue
-        if fused := re.fullmatch(r"(.*attn\.c_attn)\.(weight|bias)", key):
-            for i, part in enumerate(np.split(array, 3, axis=-1)):
-                name = f"{fused[1]}.{i}.{fused[2]}"
+        owner, _, field = key.rpartition(".")
+        if fusion := next((one for one in fusions if owner.endswith(f".{one.key}")), None):
+            ends = np.cumsum(fusion.sizes(config))[:-1]
+            for i, part in enumerate(np.split(array, ends, axis=fusion.axis)):
+                name = f"{owner}.{i}.{field}"
                 specs[name], makers[name] = part, functools.partial(np.asanyarray, part)
         elif expert := EXPERT.fullmatch(key):
             experts.setdefault(f"{expert[1]}.*.{expert[3]}", {})[int(expert[2])] = stored
@@ -258,17 +306,15 @@ def buffer_of(array: NDArray[Any]) -> object:
     return held
 
 
-def together(state: sd.StateDict) -> Arrays:
+def together(state: sd.StateDict, fusions: Sequence[Fusion]) -> Arrays:
     """Return arrays by the keys of files, from those by the keys of the tables; the inverse of `apart`."""
     makers: dict[str, Callable[[], NDArray[Any]]] = {}
     specs: dict[str, Any] = {}
+    fused_keys: dict[str, list[str]] = {}
     for key in state:
         spec = state.spec(key)
-        if fused := FUSED.fullmatch(key):
-            name = f"{fused[1]}.{fused[3]}"
-            parts = [f"{fused[1]}.{i}.{fused[3]}" for i in range(3)]
-            specs[name] = jax.ShapeDtypeStruct((*spec.shape[:-1], 3 * spec.shape[-1]), spec.dtype)
-            makers[name] = functools.partial(_side_by_side, state, parts)
+        if fusions and (fused := FUSED.fullmatch(key)):
+            fused_keys.setdefault(f"{fused[1]}.{fused[3]}", []).append(key)
         elif "*" in key:
             for i in range(spec.shape[0]):
                 name = key.replace("*", str(i))
@@ -276,11 +322,17 @@ def together(state: sd.StateDict) -> Arrays:
                 makers[name] = functools.partial(_expert, state, key, i)
         else:
             specs[key], makers[key] = spec, functools.partial(state.__getitem__, key)
+    for name, parts in fused_keys.items():
+        axis = next(one.axis for one in fusions if name.rpartition(".")[0].endswith(f".{one.key}"))
+        shapes = [list(state.spec(part).shape) for part in parts]
+        shapes[0][axis] = sum(shape[axis] for shape in shapes)
+        specs[name] = jax.ShapeDtypeStruct(tuple(shapes[0]), state.spec(parts[0]).dtype)
+        makers[name] = functools.partial(_side_by_side, state, sorted(parts), axis)
     return Arrays(specs, lambda key: makers[key]())
 
 
-def _side_by_side(state: sd.StateDict, parts: list[str]) -> NDArray[Any]:
-    return np.concatenate([state[part] for part in parts], axis=-1)
+def _side_by_side(state: sd.StateDict, parts: list[str], axis: int) -> NDArray[Any]:
+    return np.concatenate([state[part] for part in parts], axis=axis)
 
 
 def _expert(state: sd.StateDict, key: str, number: int) -> NDArray[Any]:
