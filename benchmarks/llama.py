@@ -1,7 +1,7 @@
 """A Llama, or a Mixtral, that names what published recipes keep or offload, for costs of their training steps."""
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -92,7 +92,10 @@ class Block(eqx.Module):
         if isinstance(self.mlp, nn.MixtureOfExperts):
             return x + self.mlp(y)[0]
         gate, up, down = self.mlp
-        return x + name(down(nn.silu(name(gate(y), "gate")) * name(up(y), "up")), "down")
+        # A function that recomputes what it needs itself has a result that JAX keeps beside what a policy names.
+        with nn.keep_intermediates():
+            hidden = nn.silu(name(gate(y), "gate")) * name(up(y), "up")
+        return x + name(down(hidden), "down")
 
 
 class Llama(eqx.Module):
@@ -118,15 +121,19 @@ class Llama(eqx.Module):
         x = self.blocks.fold(self.embedding(inputs), nn.RotaryEmbedding.init(HeadDim).at(Pos))
         x = self.norm(x)
         if is_whole:
-            scores = self.unembedding.unembed(x).astype(jnp.float32)
-            return nn.cross_entropy_loss(scores, "vocab", targets)
+            # As torch computes it: the logarithms of all probabilities are kept, in float32.
+            with nn.keep_intermediates():
+                scores = axn.log_softmax(self.unembedding.unembed(x).astype(jnp.float32), "vocab")
+            Vocab = scores.resolve_axis("vocab")
+            is_next = targets.broadcast_axis(Vocab) == axn.arange(Vocab)
+            return -axn.where(is_next, scores, 0).sum("vocab").mean()
         return nn.chunked_cross_entropy_loss(x, self.unembedding.weight, "embed", "vocab", targets)
 
 
 def make_step(*, is_whole: bool) -> Any:
     """Return a step of AdamW that donates what it replaces, computes in bfloat16 and keeps the dtype of weights."""
 
-    def step(model: Llama, state: Any, tokens: NamedArray) -> Any:
+    def step(model: Any, state: Any, tokens: NamedArray) -> Any:
         def loss(model: Llama) -> jax.Array:
             half = jax.tree.map(lambda weight: weight.astype(jnp.bfloat16), model)
             return half.loss(tokens, is_whole=is_whole).scalar()
@@ -143,7 +150,7 @@ def make_arguments(
     kept: axn.ScanCheckpointPolicy,
     rows: int,
     positions: int,
-    dtype: Literal["float32", "bfloat16"] = "float32",
+    dtype: str = "float32",
 ) -> tuple[Any, Any, Any]:
     """Return a model, the state of its optimiser and tokens, none of which exists."""
 

@@ -2,17 +2,19 @@
 
     python benchmarks/published.py                    all rows
     python benchmarks/published.py --rows v6e h100    those whose name begins so
+    python benchmarks/published.py --fit              the share of the peak in products that fitted rows lead to
 
-Each row has the mapping, the batch, what is kept for the backward pass and the dtype of weights of its source. Rows marked
-`is_fitted` are those that the constants of targets are fitted on; all others only test them. The choice was made before
-anything was fitted. A device that is not here needs to exist as little as its model: all is traced.
+Each row has the mapping, the batch, what is kept for the backward pass and the dtype of weights of its source. The
+shares of peaks in `axn.partitioning.TARGETS` are fitted on rows marked `is_fitted`; all others only test them. The
+choice was made before anything was fitted. All is traced: neither devices nor models need to exist.
 """
 
 import argparse
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from llama import Sizes, make_arguments, make_step
 from measure import table
@@ -98,7 +100,7 @@ class Row:
     teraflops: float = 0.0
     memory: float | None = None
     is_fitted: bool = False
-    weights: Literal["float32", "bfloat16"] = "float32"
+    weights: str = "float32"
     is_whole: bool = False
 
     @property
@@ -212,7 +214,8 @@ def list_rows() -> Iterable[Row]:
     for gpus, rate, memory in ((8, 6667, 77.0), (128, 6514, 62.0)):
         yield Row(
             f"h100 Llama 3.1 8B, {gpus}", LLAMA_8B, {"data": gpus}, FSDP, 2, 8192, SELECTIVE,
-            "torchtitan, llama3_h100_202412", of_tokens(2, 8192, rate), memory=memory, is_whole=True, is_fitted=gpus == 8,
+            "torchtitan, llama3_h100_202412", of_tokens(2, 8192, rate), memory=memory, is_whole=True,
+            is_fitted=gpus == 8,
         )  # fmt: skip
     # The batch of a group of tensor parallelism is 16. torchtitan's async tensor parallelism is faster, 652.4.
     yield Row(
@@ -221,30 +224,61 @@ def list_rows() -> Iterable[Row]:
     )  # fmt: skip
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", nargs="+", default=[""], help="how their names begin")
-    options = parser.parse_args()
-    found: list[dict[str, str]] = []
-    for row in list_rows():
-        if row.name.startswith(tuple(options.rows)):
-            found.append(write(row, row.count()))
-            print(found[-1], flush=True)
-    print(table(found))
+def find_error(row: Row, cost: Any) -> float:
+    """Return how much longer a run is expected to take than its authors measured, as a share."""
+    return (cost.time.expected or math.inf) / row.measured - 1
+
+
+def fit(rows: Sequence[Row]) -> float:
+    """Return the share of products, in hundredths, with the least squares of the logarithms of errors."""
+    costs = [(row, row.count()) for row in rows]
+
+    def loss(share: float) -> float:
+        total = 0.0
+        for row, cost in costs:
+            known = cost.target.efficiency
+            # The H100 has a source for attention; on TPUs, it has the share of products.
+            attention = share if known.attention == known.products else known.attention
+            efficiency = dataclasses.replace(known, products=share, attention=attention)
+            other = dataclasses.replace(cost, target=dataclasses.replace(cost.target, efficiency=efficiency))
+            total += math.log1p(find_error(row, other)) ** 2
+        return total
+
+    return min((percent / 100 for percent in range(20, 101)), key=loss)
 
 
 def write(row: Row, cost: Any) -> dict[str, str]:
     """Return a line of the table."""
+    published = "" if row.memory is None else f"{row.memory * 2**30 / 1e9:.1f}"
     return {
         "run": row.name,
-        "fitted": "fitted" if row.is_fitted else "",
+        "": "fitted" if row.is_fitted else "",
         "published, s": f"{row.measured:.3g}",
         "bound, s": f"{cost.time.seconds:.3g}",
+        "expected, s": f"{cost.time.expected:.3g}",
+        "error": f"{find_error(row, cost):+.0%}",
         "peak, GB": f"{cost.memory.peak / 1e9:.1f}",
-        "published, GB": "" if row.memory is None else f"{row.memory * 2**30 / 1e9:.1f}",
+        "published, GB": published,
         "fits": "no" if cost.problems else "yes",
     }
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", nargs="+", default=[""], help="how their names begin")
+    parser.add_argument("--fit", action="store_true", help="print the share of products that the fitted rows lead to")
+    options = parser.parse_args()
+    rows = [row for row in list_rows() if row.name.startswith(tuple(options.rows))]
+    if options.fit:
+        for target in dict.fromkeys(row.target for row in rows):
+            print(target, fit([row for row in rows if row.target == target and row.is_fitted]))
+        return
+    costs = [row.count() for row in rows]
+    print(table([write(row, cost) for row, cost in zip(rows, costs, strict=True)]))
+    errors = [abs(find_error(row, cost)) for row, cost in zip(rows, costs, strict=True) if not row.is_fitted]
+    if errors:
+        print(f"tested: {len(errors)}, median error {statistics.median(errors):.1%}, largest {max(errors):.1%}")
 
 
 if __name__ == "__main__":

@@ -173,7 +173,7 @@ NAMES: dict[str, dict[str, str]] = {
         "axonym.costs.report.cost": "Cost",
         "axonym.costs.report.lock": "assert_layout",
         "axonym.costs.search.result": "Plan",
-        "axonym.costs.shared.targets": "Domain Link TARGETS Target Torus",
+        "axonym.costs.shared.targets": "Domain Efficiency Link TARGETS Target Torus",
         "axonym.layout.assignment": "first_fitting",
         "axonym.partitioning.blocks": "limit_reshards",
         "axonym.partitioning.fsdp": "fsdp_mapping",

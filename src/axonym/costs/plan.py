@@ -375,7 +375,7 @@ class _Counter:
             microbatches=choice.microbatches,
             split=fitted.split,
         )
-        seconds = report.time.seconds if found.fits else math.inf
+        seconds = report.time.compared if found.fits else math.inf
         self._note(seconds)
         self.candidates[choice] = found
         return _rank(found)

@@ -17,6 +17,7 @@ else:
     from ..costs.shared.targets import (
         TARGETS as TARGETS,
         Domain as Domain,
+        Efficiency as Efficiency,
         Link as Link,
         Target as Target,
         Torus as Torus,

@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from axonym.costs.shared.rows import Memory
+from axonym.costs.shared.rows import Memory, Work
+from axonym.partitioning import Efficiency
 from tests.costs.made import GATHER, KEPT, MEMORY, SUM, TARGET, made
 
 
@@ -33,6 +34,25 @@ def test_time_with_and_without_overlap():
     assert waiting.seconds == time.seconds
     assert waiting.utilisation == pytest.approx(0.8 * time.utilisation)
     assert made(work=()).time.utilisation == 0
+
+
+def test_the_expectation_divides_each_time_by_the_share_that_is_reached():
+    shares = Efficiency(products=0.5, attention=0.25, links=0.8, memory=0.1)
+    target = dataclasses.replace(TARGET, efficiency=shares)
+    work = (
+        Work("a", "forward", 1e6, 0.0, computing=6.0, moving=0.5, sending=4.0, copying=8.0, attending=2.0),
+        Work("a", "backward", 1e6, 0.0, computing=1.0, moving=1.0, sending=4.0, copying=12.0),
+    )
+    time = made(target=target, work=work).time
+    # Forwards, products take 4 / 0.5 and attention 2 / 0.25; backwards, memory takes longest, and copies longer.
+    assert (time.seconds, time.expected) == (pytest.approx(6 + 4 + 2 + 8), pytest.approx(16 + 10 + 12 / 0.8 - 10))
+    assert time.compared == time.expected
+    # A schedule has operations of the same layers, and what nothing hides.
+    sent = dataclasses.replace(GATHER, seconds=3.0, hidden=1.0)
+    planned = made(target=target, work=work[:1], communication=(sent,), operations=9.0).time
+    assert planned.expected == pytest.approx(9 * 16 / 6 + 2 / 0.8)
+    text = "expected: 31 s, if t1 reaches of its peaks 50% in products, 25% in attention, 80% in links, 10% in memory"
+    assert text in str(made(target=target, work=work))
 
 
 def test_what_is_computed_twice_does_not_count_for_the_model():
@@ -98,7 +118,8 @@ blocks.up          backward    2 M      195.3 KiB       2 µs  200 µs    40 µs
 blocks.up          forward     1 M         1000 B       1 µs    1 µs    20 µs  links
 outside of layers  other         0            0 B          0       0        0  compute
 
-220 µs if within each layer, computing, reading and sending overlap; 261 µs if sending does not
+bound: 220 µs if within each layer, computing, reading and sending overlap; 261 µs if sending does not
+expected: not known, since t1 says no shares of its peaks
 1.0% of the peak of t1 for the model
 25% of the time, a stage of the pipeline waits
 0.0% of the bytes sent are unattributed"""

@@ -10,6 +10,6 @@ def test_a_plan_tells_each_mapping_that_it_counts():
     assert [one.doing for one in told] == ["counting"] * found.counted + ["done"]
     assert [one.counted for one in told] == [*range(1, found.counted + 1), found.counted]
     assert {one.limit for one in told} == {4}
-    assert told[-1].seconds == found.best.cost.time.seconds
+    assert told[-1].seconds == found.best.cost.time.compared
     times = [one.seconds for one in told]
     assert times == sorted(times, reverse=True)

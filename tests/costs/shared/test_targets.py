@@ -3,7 +3,7 @@
 import pytest
 
 from axonym.errors import ArgumentError, OperandError
-from axonym.partitioning import TARGETS, Link, Target
+from axonym.partitioning import TARGETS, Efficiency, Link, Target
 
 
 def test_the_table_has_what_the_data_sheets_say():
@@ -28,6 +28,11 @@ def test_a_dtype_that_is_not_listed_counts_as_the_slowest():
     [
         (lambda: Link(0.0), ArgumentError, "Link: bandwidth must be positive, not 0.0"),
         (lambda: Link(1.0, one_way=0.0), ArgumentError, "Link: one_way must be positive, not 0.0"),
+        (
+            lambda: Efficiency(0.5, 0.0, 0.8, 0.9),
+            ArgumentError,
+            "Efficiency: attention must be positive, not 0.0",
+        ),
         (
             lambda: Target("t", {}, 1, 1.0, Link(1.0)),
             OperandError,

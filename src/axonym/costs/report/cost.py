@@ -6,7 +6,7 @@ Both readers fill it, and the search compares it. It must not know programs.
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from ...report import ArrayLayout, Cell, Printed, Table, byte_text
 from ..shared.flags import list_flags
@@ -90,48 +90,45 @@ class Cost(Printed):
 
     @property
     def time(self) -> Time:
-        """An estimate of the time of one run."""
-        overlapped = serial = computing = moving = sending = useful = 0.0
-        # A layer is copied while another one computes.
-        phases: dict[str, list[float]] = {}
-        for work in self.work:
-            of_phase = phases.setdefault(_COPIED_IN.get(work.phase, work.phase), [0.0, 0.0])
-            of_phase[0] += work.seconds
-            of_phase[1] += work.copying
-            overlapped += work.seconds
-            serial += max(work.computing, work.moving) + work.sending
-            computing += work.computing
-            moving += work.moving
-            sending += work.sending
-            if work.phase in ("forward", "backward"):
-                useful += work.flops
-        copied = sum(max(0.0, copying - busy) for busy, copying in phases.values())
-        copying = sum(copying for _, copying in phases.values())
-        overlapped += copied
+        """An estimate of the time of one run: at the peaks of the target, and as its shares of them lead to expect."""
+        sums = _sum_work(self.work)
+        overlapped = sums.overlapped + sums.copied
         utilisation = 0.0
         if overlapped:
+            useful = sum(work.flops for work in self.work if work.phase in ("forward", "backward"))
             # An idle stage computes values that are discarded.
             needed = useful * (1 - self.bubble)
             utilisation = needed / self.target.peak / overlapped
-        exposed = 0.0
-        for one in self.communication:
-            exposed += one.exposed
-        scheduled = serial - sending + exposed
+        exposed = sum(one.exposed for one in self.communication)
+        scheduled = sums.busy + exposed
         if self.operations is not None:
             # Copies that run beside operations read and write, too, so memory may be the limit.
-            scheduled = max(self.operations, moving) + exposed
+            scheduled = max(self.operations, sums.moving) + exposed
         return Time(
             overlapped,
-            serial + copying,
-            scheduled + copied,
-            computing,
-            moving,
-            sending,
+            sums.busy + sums.sending + sums.copying,
+            scheduled + sums.copied,
+            sums.computing,
+            sums.moving,
+            sums.sending,
             self.bubble,
             utilisation,
-            copying,
-            copied,
+            sums.copying,
+            sums.copied,
+            self._expect(sums, exposed),
         )
+
+    def _expect(self, bound: "_Sums", exposed: float) -> float | None:
+        """Return the time that the shares of the target's peaks lead to expect; None if there are none."""
+        shares = self.target.efficiency
+        if shares is None:
+            return None
+        sums = _sum_work(work.slow_down(shares) for work in self.work)
+        if self.operations is None:
+            return sums.overlapped + sums.copied
+        # Operations of a schedule are slower as layers are; what is sent and not hidden stays so.
+        slower = sums.busy / bound.busy if bound.busy else 1.0
+        return max(self.operations * slower, sums.moving) + exposed / shares.links + sums.copied
 
     @property
     def totals(self) -> Mapping[str, float]:
@@ -263,6 +260,13 @@ class Cost(Printed):
         }
         return Bars(self._write_headline(), groups)
 
+    def _write_expectation(self) -> str:
+        name, seconds, shares = self.target.name, self.time.expected, self.target.efficiency
+        if shares is None or seconds is None:
+            return f"expected: not known, since {name} says no shares of its peaks"
+        reached = ", ".join(f"{share:.0%} in {what}" for what, share in vars(shares).items())
+        return f"expected: {write_time(seconds)}, if {name} reaches of its peaks {reached}"
+
     def _list_memory(self) -> dict[str, int]:
         """Return the parts of memory at the peak that are not empty."""
         memory = self.memory
@@ -381,8 +385,9 @@ class Cost(Printed):
     def _write_summary(self) -> str:
         time = self.time
         lines = [
-            f"{write_time(time.seconds)} if within each layer, computing, reading and sending overlap;"
-            f" {write_time(time.serial)} if sending does not",
+            f"bound: {write_time(time.seconds)} if within each layer, computing, reading and sending"
+            f" overlap; {write_time(time.serial)} if sending does not",
+            self._write_expectation(),
             f"{time.utilisation:.1%} of the peak of {self.target.name} for the model",
         ]
         if self.is_scheduled and self.communication:
@@ -411,6 +416,37 @@ class Cost(Printed):
         for remedy in self.problems[1:]:
             lines.append(f"  {remedy}")
         return "\n".join(lines)
+
+
+class _Sums(NamedTuple):
+    """Seconds of all layers; `overlapped` if each layer sends beside its work, `busy` without what is sent."""
+
+    overlapped: float
+    busy: float
+    computing: float
+    moving: float
+    sending: float
+    copying: float
+    copied: float
+
+
+def _sum_work(several: Iterable[Work]) -> _Sums:
+    rows = tuple(several)
+    # A layer is copied while another one computes.
+    phases: dict[str, list[float]] = {}
+    for work in rows:
+        of_phase = phases.setdefault(_COPIED_IN.get(work.phase, work.phase), [0.0, 0.0])
+        of_phase[0] += work.seconds
+        of_phase[1] += work.copying
+    return _Sums(
+        sum(work.seconds for work in rows),
+        sum(max(work.computing, work.moving) for work in rows),
+        sum(work.computing for work in rows),
+        sum(work.moving for work in rows),
+        sum(work.sending for work in rows),
+        sum(copying for _, copying in phases.values()),
+        sum(max(0.0, copying - busy) for busy, copying in phases.values()),
+    )
 
 
 def _sum_hidden(several: Iterable[Collective]) -> tuple[float, tuple[str, ...]]:

@@ -220,7 +220,7 @@ def _write_traced(one: Candidate) -> tuple[str, str, str]:
 def _write_numbers(cost: Cost) -> tuple[str, str, str]:
     totals = cost.totals
     return (
-        write_time(cost.time.scheduled),
+        write_time(cost.time.compared),
         byte_text(round(totals["bytes sent"])),
         byte_text(round(totals["peak memory"])),
     )
@@ -246,8 +246,8 @@ def _explain(one: Candidate, best: Candidate) -> str:
     if not best.fits and memory > other.memory.peak:
         return f"lacks {byte_text(memory - other.memory.peak)} more{suffix}"
     # The best one may be slower by less than an estimate can tell, and send less.
-    best_time = other.time.scheduled
-    slower = own.time.scheduled - best_time
+    best_time = other.time.compared
+    slower = own.time.compared - best_time
     text = f"{slower / (best_time or 1):.0%} slower{suffix}"
     if slower < 0:
         text = f"no slower{suffix}"

@@ -96,7 +96,7 @@ def rank(cost: Cost) -> tuple[float, ...]:
     """Return the numbers that decide: bytes that do not fit, seconds, bytes sent, bytes at the peak."""
     memory, totals = cost.memory.peak, cost.totals
     over = max(0, memory - cost.target.memory)
-    return over, cost.time.scheduled, totals["bytes sent"], memory
+    return over, cost.time.compared, totals["bytes sent"], memory
 
 
 def sort_near(ordered: Sequence[Candidate]) -> list[Candidate]:
@@ -125,7 +125,7 @@ def sort_near(ordered: Sequence[Candidate]) -> list[Candidate]:
 
 def _measure(one: Candidate, first: Candidate) -> float:
     """Return the number that makes candidates near: the time, or the memory if the first one does not fit."""
-    return _find_cost(one).time.scheduled if first.fits else _find_cost(one).memory.peak
+    return _find_cost(one).time.compared if first.fits else _find_cost(one).memory.peak
 
 
 def _break_tie(one: Candidate, first: Candidate) -> tuple[float, float]:
@@ -133,7 +133,7 @@ def _break_tie(one: Candidate, first: Candidate) -> tuple[float, float]:
     cost = _find_cost(one)
     if first.fits:
         return cost.memory.peak, cost.totals["bytes sent"]
-    return cost.time.scheduled, cost.memory.peak
+    return cost.time.compared, cost.memory.peak
 
 
 def _find_cost(one: Candidate) -> Cost:

@@ -6,6 +6,7 @@ Both readers call `sum_by_place` and `make_work` at their end. The module must n
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
+from ...engine import find_choice
 from .events import Amount
 from .places import Place
 from .rows import Collective, Phase, Work
@@ -20,12 +21,14 @@ class Sums(NamedTuple):
         computing: their seconds at the peak.
         nbytes: bytes that are read and written.
         copied: bytes that are copied to the host or from it.
+        attending: the seconds of attention, a part of `computing`.
     """
 
     flops: float = 0.0
     computing: float = 0.0
     nbytes: float = 0.0
     copied: float = 0.0
+    attending: float = 0.0
 
 
 Counted: TypeAlias = Mapping[tuple[str, Phase], Sums]
@@ -44,11 +47,14 @@ def sum_by_place(
     counted: dict[tuple[str, Phase], Sums] = {}
     for amount in amounts:
         place = place_of(amount.source)
-        flops, computing, nbytes, copied = counted.get(place, Sums())
-        if amount.flops:
-            computing += amount.flops / target.flops_of(amount.dtype)
+        sums = counted.get(place, Sums())
+        seconds = amount.flops / target.flops_of(amount.dtype) if amount.flops else 0.0
         counted[place] = Sums(
-            flops + amount.flops, computing, nbytes + amount.nbytes, copied + amount.copied
+            sums.flops + amount.flops,
+            sums.computing + seconds,
+            sums.nbytes + amount.nbytes,
+            sums.copied + amount.copied,
+            sums.attending + (seconds if find_choice(amount.source) else 0.0),
         )
     return counted
 
@@ -72,9 +78,9 @@ def make_work(
     # A layer that only sends has a row, too.
     rows: list[Work] = []
     for layer, phase in dict.fromkeys((*counted, *sending)):
-        flops, computing, nbytes, copied = counted.get((layer, phase), Sums())
+        flops, computing, nbytes, copied, attending = counted.get((layer, phase), Sums())
         moving = nbytes / target.memory_bandwidth
         copying = copied / target.host_bandwidth
         sent = sending.get((layer, phase), 0.0)
-        rows.append(Work(layer, phase, flops, nbytes, computing, moving, sent, copying))
+        rows.append(Work(layer, phase, flops, nbytes, computing, moving, sent, copying, attending))
     return tuple(rows)

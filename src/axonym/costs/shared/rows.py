@@ -7,6 +7,7 @@ import dataclasses
 from typing import Literal, TypeAlias
 
 from .ring import count_wire_bytes
+from .targets import Efficiency
 
 __all__ = ["Collective", "Kept", "Memory", "Time", "Work"]
 
@@ -160,6 +161,7 @@ class Work:
         moving: seconds of reading and writing.
         sending: seconds of the collectives.
         copying: seconds of copies to the host and from it.
+        attending: seconds of attention, a part of `computing`.
 
     Examples:
         >>> from axonym.costs.report import Work
@@ -176,6 +178,26 @@ class Work:
     moving: float
     sending: float
     copying: float = 0.0
+    attending: float = 0.0
+
+    def slow_down(self, efficiency: Efficiency) -> "Work":
+        """Return the work on a device that reaches only these shares of its peaks.
+
+        Examples:
+            >>> from axonym.costs.report import Work
+            >>> row = Work("up", "forward", flops=1e9, nbytes=1e6, computing=2e-3, moving=1e-3, sending=3e-3)
+            >>> row.slow_down(axn.partitioning.Efficiency(0.5, 0.5, 1.0, 0.8)).computing
+            0.004
+        """
+        attending = self.attending / efficiency.attention
+        return dataclasses.replace(
+            self,
+            computing=(self.computing - self.attending) / efficiency.products + attending,
+            moving=self.moving / efficiency.memory,
+            sending=self.sending / efficiency.links,
+            copying=self.copying / efficiency.links,
+            attending=attending,
+        )
 
     @property
     def seconds(self) -> float:
@@ -197,7 +219,8 @@ class Time:
     """An estimate of how long one run takes.
 
     Attributes:
-        seconds: the time if computing, reading and sending overlap within each layer, and layers follow each other.
+        seconds: the bound: the time at the peaks of the target if computing, reading and sending overlap within each
+            layer, and layers follow each other.
         serial: the time if sending overlaps with nothing.
         scheduled: the time by the schedule of the program, if the target's own compiler made it: operations follow each
             other, and collectives overlap with them. Otherwise the same as `seconds`.
@@ -210,6 +233,8 @@ class Time:
         copying: seconds of the copies to the host and from it alone.
         copied: seconds of these copies that nothing hides: they overlap with all layers of the forward pass, or of the
             backward pass, or with the rest of the step.
+        expected: the expectation: the time if the device reaches only the shares of its peaks that `efficiency` of the
+            target says; None if the target has no such shares.
 
     Examples:
         >>> x = axn.zeros({"batch": 64})
@@ -228,3 +253,16 @@ class Time:
     utilisation: float
     copying: float = 0.0
     copied: float = 0.0
+    expected: float | None = None
+
+    @property
+    def compared(self) -> float:
+        """The time to compare mappings by: the expectation if the target has one, otherwise that of the schedule.
+
+        Examples:
+            >>> x = axn.zeros({"batch": 64})
+            >>> time = axn.cost(lambda x: x.sum(), {"batch": "data"}, {"data": 8}, x, depth="traced").time
+            >>> time.expected is None and time.compared == time.scheduled
+            True
+        """
+        return self.scheduled if self.expected is None else self.expected

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from ...errors import ArgumentError, OperandError, message
 
-__all__ = ["TARGETS", "Domain", "Link", "Target", "Torus"]
+__all__ = ["TARGETS", "Domain", "Efficiency", "Link", "Target", "Torus"]
 
 Platform: TypeAlias = Literal["tpu", "cuda", "cpu"]
 
@@ -92,6 +92,35 @@ class Domain:
 
 
 @dataclasses.dataclass(frozen=True)
+class Efficiency:
+    """The shares of its peaks that a device reaches in programs of many layers.
+
+    Attributes:
+        products: the share of its operations per second in products and convolutions.
+        attention: that in attention.
+        links: the share of the bandwidth of links, also of the one to the host.
+        memory: the share of the bandwidth of memory.
+
+    Raises:
+        ArgumentError: if a share is not positive.
+
+    Examples:
+        >>> axn.partitioning.TARGETS["v5p"].efficiency is not None
+        True
+        >>> axn.partitioning.TARGETS["cpu"].efficiency is None
+        True
+    """
+
+    products: float
+    attention: float
+    links: float
+    memory: float
+
+    def __post_init__(self) -> None:
+        _check_positive("Efficiency", **vars(self))
+
+
+@dataclasses.dataclass(frozen=True)
 class Target:
     """A kind of device with its links.
 
@@ -111,6 +140,8 @@ class Target:
         host_bandwidth: bytes per second between a device and the memory of its host, in one direction.
         torus: the torus that `link` belongs to; None for a switch.
         domains: the networks around the one of `link`, the fastest one first.
+        efficiency: the shares of these peaks that programs reach, from which a cost expects its time; None if they are
+            not known. `axn.partitioning.calibrate` measures them.
 
     Raises:
         OperandError: if `flops` is empty; if a domain is not larger than the one before.
@@ -134,6 +165,7 @@ class Target:
     host_bandwidth: float = 15e9
     torus: Torus | None = None
     domains: tuple[Domain, ...] = ()
+    efficiency: Efficiency | None = None
 
     def __post_init__(self) -> None:
         if not self.flops:
@@ -197,11 +229,26 @@ def _check_positive(function: str, **numbers: float) -> None:
 # JAX shows each chip of v7x as two devices, which share its ports; a device has half of the numbers of a chip. The
 # faster connection of the two is not modelled.
 _V5P_LINK = Link(200e9, 1e-6, one_way=100e9)
+
+
 # GPUs: the data sheets of NVIDIA, without sparsity; float32 is TF32. NVLink sends 300 (A100), 450 (H100) and 900 GB/s
 # (Blackwell) each way. Beyond it, each GPU has a port of InfiniBand: 200 Gbit/s in the reference architecture of the
 # DGX SuperPOD with A100, 400 with the others. To the host, PCI Express has 32 GB/s each way (A100) or 64, and a Grace
 # CPU has 225 for each of its two GPUs. Latencies are round numbers. "h100-96gb" has HBM2e: torchtitan publishes
 # measurements on it, in benchmarks/llama3_h100_202412_torchtitan.md.
+#
+# Shares of peaks: products are fitted on the rows of benchmarks/published.py that say so. The share depends on the
+# versions of compilers, and that of the H100 on a limit of 500 W, so that other H100s have none. No row tells attention
+# on a TPU apart from products; on the H100, it has the 600 TFLOP/s of cuDNN in Shah et al. (2024), FlashAttention-3,
+# for heads of 128. Links: Austin et al., parts 3 and 12, measure 95 % of 45 GB/s, of which the data sheet of a v5e says
+# 50, and 370 of 450 GB/s on NVLink. The share of memory is a round number.
+
+
+def _make_shares(products: float) -> Efficiency:
+    """Return the shares of a TPU."""
+    return Efficiency(products, products, links=0.86, memory=0.9)
+
+
 _HOPPER = {
     "bfloat16": 989e12,
     "float16": 989e12,
@@ -258,6 +305,7 @@ _TARGETS = (
         platform="tpu",
         torus=Torus(2, 16, longest=16),
         domains=(Domain(256, Link(3.125e9, 1e-5)),),
+        efficiency=_make_shares(0.87),
     ),
     Target(
         "v5p",
@@ -268,6 +316,7 @@ _TARGETS = (
         platform="tpu",
         torus=Torus(3, 4),
         domains=(Domain(8960, Link(6.25e9, 1e-5)),),
+        efficiency=_make_shares(0.78),
     ),
     Target(
         "v6e",
@@ -279,6 +328,7 @@ _TARGETS = (
         host_bandwidth=32e9,
         torus=Torus(2, 16, longest=16),
         domains=(Domain(256, Link(12.5e9, 1e-5)),),
+        efficiency=_make_shares(0.59),
     ),
     Target(
         "v7x",
@@ -306,7 +356,13 @@ _TARGETS = (
         domains=(Domain(8, Link(25e9, 5e-6)),),
     ),
     _H100,
-    dataclasses.replace(_H100, name="h100-96gb", memory=96 * 10**9, memory_bandwidth=2400e9),
+    dataclasses.replace(
+        _H100,
+        name="h100-96gb",
+        memory=96 * 10**9,
+        memory_bandwidth=2400e9,
+        efficiency=Efficiency(products=0.42, attention=0.61, links=0.82, memory=0.9),
+    ),
     dataclasses.replace(_H100, name="h200", memory=141 * 10**9, memory_bandwidth=4800e9),
     _B200,
     dataclasses.replace(

@@ -18,6 +18,7 @@ from ..report.cost import Cost
 from ..shared.arguments import Arguments, lay_out_arguments
 from ..shared.events import Sending
 from ..shared.names import NameTable
+from ..shared.network import find_levels
 from ..shared.overlap import assume_overlap
 from ..shared.places import Place, Places
 from ..shared.ring import Pairs, find_distance, is_sent_one_way
@@ -162,7 +163,9 @@ def _list_collectives(
         beside = permutes[place, one.runs]
         is_one_way = is_sent_one_way(one.pairs, devices, beside)
         nbytes, kind, runs = move.elements * one.itemsize, move.kind, one.runs
-        if one.is_windowed:
+        levels = find_levels(move.mesh_axes, devices, dict(named.mesh), target)
+        # A ring through several slices would wait for the slowest link at each turn.
+        if one.is_windowed and len(levels) == 1:
             # The parts go around in both directions, with one more message each way than a ring needs.
             kind, nbytes, runs = "collective-permute", nbytes // devices, runs * (devices + 1)
         is_update = place.phase == "other" and places.has_gradient
