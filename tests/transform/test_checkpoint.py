@@ -38,6 +38,8 @@ POLICIES = [
     Policy(simple=True, save_carries="offload", save_block_internals=True),
     Policy(prevent_cse=True),
     Policy(save_carries=False),
+    Policy(alternating=[True, False]),
+    Policy(alternating=["offload", Policy(save_block_internals=["inner"]), False, True]),
 ]
 
 
@@ -73,7 +75,11 @@ def raw_gradients(reverse):
 @pytest.mark.parametrize(
     ("remat", "options"),
     [(policy, {}) for policy in POLICIES]
-    + [(p, o) for p in (True, "nested", "offload") for o in ({"unroll": 3}, {"unroll": True}, {"reverse": True})],
+    + [
+        (p, o)
+        for p in (True, "nested", "offload", [False, True])
+        for o in ({"unroll": 3}, {"unroll": True}, {"reverse": True})
+    ],
     ids=lambda p: p if isinstance(p, str) else None,
 )
 def test_gradients_are_those_without_checkpointing(remat, options):
@@ -188,6 +194,12 @@ def test_what_is_kept_to_the_number():
         assert kept(simple) == (carries, 0)
     assert kept(Policy(save_block_internals=["inner"])) == (carries + 16 * carry, 0)
     assert kept(Policy(nested=True)) == (carries - 12 * carry, 0)
+    # Of four layers, three keep their carries alone.
+    assert kept([True, True, True, False]) == (carries + 4 * results * carry, 0)
+    assert kept([True, Policy(save_block_internals=["inner"])]) == (carries + 8 * carry, 0)
+    size, host = kept([True, "offload"])
+    assert size == carries
+    assert host > 0
     for offload in (Policy(save_carries="offload"), Policy(save_inputs="offload")):
         size, host = kept(offload)
         assert size == carries
@@ -249,6 +261,28 @@ def test_a_given_number_must_divide():
         )
 
 
+def test_policies_that_alternate_divide_the_steps():
+    with pytest.raises(AxisSizeError) as error:
+        axn.fold(layer, L, remat=[True, True, False])(*reversed(data()))
+    assert str(error.value) == (
+        "ScanCheckpointPolicy: 16 steps cannot have 3 policies in turn\n"
+        "  hint: list as many policies as divide the steps"
+    )
+    with pytest.raises(OperandError) as wrapped:
+        Policy.make([True, False]).wrap(layer)
+    assert str(wrapped.value) == (
+        "ScanCheckpointPolicy.wrap: policies that alternate are for a loop, not for one step\n"
+        "  hint: wrap each step by one of `turns`"
+    )
+    for inner in ("nested", Policy(alternating=[True, False])):
+        with pytest.raises(OperandError) as error:
+            Policy.make([True, inner])
+        assert str(error.value) == (
+            "ScanCheckpointPolicy: policies that alternate are for single steps, and have no groups\n"
+            "  hint: leave `nested` out of them, and list them flat"
+        )
+
+
 # the policy as a value
 @pytest.mark.parametrize("short", SHORT)
 def test_short_forms(short):
@@ -267,7 +301,7 @@ def test_unknown_short_forms():
     )
     with pytest.raises(OperandError, match=r"did you mean 'nested'\?"):
         Policy.from_bool_or_str("nestd")
-    for wrong in (1, 0, None, ["full"], 1.0):
+    for wrong in (1, 0, None, [], ["ful"], 1.0):
         with pytest.raises(OperandError, match="is not a checkpoint policy"):
             Policy.make(wrong)
     with pytest.raises(OperandError):

@@ -44,6 +44,8 @@ class ScanCheckpointPolicy:
         prevent_cse: prevent the compiler from merging the recomputation with the first computation. A compiled loop
             does not need it; an unrolled loop always has it.
         simple: keep only the carries, whatever the other fields say, except `disable` and `nested`.
+        alternating: policies or their short forms, which steps have in turn, in place of the other fields. Their number
+            must divide the steps. A compiled loop has as many steps in one iteration.
 
     Raises:
         OperandError: if fields contradict each other, or have another type.
@@ -68,8 +70,16 @@ class ScanCheckpointPolicy:
     nested: bool | int = False
     prevent_cse: bool = False
     simple: bool = False
+    alternating: "Sequence[ScanCheckpointSpec]" = ()
 
     def __post_init__(self) -> None:
+        turns = tuple(map(ScanCheckpointPolicy.make, self.alternating))
+        object.__setattr__(self, "alternating", turns)
+        for turn in turns:
+            if turn.nested or turn.alternating:
+                problem = "policies that alternate are for single steps, and have no groups"
+                hint = "leave `nested` out of them, and list them flat"
+                raise OperandError(message("ScanCheckpointPolicy", problem, hint=hint))
         if self.save_block_internals is True and self.offload_block_internals:
             problem = "save_block_internals=True keeps everything on the device, so that nothing is left to offload"
             raise OperandError(
@@ -96,7 +106,7 @@ class ScanCheckpointPolicy:
 
         Args:
             spec: False or "save_all" (keep everything), True, "full" or "recompute" (keep carries only), "nested",
-                "offload" (keep carries in host memory), or a policy.
+                "offload" (keep carries in host memory), a policy, or a list of these, which steps have in turn.
 
         Returns:
             The policy; one that was passed comes back as it is.
@@ -107,9 +117,13 @@ class ScanCheckpointPolicy:
         Examples:
             >>> axn.ScanCheckpointPolicy.make("offload").save_carries
             'offload'
+            >>> [policy.disable for policy in axn.ScanCheckpointPolicy.make([True, False]).turns]
+            [False, True]
         """
         if isinstance(spec, ScanCheckpointPolicy):
             return spec
+        if isinstance(spec, list | tuple) and spec:
+            return ScanCheckpointPolicy(alternating=spec)
         # Other objects may have no hash, and 1 is equal to True.
         if isinstance(spec, bool | str) and spec in _SHORT:
             return _SHORT[spec]
@@ -132,6 +146,16 @@ class ScanCheckpointPolicy:
         return ScanCheckpointPolicy.make(spec)
 
     @property
+    def turns(self) -> "tuple[ScanCheckpointPolicy, ...]":
+        """The policies that steps have in turn; the policy itself if it does not alternate.
+
+        Examples:
+            >>> len(axn.ScanCheckpointPolicy(alternating=["full", "full", "save_all"]).turns)
+            3
+        """
+        return tuple(map(ScanCheckpointPolicy.make, self.alternating)) or (self,)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The names of values inside a step that the policy lists, to save and then to offload.
 
@@ -139,6 +163,8 @@ class ScanCheckpointPolicy:
             >>> axn.ScanCheckpointPolicy(save_block_internals=["a"], offload_block_internals=["b"]).names
             ('a', 'b')
         """
+        if self.alternating:
+            return tuple(dict.fromkeys(name for turn in self.turns for name in turn.names))
         if self.disable or self.simple:
             return ()
         return (*self._saveable, *self.offload_block_internals)
@@ -154,10 +180,17 @@ class ScanCheckpointPolicy:
         Returns:
             A function with the same values and gradients.
 
+        Raises:
+            OperandError: if policies alternate.
+
         Examples:
             >>> float(jax.grad(axn.ScanCheckpointPolicy().wrap(jnp.sin))(0.0))
             1.0
         """
+        if self.alternating:
+            problem = "policies that alternate are for a loop, not for one step"
+            hint = "wrap each step by one of `turns`"
+            raise OperandError(message("ScanCheckpointPolicy.wrap", problem, hint=hint))
         if self.disable:
             return step
         return jax.checkpoint(
@@ -172,6 +205,9 @@ class ScanCheckpointPolicy:
             >>> policy.inside().nested == policy.nested
             True
         """
+        if self.alternating:
+            inside = [turn.inside() for turn in self.turns]
+            return dataclasses.replace(self, alternating=inside)
         return _Inside(**vars(self))
 
     def around(self) -> "ScanCheckpointPolicy":
@@ -183,6 +219,10 @@ class ScanCheckpointPolicy:
         """
         if self.disable:
             return ScanCheckpointPolicy()
+        if self.alternating:
+            # All carries are kept in one place, since they have one name.
+            is_offloaded = any(CARRY in turn._offloadable for turn in self.turns)
+            return _SHORT["offload" if is_offloaded else "full"].inside()
         return self.inside()
 
     def mark(self, carry: T, inputs: R) -> tuple[T, R]:
@@ -205,12 +245,16 @@ class ScanCheckpointPolicy:
             steps: the number of steps.
 
         Raises:
-            AxisSizeError: if the given number does not divide the steps.
+            AxisSizeError: if the given number, or that of policies which alternate, does not divide the steps.
 
         Examples:
             >>> axn.ScanCheckpointPolicy(nested=True).groups(12)
             3
         """
+        if self.alternating and steps % len(self.alternating):
+            problem = f"{steps} steps cannot have {len(self.alternating)} policies in turn"
+            hint = "list as many policies as divide the steps"
+            raise AxisSizeError(message("ScanCheckpointPolicy", problem, hint=hint))
         if self.disable or self.nested is False or steps == 0:
             return 1
         if self.nested is True:
@@ -281,9 +325,10 @@ class _Inside(ScanCheckpointPolicy):
         return lambda *args, **params: kept(*args, **params) or more(*args, **params)
 
 
-ScanCheckpointSpec: TypeAlias = (
+_OneSpec: TypeAlias = (
     ScanCheckpointPolicy | bool | Literal["save_all", "full", "recompute", "nested", "offload"]
 )
+ScanCheckpointSpec: TypeAlias = _OneSpec | Sequence[_OneSpec]
 
 _SHORT: dict[bool | str, ScanCheckpointPolicy] = {
     False: ScanCheckpointPolicy(disable=True),

@@ -237,7 +237,7 @@ def _run_plan(
 
     def loop(start: Sequence[object], keep: Keeper) -> Any:
         step = _make_step(plan, fn, held, whole, keep)
-        run = _scan_steps(plan, step) if plan.groups == 1 else _scan_groups(plan, step)
+        run = _choose_scan(plan)(plan, step)
         if plan.policy.names and not plan.checkpointed:
             # JAX remembers the step that it traces here.
             check_names(plan.function, plan.policy, collect_checkpoint_names(run, start, scanned))
@@ -269,10 +269,44 @@ def _make_step(
     return step
 
 
+def _choose_scan(plan: _Plan) -> Callable[[_Plan, Step], Step]:
+    if plan.policy.alternating and not plan.checkpointed:
+        return _scan_turns
+    return _scan_steps if plan.groups == 1 else _scan_groups
+
+
+def _scan_turns(plan: _Plan, step: Step) -> Step:
+    """Make a loop over repetitions of several steps, each of which has its own policy."""
+    turns, length = plan.policy.turns, plan.size // len(plan.policy.turns)
+    unroll = plan.unroll
+    if unroll is not True:
+        unroll = max(1, unroll // len(turns))
+    steps = [_checkpoint(turn, _mark_carry(turn, step), length, unroll) for turn in turns]
+    places = list(enumerate(steps))
+    if plan.reverse:
+        places.reverse()
+
+    def repetition(carry: object, xs: Sequence[jax.Array]) -> Any:
+        outputs: dict[int, Any] = {}
+        for at, own in places:
+            carry, outputs[at] = own(carry, [x[at] for x in xs])
+        ordered = [outputs[at] for at in range(len(turns))]
+        return carry, jax.tree.map(lambda *parts: jnp.stack(parts), *ordered)
+
+    def run(carry: Any, xs: Any) -> Any:
+        apart = [x.reshape(length, len(turns), *x.shape[1:]) for x in xs]
+        last, ys = lax.scan(
+            repetition, carry, apart, length=length, reverse=plan.reverse, unroll=unroll
+        )
+        return last, jax.tree.map(lambda y: y.reshape(plan.size, *y.shape[2:]), ys)
+
+    return run
+
+
 def _scan_steps(plan: _Plan, step: Step) -> Step:
     """Make a loop over all steps."""
     if not plan.checkpointed:
-        step = _checkpoint(plan, _mark_carry(plan.policy, step), plan.size)
+        step = _checkpoint(plan.policy, _mark_carry(plan.policy, step), plan.size, plan.unroll)
 
     def run(carry: object, xs: object) -> Any:
         # JAX takes no symbolic length, but that of an array.
@@ -286,7 +320,7 @@ def _scan_groups(plan: _Plan, step: Step) -> Step:
     """Make a loop over groups of steps; the carries between groups are kept, not those within one."""
     groups, length = plan.groups, plan.size // plan.groups
     if not plan.checkpointed:
-        step = _checkpoint(plan, step, length)
+        step = _checkpoint(plan.policy, step, length, plan.unroll)
 
     def group(carry: object, xs: object) -> Any:
         return lax.scan(step, carry, xs, length=length, reverse=plan.reverse, unroll=plan.unroll)
@@ -304,10 +338,10 @@ def _scan_groups(plan: _Plan, step: Step) -> Step:
     return run
 
 
-def _checkpoint(plan: _Plan, step: Step, length: int) -> Step:
-    # Not `length <= plan.unroll`: a symbolic length has no order.
-    unrolled = plan.unroll is True or length in range(plan.unroll + 1)
-    return plan.policy.wrap(step, unrolled=unrolled)
+def _checkpoint(policy: ScanCheckpointPolicy, step: Step, length: int, unroll: int | bool) -> Step:
+    # Not `length <= unroll`: a symbolic length has no order.
+    unrolled = unroll is True or length in range(unroll + 1)
+    return policy.wrap(step, unrolled=unrolled)
 
 
 def _mark_carry(policy: ScanCheckpointPolicy, step: Step) -> Step:

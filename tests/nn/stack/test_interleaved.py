@@ -160,6 +160,7 @@ POLICIES = {
     "nested": Policy(nested=2),
     "offload": Policy(save_carries="offload", save_inputs="offload", nested=2),
     "names": Policy(save_block_internals=["wide"]),
+    "in turn": Policy(alternating=[True, False]),
 }
 
 

@@ -116,6 +116,7 @@ CASES = {
     "everything kept": (make, "auto", {}, STORED, COMPUTED, 2),
     "recomputed": (make, "explicit", {"gradient_checkpointing": True}, STORED, COMPUTED, 2),
     "several layers in a round": (make, "auto", {"gradient_checkpointing": "nested"}, *HALVES, 1),
+    "policies in turn": (make, "explicit", {"gradient_checkpointing": (True, False)}, *HALVES, 1),
     "alternating": (alternating, "explicit", {"gradient_checkpointing": True}, *HALVES, 1),
 }
 

@@ -68,6 +68,8 @@ def test_what_is_kept_to_the_number(kind):
     assert kept(Policy(save_block_internals=["hidden"])) == (with_hidden, False)
     assert kept(Policy(offload_block_internals=["hidden"])) == (with_hidden, True)
     assert kept("offload") == kept(Policy(save_inputs="offload")) == (carries, True)
+    if depth % 2 == 0:
+        assert kept([True, Policy(save_block_internals=["hidden"])]) == (carries + (with_hidden - carries) // 2, False)
     # Two groups of two layers keep two carries; all biases of a group are kept, as its arguments.
     spared = carries - 2 * CARRY
     for save, on_host in ((True, False), ("offload", True)):

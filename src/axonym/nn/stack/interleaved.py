@@ -211,7 +211,9 @@ class Interleaved(BlockFoldable[M]):
     ) -> Any:
         # Names of checkpoints are collected in the loop and in the remaining layers, and compared with the policy once.
         policy, named = self.gradient_checkpointing, set[str]()
-        groups = policy.groups(self.repeated.Block.size)
+        # Layers have policies that alternate in turn, from the first one of each repetition.
+        of = self._Pattern if policy.alternating else self.repeated.Block
+        groups = policy.groups(of.size)
         unrolled = unroll is True or unroll >= self.repeated.Block.size // groups
         repetition = _Repetition(
             step.pairs, self._Pattern, policy, groups > 1, unrolled, named if policy.names else None

@@ -6,6 +6,7 @@ values for the backward pass, and return the same outputs.
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -332,7 +333,7 @@ def apply_in_sequence(
 
     Args:
         step: a function of layer, carry, arguments and keyword arguments, that returns a carry and an output.
-        policy: what each step keeps for the backward pass.
+        policy: what each step keeps for the backward pass; layers have policies that alternate in turn.
         layers: the layers.
         carry: the initial carry.
         given: the arguments of each.
@@ -342,9 +343,11 @@ def apply_in_sequence(
         scope: what operations are named after, with the number of the layer; otherwise, layers name them by themselves.
     """
 
-    def apply(number: int, layer: object, carry: object, given: Given) -> Any:
+    def apply(
+        own: ScanCheckpointPolicy, number: int, layer: object, carry: object, given: Given
+    ) -> Any:
         if not grouped:
-            carry, (layer, given) = policy.mark(carry, (layer, given))
+            carry, (layer, given) = own.mark(carry, (layer, given))
         args, kwargs = given
         # A loop holds the layers of a repetition in a tuple of its own, where `Layer` finds no name for them.
         if scope is None:
@@ -353,9 +356,9 @@ def apply_in_sequence(
             return step(layer, carry, *args, **kwargs)
 
     outputs = []
-    run = remat(policy, apply, named, unrolled=unrolled)
+    runs = [remat(own, partial(apply, own), named, unrolled=unrolled) for own in policy.turns]
     for number, (layer, own) in enumerate(zip(layers, given, strict=True)):
-        carry, out = run(number, layer, carry, own)
+        carry, out = runs[number % len(runs)](number, layer, carry, own)
         outputs.append(out)
     return carry, outputs
 
