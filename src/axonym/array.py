@@ -10,6 +10,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .axis import Axis, AxisSelection, AxisSelector, names_in, selection
+from .base.calls import explain_calls
 from .base.foreign import ATTRIBUTES, Lacking
 from .base.kinds import Payload, is_concrete
 from .base.phrases import write_size_conflict
@@ -598,3 +599,6 @@ def is_named_array(leaf: object) -> bool:
         {'x': ('pos',)}
     """
     return isinstance(leaf, NamedArray)
+
+
+explain_calls(globals(), ["named"])

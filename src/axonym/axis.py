@@ -17,6 +17,7 @@ from typing import TypeAlias, TypeVar, overload
 
 from jax.export import is_symbolic_dim
 
+from .base.calls import explain_calls
 from .base.phrases import missing_axis, refuse_entry
 from .errors import (
     AxisClashError,
@@ -596,3 +597,6 @@ def unsize_axes(
         if name not in known:
             raise _missing_axis("unsize_axes", name, known)
     return selectors(tuple((name, None if name in names else size) for name, size in pairs))
+
+
+explain_calls(globals(), ["make_axes"])

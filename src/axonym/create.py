@@ -27,6 +27,7 @@ from .axis import (
     sized,
     spec,
 )
+from .base.calls import explain_calls
 from .base.dtypes import widen_positions
 from .base.kinds import type_text
 from .engine import checks, kernels
@@ -598,3 +599,6 @@ def rfftfreq(axis: Axis, d: ArrayLike = 1.0, *, dtype: DTypeLike | None = None) 
     """
     samples = sized(axis, "rfftfreq")
     return _name_and_shard(jnp.fft.rfftfreq(samples.size, d, dtype=dtype), (samples.name,))
+
+
+explain_calls(globals(), __all__)

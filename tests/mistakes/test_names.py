@@ -323,7 +323,9 @@ def test_concatenate_in_the_order_of_numpy(x: axn.NamedArray) -> None:
 
 @says(
     """
-    stack() missing 1 required positional argument: 'arrays'
+    stack: arrays is missing
+      it takes: (axis, arrays)
+      hint: the axis goes first
     """
 )
 def test_stack_without_an_axis(x: axn.NamedArray) -> None:

@@ -69,7 +69,9 @@ def test_a_name_alone_as_index(x: axn.NamedArray) -> None:
 
 @says(
     """
-    mean() got an unexpected keyword argument 'keepdims'
+    mean: there is no argument 'keepdims'
+      it takes: (x, axis=None, *, dtype=None, where=None)
+      hint: leave it out: operands are lined up by name, without axes of size 1
     """
 )
 def test_keepdims(x: axn.NamedArray) -> None:
@@ -78,7 +80,9 @@ def test_keepdims(x: axn.NamedArray) -> None:
 
 @says(
     """
-    mean() got an unexpected keyword argument 'dim'
+    mean: there is no argument 'dim'
+      it takes: (x, axis=None, *, dtype=None, where=None)
+      hint: write axis
     """
 )
 def test_dim(x: axn.NamedArray) -> None:
@@ -87,7 +91,9 @@ def test_dim(x: axn.NamedArray) -> None:
 
 @says(
     """
-    dot() missing 1 required keyword-only argument: 'axis'
+    dot: axis is missing
+      it takes: (*arrays, axis, out_axes=None, precision=None, preferred_element_type=None, dot_general=dot_general)
+      hint: name one: axis="embed"
     """
 )
 def test_a_product_without_its_axis(x: axn.NamedArray) -> None:
@@ -96,7 +102,9 @@ def test_a_product_without_its_axis(x: axn.NamedArray) -> None:
 
 @says(
     """
-    dot() missing 1 required keyword-only argument: 'axis'
+    dot: axis is missing
+      it takes: (*arrays, axis, out_axes=None, precision=None, preferred_element_type=None, dot_general=dot_general)
+      hint: name one: axis="embed"
     """
 )
 def test_a_product_with_its_axis_first(x: axn.NamedArray) -> None:
@@ -105,7 +113,9 @@ def test_a_product_with_its_axis_first(x: axn.NamedArray) -> None:
 
 @says(
     """
-    sort() missing 1 required positional argument: 'axis'
+    sort: axis is missing
+      it takes: (x, axis, *, stable=True, descending=False)
+      hint: name one: axis="embed"
     """
 )
 def test_sort_without_an_axis(x: axn.NamedArray) -> None:
@@ -174,7 +184,9 @@ def test_irfft_to_another_axis(x: axn.NamedArray) -> None:
 
 @says(
     """
-    scan() takes 2 positional arguments but 3 were given
+    scan: 3 arguments are given by position, where there are 2: f, axis
+      it takes: (f, axis, *, remat=False, reverse=False, unroll=1, is_scanned=is_scanned_by_default, out_axis=0)
+      hint: the others go to what it returns: scan(f, axis)(...)
     """
 )
 def test_scan_in_the_order_of_jax(x: axn.NamedArray) -> None:
@@ -204,7 +216,9 @@ def test_vmap_over_a_position(x: axn.NamedArray) -> None:
 
 @says(
     """
-    vmap() got an unexpected keyword argument 'in_axes'
+    vmap: there is no argument 'in_axes'
+      it takes: (fn, axis, *, default=0, args=(), kwargs=None, out_axis=0)
+      hint: name the axis that is mapped: axn.vmap(f, "batch")
     """
 )
 def test_vmap_with_in_axes(x: axn.NamedArray) -> None:
@@ -234,7 +248,9 @@ def test_a_split_into_sizes_that_do_not_add_up(x: axn.NamedArray) -> None:
 
 @says(
     """
-    rename() takes 2 positional arguments but 3 were given
+    rename: 3 arguments are given by position, where there are 2: x, renames
+      it takes: (x, renames)
+      hint: names go in a dict: {"pos": "time"}
     """
 )
 def test_a_rename_by_two_names(x: axn.NamedArray) -> None:

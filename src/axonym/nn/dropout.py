@@ -6,6 +6,7 @@ import jax
 from .. import random
 from ..array import NamedArray
 from ..axis import Axis, AxisSelection, Pairs, axis_name, names_in, selection, without_axes
+from ..base.calls import explain_calls
 from ..base.kinds import type_text
 from ..engine import checks
 from ..engine.core import Core, shape_of
@@ -161,3 +162,6 @@ def _draw_mask(
 
     mask = random.bernoulli(key, (*named, *without_axes(x.axes, dict(together))), keep)
     return mask.untag(*axis_name(named))
+
+
+explain_calls(globals(), __all__)

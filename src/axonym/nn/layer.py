@@ -11,8 +11,7 @@ longer.
 """
 
 import inspect
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial, wraps
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
@@ -21,8 +20,9 @@ import equinox as eqx
 import jax
 from jax.core import Tracer
 
+from ..base.calls import refuse_misfit
 from ..engine.core import Core
-from ..errors import OperandError, message, suggestion
+from ..errors import OperandError, message
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,26 +33,6 @@ _MOST_CALLERS = 40
 # Most arguments of layers beside named arrays: no trees, so that nobody needs to flatten them.
 _PLAIN = (type(None), bool, int, float, str, jax.Array)
 
-# Words of torch and Flax for arguments, and ours.
-_OTHER_WORDS: dict[str, tuple[str, ...]] = {
-    "bias": ("use_bias",),
-    "p": ("rate", "pdrop"),
-    "dropout": ("rate", "pdrop"),
-    "rngs": ("key",),
-    "rng": ("key",),
-    "dim": ("axis", "Axis", "In"),
-    "in_features": ("In",),
-    "out_features": ("Out",),
-    "features": ("Out",),
-    "normalized_shape": ("axis",),
-    "num_embeddings": ("Vocab",),
-    "embedding_dim": ("Embed",),
-    "num_heads": ("Heads",),
-    "kernel_size": ("kernel_size", "Kernel"),
-    "epsilon": ("eps",),
-    "elementwise_affine": ("use_weight",),
-    "use_scale": ("use_weight",),
-}
 # Methods of modules in torch and Flax, and what does the same.
 _HINTS_OF_METHODS = {
     "parameters": "eqx.filter(model, eqx.is_inexact_array) keeps them, axn.parameters.table lists them",
@@ -84,26 +64,17 @@ else:
             try:
                 return super().__call__(*args, **options)
             except TypeError:
-                # If the arguments are those of the class, the error is one of its own code.
-                if _fits(cls, args, options):
+                try:
+                    refuse_misfit(cls, cls.__name__, args, options)
+                except OperandError:
+                    if hasattr(cls, "init"):
+                        raise _point_to_init(cls) from None
                     raise
-                if hasattr(cls, "init"):
-                    raise _point_to_init(cls) from None
-                raise _describe_call(cls, cls.__name__, args, options) from None
+                # The arguments are those of the class: the error is one of its own code.
+                raise
 
     class Made(eqx.Module, metaclass=_Made):
         """An Equinox module that says how it is made."""
-
-
-def _fits(
-    made: Callable[..., object], args: tuple[object, ...], options: Mapping[str, object]
-) -> bool:
-    """Return whether arguments can be those of a class or function."""
-    try:
-        inspect.signature(made).bind(*args, **options)
-    except TypeError:
-        return False
-    return True
 
 
 def _point_to_init(cls: Any) -> OperandError:
@@ -132,47 +103,10 @@ def _explain_calls(
         try:
             return init(cls, *args, **options)
         except TypeError:
-            made = partial(init, cls)
-            if _fits(made, args, options):
-                raise
-            raise _describe_call(made, f"{cls.__name__}.init", args, options) from None
+            refuse_misfit(partial(init, cls), f"{cls.__name__}.init", args, options)
+            raise
 
     return call
-
-
-def _describe_call(
-    made: Callable[..., object],
-    function: str,
-    args: tuple[object, ...],
-    options: Mapping[str, object],
-) -> OperandError:
-    """Build the error for a call whose arguments do not fit the signature."""
-    taken = inspect.signature(made).parameters
-    positional = [name for name, one in taken.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
-    unknown = [name for name in options if name not in taken]
-    given = {*positional[: len(args)], *options}
-    lacking = [
-        name for name, one in taken.items() if one.default is one.empty and name not in given
-    ]
-    extra = args[len(positional) :]
-    has_key = "key" in lacking and any(hasattr(one, "dtype") for one in args)
-    problem, hint = "an argument is given twice", None
-    if unknown:
-        problem = f"there is no argument {unknown[0]!r}"
-        others = [own for own in _OTHER_WORDS.get(unknown[0], ()) if own in taken]
-        hint = f"write {others[0]}" if others else suggestion(unknown[0], taken)
-    elif extra:
-        names = ", ".join(positional) or "none"
-        problem = f"{len(args)} arguments are given by position, where there are {len(positional)}: {names}"
-        hint = "write key=..." if has_key else "give the others by name"
-    elif lacking:
-        problem = f"{', '.join(lacking)} is missing"
-        hint = "a key is made from a seed: key=jax.random.key(0)" if lacking == ["key"] else None
-        hint = "the key goes by its name: key=..." if has_key else hint
-    # Types would make the line too long to read.
-    shown = [one.replace(annotation=one.empty) for one in taken.values()]
-    facts = re.sub(r"<function (\w+) at 0x\w+>", r"\1", f"it takes: {inspect.Signature(shown)}")
-    return OperandError(message(function, problem, facts, hint=hint))
 
 
 class Layer(Made):
@@ -206,10 +140,16 @@ def enter_scope(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[
         scope = None
         if _is_traced(args) or (options and _is_traced(options.values())):
             scope = _find_scope(layer, inspect.currentframe())
-        if not scope:
-            return method(layer, *args, **options)
-        with jax.named_scope(scope):
-            return method(layer, *args, **options)
+        try:
+            if not scope:
+                return method(layer, *args, **options)
+            with jax.named_scope(scope):
+                return method(layer, *args, **options)
+        except TypeError:
+            name, called = type(layer).__name__, method.__name__
+            title = name if called == "__call__" else f"{name}.{called}"
+            refuse_misfit(partial(method, layer), title, args, options)
+            raise
 
     return call
 

@@ -14,6 +14,7 @@ from jax import lax
 
 from ..array import NamedArray
 from ..axis import Axis, AxisSelection, AxisSelector, names_in, selection, selector
+from ..base.calls import explain_calls
 from ..base.dtypes import at_least_float32, widen
 from ..create import arange
 from ..engine import checks, kernels, pointwise, primitives
@@ -569,3 +570,6 @@ def _is_used(factor: Scalar) -> bool:
 
 def _check_smoothing(function: str, label_smoothing: float) -> float:
     return check_fraction(function, "label_smoothing", label_smoothing, "a fraction")
+
+
+explain_calls(globals(), __all__)

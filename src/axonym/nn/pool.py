@@ -18,6 +18,7 @@ from jax.typing import ArrayLike
 
 from ..array import NamedArray
 from ..axis import AxisSpec, axis_name, spec
+from ..base.calls import explain_calls
 from ..base.dtypes import limits, widen
 from ..engine import along, auto, checks, kernels
 from ..engine.core import Core, facts, shape_of, wrap
@@ -496,3 +497,6 @@ def _shrink(
     bounds = [(i * size // windows, -(-(i + 1) * size // windows)) for i in range(windows)]
     parts = [lax.slice_in_dim(x, start, end, axis=axis) for start, end in bounds]
     return jnp.stack([reduction(part, axis=axis) for part in parts], axis)
+
+
+explain_calls(globals(), __all__)

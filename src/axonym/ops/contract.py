@@ -15,6 +15,7 @@ from jax.lax import PrecisionLike
 from jax.typing import DTypeLike
 
 from ..axis import Axis, AxisSelection, AxisSelector, Pairs, names_in, selector
+from ..base.calls import explain_calls
 from ..engine import auto, checks, kernels
 from ..engine.batched import apply_batched
 from ..engine.core import Core, Operand, wrap
@@ -95,14 +96,15 @@ def dot(
     given = checks.make_axis_key(axis, dot)
     dtype: Any = preferred_element_type
     order = None if out_axes is None else _read_order(out_axes)
-    for x in arrays:
-        if not isinstance(x, Core):
-            raise checks.no_names("dot", x)
-    if len(arrays) == 2:  # the usual case, written out because a comprehension costs a call
+    # The usual case, written out because a comprehension costs a call.
+    if len(arrays) == 2 and isinstance(arrays[0], Core) and isinstance(arrays[1], Core):
         ((a,), left), ((b,), right) = arrays[0].node, arrays[1].node
         operands: tuple[Names, ...] = (left, right)
         payloads: tuple[jax.Array, ...] = (a, b)
     else:
+        for x in arrays:
+            if not isinstance(x, Core):
+                raise checks.no_names("dot", x)
         operands = tuple(x.node[1] for x in arrays)
         payloads = tuple(x.node[0][0] for x in arrays)
 
@@ -114,7 +116,9 @@ def dot(
     kernel = _dots.get(key) or plans.keep(
         _dots, key, checks.run_plan("dot", arrays, _make_dot, *key)
     )
-    return wrap(arrays[0], kernel.call(*payloads), kernel.names)
+    made: NamedArray = kernels.new(type(arrays[0]))  # `wrap`, inlined to save a call
+    made.node = ((kernel.call(*payloads),), kernel.names)
+    return made
 
 
 def einsum(
@@ -539,3 +543,6 @@ def outer(x: Operand, y: Operand) -> "NamedArray":
 
 def _outer(x: jax.Array, y: jax.Array) -> jax.Array:
     return x * y
+
+
+explain_calls(globals(), __all__)

@@ -14,6 +14,7 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from ..axis import AxisSelector
+from ..base.calls import explain_calls
 from ..engine import along
 from ..engine.checks import Function
 from ..faults.padded_sums import accumulate
@@ -329,3 +330,6 @@ def _nancumprod(array: jax.Array, axis: int, dtype: DTypeLike | None) -> jax.Arr
 
 def _nancumsum(array: jax.Array, axis: int, dtype: DTypeLike | None) -> jax.Array:
     return accumulate(lambda x: jnp.nancumsum(x, axis, dtype), array, axis)
+
+
+explain_calls(globals(), __all__)

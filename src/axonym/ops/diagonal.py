@@ -11,6 +11,7 @@ from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
 from ..axis import AxisSelector, Pairs, names_in, selection, selector
+from ..base.calls import explain_calls
 from ..base.kinds import type_text
 from ..engine import checks, kernels, pointwise, reduction
 from ..engine.batched import apply_batched
@@ -294,3 +295,6 @@ def _make_triangle(
         return jnp.where(keep, array, _make_zero(array))
 
     return kernels.Kernel(names, body)
+
+
+explain_calls(globals(), __all__)

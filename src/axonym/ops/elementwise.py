@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
+from ..base.calls import explain_calls
 from ..engine.checks import NUMBERS
 from ..engine.core import Core, Operand, wrap
 from ..engine.pointwise import between, binary, nary, unary, unary_with
@@ -586,3 +587,4 @@ def trunc(x: "NamedArray") -> "NamedArray":
 
 
 add_examples({name: globals()[name] for name in __all__})
+explain_calls(globals(), ["clip", "round"])

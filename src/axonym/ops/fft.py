@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..axis import Axis, AxisSelection, AxisSelector, axis_name, names_in, selection, selector
+from ..base.calls import explain_calls
 from ..base.kinds import type_text
 from ..base.phrases import write_size_conflict
 from ..engine import auto, checks, reduction
@@ -351,3 +352,6 @@ def _fftshift(array: jax.Array, axis: tuple[int, ...]) -> jax.Array:
 
 def _ifftshift(array: jax.Array, axis: tuple[int, ...]) -> jax.Array:
     return auto.move_elements(partial(jnp.fft.ifftshift, axes=axis), [array])
+
+
+explain_calls(globals(), __all__)

@@ -20,6 +20,7 @@ from ..axis import (
     selectors,
     sized,
 )
+from ..base.calls import explain_calls
 from ..base.kinds import type_text
 from ..engine import checks
 from ..engine.batched import apply_batched, hashable
@@ -543,3 +544,6 @@ def _histogram_bin_edges(x: jax.Array, *limits: jax.Array, size: int) -> jax.Arr
     if not x.size:  # there is no smallest element
         return jnp.histogram_bin_edges(x, size, (0, 1))
     return jnp.histogram_bin_edges(x, size, (find_min(x), find_max(x)))
+
+
+explain_calls(globals(), __all__)

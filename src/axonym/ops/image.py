@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import jax
 
 from ..axis import AxisSpec, names_and_sizes, spec
+from ..base.calls import explain_calls
 from ..engine import auto, checks, kernels
 from ..engine.core import shape_of, wrap
 from ..engine.renaming import share_by_renaming
@@ -80,3 +81,6 @@ def _make_resize(
         return auto.move_elements(resample, [array])
 
     return kernels.Kernel(names, body)
+
+
+explain_calls(globals(), __all__)

@@ -28,6 +28,7 @@ from ..axis import (
     shown,
     spec,
 )
+from ..base.calls import explain_calls
 from ..base.dtypes import widen_positions
 from ..base.kinds import Payload
 from ..engine import checks, kernels, pointwise
@@ -468,3 +469,6 @@ def _ravel_multi_index(*indices: ArrayLike, shape: tuple[int, ...], mode: str) -
 
 def _unravel_index(indices: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, ...]:
     return tuple(jnp.unravel_index(widen_positions(indices), shape))
+
+
+explain_calls(globals(), __all__)

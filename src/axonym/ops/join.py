@@ -15,6 +15,7 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
 from ..axis import Axis, AxisSelector, selector, sized, spec
+from ..base.calls import explain_calls
 from ..base.kinds import type_text
 from ..engine import auto, checks, kernels, reading
 from ..engine.core import Core, Operand, facts, shape_of, wrap
@@ -510,3 +511,6 @@ def _make_reorder(function: str, names: Names, axis: str, own: Names, count: int
         return auto.move_elements(call, [array, values, order])
 
     return kernels.Kernel(names, body)
+
+
+explain_calls(globals(), __all__)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from ..axis import AxisSelection
+from ..base.calls import explain_calls
 from ..base.dtypes import limits
 from ..engine import along, reduction
 from ..engine.core import Operand
@@ -287,3 +288,6 @@ def nanvar(
         1.0
     """
     return reduction.reduction(jnp.nanvar, x, axis, where, ddof=ddof, **pass_dtype(dtype))
+
+
+explain_calls(globals(), __all__)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..axis import Axis, AxisKey, AxisSelector, Pairs, names_in, selection, shown, sized
+from ..base.calls import explain_calls
 from ..base.kinds import type_text
 from ..engine import auto, checks, kernels
 from ..engine.batched import apply_batched
@@ -189,3 +190,6 @@ def _pad_left(array: jax.Array, value: jax.Array, *, new_axis: Axis) -> jax.Arra
     # `lax.pad` takes a scalar only.
     zeros_first = lax.pad(array, jnp.zeros((), array.dtype), widths)
     return jnp.where(jnp.arange(new_axis.size) < extra, value[..., None], zeros_first)
+
+
+explain_calls(globals(), __all__)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..axis import AxisSelection, names_in, selection
+from ..base.calls import explain_calls
 from ..base.dtypes import at_least_float32, inexact_dtype
 from ..engine import auto, batched, checks, reduction
 from ..engine.core import Core, Operand
@@ -304,3 +305,6 @@ def _apply_ranking(
         operands.append(weights)
         core.append(chosen)
     return batched.apply_batched(fn, operands, core, (), each=True, outer=True, method=method)
+
+
+explain_calls(globals(), __all__)

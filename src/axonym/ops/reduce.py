@@ -13,6 +13,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from ..axis import AxisSelection
+from ..base.calls import explain_calls
 from ..base.dtypes import limits, match_ranks, to_inexact
 from ..base.kinds import type_text
 from ..engine import along, reduction
@@ -494,3 +495,6 @@ def _require_initial(function: str, x: object, where: object, initial: object) -
     """Check that an extremum of elements that a mask includes, perhaps none, has an initial value."""
     if where is not None and initial is None and isinstance(x, Core):
         raise refuse_empty(function, f"array has: {facts(x)}")
+
+
+explain_calls(globals(), __all__)

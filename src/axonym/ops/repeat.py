@@ -10,6 +10,7 @@ import numpy as np
 from jax.core import Tracer
 
 from ..axis import AxisKey, AxisSelection, AxisSelector, Pairs, names_in, selection, selector
+from ..base.calls import explain_calls
 from ..base.dtypes import widen_positions
 from ..base.kinds import type_text
 from ..base.phrases import write_size_conflict
@@ -155,3 +156,6 @@ def _make_tiling(names: Names, given: Pairs, counts: tuple[int, ...]) -> kernels
         return auto.move_elements(copy, [lined])
 
     return kernels.Kernel(target, body)
+
+
+explain_calls(globals(), __all__)

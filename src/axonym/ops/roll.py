@@ -14,6 +14,7 @@ import numpy as np
 from jax import lax
 
 from ..axis import AxisSelection, AxisSelector, names_in, selection
+from ..base.calls import explain_calls
 from ..engine import auto, checks, reduction
 from ..engine.batched import apply_batched, hashable
 from ..engine.core import Core, Operand
@@ -135,3 +136,6 @@ def _rot90(array: jax.Array, axis: tuple[int, int], k: int) -> jax.Array:
         # Rows become columns on the devices where they are.
         entries[first], entries[second] = entries[second], entries[first]
     return auto.move_elements(functools.partial(jnp.rot90, k=k, axes=axis), [array], entries)
+
+
+explain_calls(globals(), __all__)

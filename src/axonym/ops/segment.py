@@ -22,6 +22,7 @@ from ..axis import (
     selectors,
     sized,
 )
+from ..base.calls import explain_calls
 from ..base.dtypes import at_least_float32
 from ..engine import checks
 from ..engine.batched import apply_batched
@@ -451,3 +452,6 @@ def _ragged_dot(
     # The product has its batch dimensions first; they go back between the rows.
     back = np.argsort([*shared, *rows]).tolist()
     return lax.transpose(result, (*back, *range(rank, result.ndim)))
+
+
+explain_calls(globals(), __all__)

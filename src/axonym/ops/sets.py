@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..axis import Axis, AxisSelection, AxisSelector, axis_name, sized
+from ..base.calls import explain_calls
 from ..base.kinds import to_tuple
 from ..engine import checks
 from ..engine.batched import apply_batched
@@ -598,3 +599,6 @@ def _unique(
 def _fill_empty(shape: int | tuple[()], dtype: np.dtype[Any], fill: jax.Array | None) -> jax.Array:
     """Make the values of an empty set."""
     return jnp.zeros(shape, dtype) if fill is None else jnp.full(shape, fill, dtype)
+
+
+explain_calls(globals(), __all__)

@@ -25,6 +25,7 @@ from ..axis import (
     shown,
     spec,
 )
+from ..base.calls import explain_calls
 from ..base.kinds import type_text
 from ..base.phrases import write_size_conflict
 from ..engine import checks, kernels, regroup
@@ -576,3 +577,6 @@ def _make_unflatten(
         return regroup.reshape(array, groups, names)
 
     return kernels.Kernel(target, body)
+
+
+explain_calls(globals(), __all__)

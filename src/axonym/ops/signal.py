@@ -18,6 +18,7 @@ from jax.lax import PrecisionLike
 from jax.typing import DTypeLike
 
 from ..axis import Axis, AxisSelection, AxisSelector, names_in, selection, selector, selectors
+from ..base.calls import explain_calls
 from ..base.dtypes import inexact_dtype, match_ranks
 from ..engine import along, checks
 from ..engine.batched import apply_batched
@@ -594,3 +595,6 @@ def _unwrap(array: jax.Array, period: jax.Array, discont: jax.Array | None = Non
     if discont is not None and discont.ndim:
         discont = discont[..., None]
     return jnp.unwrap(array, discont, axis=-1, period=period)
+
+
+explain_calls(globals(), __all__)

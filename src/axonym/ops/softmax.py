@@ -9,6 +9,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from ..axis import AxisSelection
+from ..base.calls import explain_calls
 from ..engine import pointwise, primitives, reduction
 from ..engine.batched import hashable
 from ..engine.core import Core, Operand, facts
@@ -201,3 +202,6 @@ def _square_absolute(array: jax.Array) -> jax.Array:
 
 def _squared_distance(array: jax.Array, mean: jax.Array) -> jax.Array:
     return jnp.square(jnp.abs(array - mean))
+
+
+explain_calls(globals(), __all__)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..axis import Axis, AxisSelection, AxisSelector, axis_name, selector
+from ..base.calls import explain_calls
 from ..base.dtypes import inexact_dtype
 from ..engine import along, checks
 from ..engine.batched import apply_batched
@@ -440,3 +441,6 @@ def _searchsorted(
     # The loop of "scan" starts from constants, by which JAX takes its result to be the same on all devices.
     found = jnp.searchsorted(a, v, side=side, sorter=sorter, method=method)
     return mark_varying_like(found, a, v)
+
+
+explain_calls(globals(), __all__)

@@ -16,6 +16,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from ..axis import AxisKey, AxisSelector, Pairs, names_in, selection
+from ..base.calls import explain_calls
 from ..base.kinds import type_text
 from ..engine import auto, checks, kernels
 from ..engine.core import Core, Operand, facts, shape_of, wrap
@@ -524,3 +525,6 @@ def _place_one(
         at = labels.index(name)
         begins[at] = fit_start(jnp.asarray(start, common), array.shape[at], update.shape[at])
     return lax.dynamic_update_slice(array, update, begins, allow_negative_indices=False)
+
+
+explain_calls(globals(), __all__)

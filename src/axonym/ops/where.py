@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from ..axis import Axis, AxisSelection, AxisSelector, selector, sized
+from ..base.calls import explain_calls
 from ..base.dtypes import widen_positions
 from ..base.kinds import type_text
 from ..engine import auto, checks, pointwise
@@ -418,3 +419,6 @@ def _select(*operands: jax.Array) -> jax.Array:
 
 def _where(array: jax.Array, fill_value: jax.Array, *, size: int) -> tuple[jax.Array, ...]:
     return _nonzero(array, fill_value, size=size)
+
+
+explain_calls(globals(), __all__)

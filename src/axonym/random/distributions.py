@@ -11,6 +11,7 @@ from jax.typing import DTypeLike
 
 from ..array import NamedArray
 from ..axis import AxisSpec
+from ..base.calls import explain_calls
 from ..engine.core import Operand
 from .draw import Key, draw
 
@@ -595,3 +596,6 @@ def weibull_min(
         {'x': 3}
     """
     return draw(jax.random.weibull_min, key, shape, scale, concentration, dtype=dtype)
+
+
+explain_calls(globals(), __all__)

@@ -8,6 +8,7 @@ from jax.typing import DTypeLike
 
 from ..array import NamedArray
 from ..axis import AxisSpec
+from ..base.calls import explain_calls
 from ..engine import batched
 from ..engine.core import Core, Operand
 from .draw import Key, draw, one_key
@@ -76,3 +77,6 @@ def _convert_key(function: str, key: Key) -> Key:
         return key
     typed: jax.Array = jax.random.wrap_key_data(jnp.asarray(key))
     return typed
+
+
+explain_calls(globals(), __all__)

@@ -8,6 +8,7 @@ from jax.typing import DTypeLike
 
 from ..array import NamedArray
 from ..axis import Axis, AxisSelector, AxisSpec, axis_size, shown, spec
+from ..base.calls import explain_calls
 from ..engine import auto
 from ..engine.core import Operand, facts
 from ..errors import ArgumentError, OperandError, message
@@ -317,3 +318,6 @@ def permutation(
 
 def _permutation(key: jax.Array, *, shape: Shape) -> jax.Array:
     return jax.random.permutation(key, shape[0])
+
+
+explain_calls(globals(), __all__)

@@ -15,6 +15,7 @@ from jax.core import Tracer
 
 from ..array import NamedArray, is_named_array
 from ..axis import AxisSelector, selector
+from ..base.calls import explain_calls
 from ..base.kinds import is_array
 from ..engine import auto, checks, kernels, prefixes
 from ..engine.core import facts
@@ -215,3 +216,6 @@ def _describe_leaf(leaf: Any) -> str:
     if is_array(leaf):
         return f"a plain array of shape {jnp.shape(leaf)}"
     return type(leaf).__name__
+
+
+explain_calls(globals(), __all__)

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..array import NamedArray, is_named_array
 from ..base.callers import users_line
+from ..base.calls import explain_calls
 from ..base.kinds import is_array, type_text
 from ..engine.core import facts, shape_of
 from ..errors import (
@@ -454,3 +455,6 @@ def _name_block(
         *range(start, array.ndim),
     )
     return NamedArray(jnp.transpose(array, order), (*left, *inner))
+
+
+explain_calls(globals(), __all__)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from ..array import NamedArray, is_named_array
 from ..axis import Axis, AxisSelection, selection
+from ..base.calls import explain_calls
 from ..engine import auto, checks
 from ..engine.core import rename_hole, shape_of, wrap
 from ..errors import AxisSizeError, OperandError, describe, message
@@ -157,3 +158,6 @@ def _name_dimensions(names: tuple[str, ...], like: NamedArray, array: object) ->
     both = (*like.names, *names)
     plans.distinct(both, "nmap: in what the function returned, ")
     return wrap(like, array, both)
+
+
+explain_calls(globals(), __all__)

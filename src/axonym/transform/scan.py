@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
 from ..axis import AxisSelector
+from ..base.calls import explain_calls
 from .checkpoint import ScanCheckpointSpec
 from .loop import is_scanned_by_default, loop
 
@@ -150,3 +151,6 @@ def _no_carry(
     _: str, fn: Callable[..., Any], carry: None, *args: object, **kwargs: object
 ) -> tuple[None, Any]:
     return carry, fn(*args, **kwargs)
+
+
+explain_calls(globals(), __all__)

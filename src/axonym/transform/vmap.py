@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ..array import NamedArray
 from ..axis import Axis, AxisSelection, selection
+from ..base.calls import explain_calls
 from ..base.kinds import is_array
 from ..errors import OperandError, message, suggestion
 from ..faults import empty_arrays
@@ -223,3 +224,6 @@ def _list_settings(
     rest = [default] * len(positional)
     dims = (*args, *by_position[len(args) :], *rest)[: len(positional)]
     return dims, {key: named.get(key, default) for key in keyword}
+
+
+explain_calls(globals(), __all__)

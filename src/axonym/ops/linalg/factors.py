@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import jax.numpy as jnp
 
 from ...axis import AxisSelection, AxisSelector
+from ...base.calls import explain_calls
 from ...engine.matrix import apply_to_matrices
 from ...engine.operands import one_of
 
@@ -260,3 +261,6 @@ def svdvals(
         [2.0]
     """
     return apply_to_matrices(jnp.linalg.svdvals, [a], row, column, "K", new_axis=new_axis)
+
+
+explain_calls(globals(), __all__)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...axis import AxisSelection, selection, selectors
+from ...base.calls import explain_calls
 from ...base.dtypes import to_inexact
 from ...engine import checks, reduction
 from ...engine.core import Core
@@ -190,3 +191,6 @@ def _check_order(function: str, ord: object) -> float:
         return ord
     problem = f"the ord of a vector norm must be a number, not {ord!r}"
     raise ArgumentError(message(function, problem))
+
+
+explain_calls(globals(), __all__)

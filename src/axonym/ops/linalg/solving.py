@@ -17,6 +17,7 @@ import jax.scipy.linalg
 import numpy as np
 
 from ...axis import AxisSelection, AxisSelector, selector, selectors
+from ...base.calls import explain_calls
 from ...base.dtypes import match_ranks
 from ...base.kinds import type_text
 from ...engine.batched import apply_batched
@@ -440,3 +441,6 @@ def vecdot(x: "NamedArray", y: "NamedArray", axis: AxisSelection) -> "NamedArray
         (3+0j)
     """
     return contract.dot(elementwise.conj(x), y, axis=axis)
+
+
+explain_calls(globals(), __all__)

@@ -1,0 +1,315 @@
+"""Internal. Answer calls with wrong arguments: say what a function takes, and how other libraries call it.
+
+Python refuses such a call before a line of the function runs, with a text that shows no signature. So a function is
+called from within a `try`, which explains the error. Only functions whose arguments have such words are: elementwise
+operations, which take arrays alone, are not called through it.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, wraps
+from types import CodeType, FunctionType
+from typing import Any
+
+from ..errors import OperandError, message, suggestion
+
+# Words of NumPy, torch and Flax for arguments, and ours.
+_OTHER_WORDS: dict[str, tuple[str, ...]] = {
+    "a": ("x", "array"),
+    "affine": ("use_weight",),
+    "arr": ("x", "array"),
+    "axes": ("axis",),
+    "bias": ("use_bias",),
+    "bias_init": ("initializer",),
+    "correction": ("ddof",),
+    "diagonal": ("k", "offset"),
+    "dim": ("axis", "Axis", "In", "axes", "new_axis"),
+    "dims": ("axis", "axes"),
+    "dropout": ("rate", "pdrop"),
+    "elementwise_affine": ("use_weight",),
+    "embedding_dim": ("Embed",),
+    "epsilon": ("eps",),
+    "features": ("Out",),
+    "generator": ("key",),
+    "in_features": ("In",),
+    "input": ("x", "inputs", "logits"),
+    "kernel_init": ("initializer",),
+    "kernel_size": ("kernel_size", "Kernel"),
+    "k": ("size", "new_axis"),
+    "max": ("high", "a_max"),
+    "min": ("low", "a_min"),
+    "normalized_shape": ("axis",),
+    "num_embeddings": ("Vocab",),
+    "num_groups": ("groups",),
+    "num_heads": ("Heads",),
+    "out_features": ("Out",),
+    "p": ("rate", "pdrop"),
+    "param_dtype": ("dtype",),
+    "repeats": ("count",),
+    "rng": ("key",),
+    "rngs": ("key",),
+    "seed": ("key",),
+    "shape": ("axes",),
+    "shifts": ("shift",),
+    "size": ("axes",),
+    "target": ("targets", "labels"),
+    "unbiased": ("ddof",),
+    "use_scale": ("use_weight",),
+}
+# Words that need none of ours.
+_ADVICE: dict[str, str] = {
+    **dict.fromkeys(
+        ("keepdim", "keepdims"),
+        "leave it out: operands are lined up by name, without axes of size 1",
+    ),
+    **dict.fromkeys(("out", "inplace"), "leave it out: arrays do not change, so use the result"),
+    **dict.fromkeys(("batch_first", "order"), "leave it out: axes are found by name, in any order"),
+    **dict.fromkeys(("in_axes", "out_axes"), 'name the axis that is mapped: axn.vmap(f, "batch")'),
+    "device": "jax.device_put(x, device) or axn.shard(x, mapping) moves an array",
+    "requires_grad": "gradients are those of functions: axn.grad(loss)(x)",
+    **dict.fromkeys(
+        ("training", "train", "deterministic"),
+        "eqx.nn.inference_mode(model) returns a model that does not drop",
+    ),
+}
+_MISSING = object()
+_AXES = {"axis", "axes", "new_axis", "new_axes", "In", "Out"}
+
+
+def explain_calls(namespace: dict[str, Any], names: Iterable[str]) -> None:
+    """Let functions of a module answer calls with wrong arguments.
+
+    Args:
+        namespace: the globals of the module.
+        names: its public names; those that are no functions stay as they are.
+    """
+    for name in names:
+        if isinstance(namespace[name], FunctionType):
+            namespace[name] = explain_call(namespace[name])
+
+
+def explain_call(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a function answer a call with wrong arguments after Python has refused it.
+
+    A call through `*args, **options` would add 4 % to an eager sum. So usual calls go through a function with the same
+    arguments, which adds 1 %.
+    """
+
+    def call(*args: Any, **options: Any) -> Any:
+        __tracebackhide__ = True
+        try:
+            return function(*args, **options)
+        except TypeError:
+            refuse_misfit(function, function.__name__, args, options)
+            raise
+
+    code = function.__code__
+    count, all_count = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
+    if not count or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+        return wraps(function)(call)
+    names = code.co_varnames[:all_count]
+
+    def call_unusual(values: tuple[Any, ...], extra: tuple[Any, ...], others: Any) -> Any:
+        __tracebackhide__ = True
+        # If there are too many by position, all of these were given so.
+        by_position = values[:count] if extra else values[:1] if values[0] is not _MISSING else ()
+        options = {
+            name: value
+            for name, value in list(zip(names, values, strict=True))[len(by_position) :]
+            if value is not _MISSING and name not in others
+        }
+        return call(*by_position, *extra, **options, **others)
+
+    defaults = function.__defaults__ or ()
+    by_name = {name: (function.__kwdefaults__ or {}).get(name, _MISSING) for name in names[count:]}
+    lacking = count - len(defaults)
+    needed = (
+        *range(lacking),
+        *(i for i in range(count, all_count) if by_name[names[i]] is _MISSING),
+    )
+    scope = {
+        "function": _take_all_by_position(function),
+        "call_unusual": call_unusual,
+        "MISSING": _MISSING,
+        "__name__": __name__,  # errors leave out frames of the package
+    }
+    template = _write_call(count, all_count - count, needed)
+    passing = template.replace(co_varnames=(*names, *template.co_varnames[all_count:]))
+    made = FunctionType(passing, scope, function.__name__, (_MISSING,) * lacking + defaults)
+    made.__kwdefaults__ = by_name
+    return wraps(function)(made)
+
+
+def _take_all_by_position(function: Callable[..., Any]) -> FunctionType:
+    """Return a function that takes by position, too, what a function takes by name: a call is then quicker."""
+    code = function.__code__
+    count = code.co_argcount + code.co_kwonlyargcount
+    code = code.replace(co_argcount=count, co_kwonlyargcount=0)
+    return FunctionType(code, function.__globals__, closure=function.__closure__)
+
+
+@cache
+def _write_call(count: int, named: int, needed: tuple[int, ...]) -> CodeType:
+    """Write a function that passes usual calls on, and all others, right or wrong, to a slower one.
+
+    Its first argument has no name, so that one that is given twice arrives: `concatenate([x, y], axis="embed")`. Only
+    the names of the others differ between functions, so that few texts are compiled.
+
+    Args:
+        count: how many arguments may be given by position.
+        named: how many others there are.
+        needed: which ones have no default.
+    """
+    names = [f"_{i}" for i in range(count + named)]
+    values = ", ".join(names)
+    given = ", ".join([names[0], "/", *names[1:count], "*extra", *names[count:], "**others"])
+    is_unusual = " or ".join(["extra", "others", *(f"_{i} is MISSING" for i in needed)])
+    text = f"lambda {given}: call_unusual(({values},), extra, others) if {is_unusual} else function({values})"
+    made: FunctionType = eval(text)
+    return made.__code__
+
+
+def refuse_misfit(
+    function: Callable[..., Any], title: str, args: tuple[Any, ...], options: Mapping[str, Any]
+) -> None:
+    """Raise for arguments that do not fit the signature of a function, or a class.
+
+    Args:
+        function: what was called.
+        title: its name in the error.
+        args: what was given by position.
+        options: what was given by name.
+
+    Raises:
+        OperandError: if they do not fit; it says what the function takes.
+    """
+    __tracebackhide__ = True
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*args, **options)
+    except TypeError:
+        problem, hint = _find_misfit(title, signature.parameters, args, options)
+        # Types would make the line too long to read.
+        shown = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
+        facts = re.sub(r"<function (\w+) at 0x\w+>", r"\1", f"it takes: {inspect.Signature(shown)}")
+        raise OperandError(message(title, problem, facts, hint=hint)) from None
+
+
+def _find_misfit(
+    title: str,
+    taken: Mapping[str, inspect.Parameter],
+    args: tuple[Any, ...],
+    options: Mapping[str, Any],
+) -> tuple[str, str | None]:
+    """Return what is wrong with the arguments of a call, and what would work."""
+    positional = [
+        name
+        for name, one in taken.items()
+        if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+    ]
+    kinds = {one.kind for one in taken.values()}
+    unknown = (
+        []
+        if inspect.Parameter.VAR_KEYWORD in kinds
+        else [name for name in options if name not in taken]
+    )
+    extra = [] if inspect.Parameter.VAR_POSITIONAL in kinds else args[len(positional) :]
+    given = {*positional[: len(args)], *options}
+    lacking = [
+        name
+        for name, one in taken.items()
+        if one.default is one.empty
+        and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        and name not in given
+    ]
+    arrays = [arg for arg in (*args, *options.values()) if _has_names(arg)]
+    if unknown:
+        return f"there is no argument {unknown[0]!r}", _advise(unknown[0], taken, arrays)
+    twice = [name for name in positional[: len(args)] if name in options]
+    if twice:
+        hint = (
+            f"{twice[0]} goes first" if twice[0] == positional[0] and len(positional) > 1 else None
+        )
+        return f"{twice[0]} is given by position and by name", hint
+    if extra:
+        names = ", ".join(positional) or "none"
+        problem = f"{len(args)} arguments are given by position, where there are {len(positional)}: {names}"
+        return problem, _place(title, extra, args[: len(positional)], positional, taken, lacking)
+    problem = f"{', '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} missing"
+    return problem, _fill(lacking, args, arrays)
+
+
+def _advise(word: str, taken: Iterable[str], arrays: list[Any]) -> str | None:
+    """Return what to write for an argument that a function does not have."""
+    if word in _ADVICE:
+        return _ADVICE[word]
+    ours = [name for name in _OTHER_WORDS.get(word, ()) if name in taken]
+    if ours:
+        return f"write {ours[0]}"
+    if any(word in x.names for x in arrays):
+        return f'names go in a dict: {{"{word}": ...}}'
+    return suggestion(word, taken)
+
+
+def _place(
+    title: str,
+    extra: Sequence[Any],
+    args: tuple[Any, ...],
+    positional: list[str],
+    taken: Mapping[str, inspect.Parameter],
+    lacking: list[str],
+) -> str | None:
+    """Return where arguments go that are too many by position."""
+    last, several = positional[-1:], (*args[-1:], *extra)
+    if "key" in lacking and any(hasattr(one, "dtype") for one in (*args, *extra)):
+        return "write key=..."
+    if not positional and all(isinstance(one, str) for one in extra):
+        return f"write {', '.join(f'{one}=...' for one in extra)}"
+    # The last argument takes several of a kind, where one is there and more follow.
+    if last and last[0] in _AXES and all(map(_is_axis, several)):
+        return f"several axes go in a tuple: {last[0]}=({', '.join(map(_write, several))})"
+    if last == ["arrays"] and all(map(_has_names, several)):
+        return "several arrays go in a list, as one argument"
+    if last == ["renames"] and all(map(_is_axis, several)):
+        return f"names go in a dict: {{{': '.join(map(_write, several))}}}"
+    if positional[:1] in (["f"], ["fn"], ["fun"]):
+        return f"the others go to what it returns: {title}({', '.join(positional)})(...)"
+    has_names = any(one.kind is one.KEYWORD_ONLY for one in taken.values())
+    return "give the others by name" if has_names else None
+
+
+def _fill(lacking: list[str], args: tuple[Any, ...], arrays: list[Any]) -> str | None:
+    """Return what a call may give for an argument that is missing."""
+    if lacking == ["key"]:
+        if any(hasattr(one, "dtype") for one in args):
+            return "the key goes by its name: key=..."
+        return "a key is made from a seed: key=jax.random.key(0)"
+    # All operands have the axis of a product.
+    shared = (
+        [name for name in arrays[0].names if all(name in x.names for x in arrays)] if arrays else []
+    )
+    if lacking[0] in ("axis", "new_axis") and shared:
+        return (
+            f'name one: {lacking[0]}="{shared[-1]}"'
+            if lacking[0] == "axis"
+            else f'name it: {lacking[0]}="all"'
+        )
+    if lacking == ["arrays"]:
+        return "the axis goes first"
+    if lacking == ["size"]:
+        return 'an axis has a size: Axis("batch", 32); where one is there, "batch" alone names it'
+    return None
+
+
+def _has_names(value: object) -> bool:
+    """Return whether a value is a named array; this module is below theirs."""
+    return hasattr(type(value), "names") and hasattr(type(value), "array")
+
+
+def _is_axis(value: object) -> bool:
+    return isinstance(value, str) or type(value).__name__ == "Axis"
+
+
+def _write(axis: Any) -> str:
+    return f'"{axis}"' if isinstance(axis, str) else f'"{axis.name}"'
