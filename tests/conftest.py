@@ -39,6 +39,9 @@ from hypothesis import HealthCheck, settings
 
 from tests.sample import SEED, in_sample, in_share, third_of
 
+# The flag says so already; pages write this line, which JAX refuses later, unless it changes nothing.
+jax.config.update("jax_num_cpu_devices", 8)
+
 # Suites that run when they are named: what they test is beside the library. Two need what the others do not: torch, and
 # the libraries of `axonym[neighbours]`.
 SUITES = ("benchmarks", "compat", "docs", "examples", "huggingface", "neighbours", "upstream")

@@ -4,6 +4,7 @@ import re
 import runpy
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,6 @@ import axonym
 from tests.sample import in_sample, in_share, third_of
 
 ROOT = Path(__file__).parent.parent
-PROJECT = "https://github.com/axonym/axonym"
 
 
 def readme_command(heading: str) -> str:
@@ -80,14 +80,39 @@ def test_ci_runs_the_suites_that_are_apart(suite: str) -> None:
     assert re.search(rf"^gate .*/bin/python -m pytest -n auto tests/{suite}$", script, re.MULTILINE)
 
 
-def test_links_of_the_readme_work_where_it_is_shown_alone() -> None:
-    # On a package index there is nothing beside it.
-    prose = re.sub(r"^```.*?^```$", "", (ROOT / "README.md").read_text(), flags=re.MULTILINE | re.DOTALL)
-    targets = re.findall(r"\]\(([^)]+)\)", prose)
-    assert targets
-    assert [target for target in targets if not target.startswith(PROJECT)] == []
-    files = [target.removeprefix(f"{PROJECT}/blob/main/").removesuffix("?raw=true") for target in targets]
-    assert [name for name in files if not (ROOT / name).exists()] == []
+def test_links_of_the_readme_work_in_a_clone_and_on_a_package_index() -> None:
+    publish = runpy.run_path(str(ROOT / "tools/links.py"))["publish"]
+    readme = ROOT / "README.md"
+    local = re.findall(r"\]\((?!https:)([^)]+)\)", readme.read_text())
+    assert len(local) > 10
+    assert [target for target in local if not (ROOT / target).exists()] == []
+    text = publish(readme.read_text(), readme, "https://host/axonym")
+    assert re.findall(r"\]\((?!https:)([^)]+)\)", text) == []
+    assert "](https://host/axonym/blob/main/docs/guides/plain-jax.md)" in text
+    assert ' src="https://host/axonym/blob/main/docs/logo.svg?raw=true"' in text
+    code = "`f[0](x)` and\n\n```python\nlayers[0](x)\n```\n"
+    assert publish(code, readme, "https://host/axonym") == code
+
+
+def test_links_of_pages_leave_the_docs_by_the_public_address_alone() -> None:
+    publish = runpy.run_path(str(ROOT / "tools/links.py"))["publish"]
+    text = "[a](index.md#why-names), [b](../README.md#train), [c](https://jax.dev), [d](#here)"
+    published = publish(text, ROOT / "docs/faq.md", "https://host/axonym", shown=ROOT / "docs")
+    assert published == text.replace("../README.md", "https://host/axonym/blob/main/README.md")
+
+
+def test_the_public_address_is_in_the_metadata_alone() -> None:
+    source = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Source"]
+    pages = [ROOT / "README.md", ROOT / "mkdocs.yml", *sorted((ROOT / "docs").rglob("*.md"))]
+    assert [page.name for page in pages if source in page.read_text()] == []
+    assert f"repository-code: {source}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+@pytest.mark.parametrize("page", ["docs/index.md", "docs/getting-started.md"])
+def test_pages_have_the_install_lines_of_the_readme(page: str) -> None:
+    lines = re.findall(r"^pip install \..*$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert len(lines) == 3
+    assert re.findall(r"^pip install \..*$", (ROOT / page).read_text(), re.MULTILINE) == lines
 
 
 def test_the_version_is_the_same_wherever_it_stands() -> None:

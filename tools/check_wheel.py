@@ -37,6 +37,14 @@ def strangers(wheel: Path) -> list[str]:
     return sorted(top for top in tops if top != "axonym" and not top.endswith(".dist-info"))
 
 
+def local_links(wheel: Path) -> list[str]:
+    """List the links of the description that need the files of the repository beside it."""
+    with zipfile.ZipFile(wheel) as files:
+        (metadata,) = (name for name in files.namelist() if name.endswith(".dist-info/METADATA"))
+        text = files.read(metadata).decode()
+    return [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if not link.startswith("https://")]
+
+
 def main() -> None:
     """Check the wheel; what fails stops the program."""
     with tempfile.TemporaryDirectory() as temporary:
@@ -47,6 +55,8 @@ def main() -> None:
         if found := strangers(wheel):
             # What lies beside packages, such as a `.pth`, works on every program of the environment.
             sys.exit(f"{wheel.name} has files outside of the package: {', '.join(found)}")
+        if links := local_links(wheel):
+            sys.exit(f"the description of {wheel.name} has relative links: {', '.join(links)}")
 
         run(sys.executable, "-m", "venv", folder / "venv", folder=folder)
         python = folder / "venv" / ("Scripts" if sys.platform == "win32" else "bin") / "python"

@@ -1,7 +1,8 @@
 """Make what the pages show when mkdocs builds them: notebooks are run, and pictures are drawn.
 
-Pages of the API get the public names, from tools/api_pages.py. Nothing of it is kept in the repository. A picture is
-asked for by a comment, `<!-- picture: name -->`; its name is that of a function of tools/pictures.py.
+Pages of the API get the public names, from tools/api_pages.py, and links to programs their public address, from
+tools/links.py. Nothing of it is kept in the repository. A page asks for a picture by a comment,
+`<!-- picture: name -->`, where the name is a function of tools/pictures.py, and for the version by `<!-- version -->`.
 """
 
 import concurrent.futures
@@ -12,16 +13,21 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
+import axonym
+
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = ROOT / "docs/notebooks"
 COMMENT = re.compile(r"^<!-- picture: (\S+) -->$", re.MULTILINE)
 API = runpy.run_path(str(ROOT / "tools/api_pages.py"))
+publish = runpy.run_path(str(ROOT / "tools/links.py"))["publish"]
+SOURCE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Source"]
 # What was made for which sources, for `mkdocs serve`, which builds anew after each change of a page.
 made: dict[tuple[str, str], str] = {}
 
@@ -66,7 +72,7 @@ def output_of(tool: Path, what: str, *arguments: Path) -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Put pictures and public names where a page asks for them."""
+    """Put pictures, public names and links to programs into a page."""
 
     def picture(comment: re.Match[str]) -> str:
         drawn = config["extra"]["pictures"]
@@ -78,6 +84,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         markdown = API["expanded"](markdown).replace(
             API["INDEX"], API["index"](ROOT / "docs/api", _in_order(config["nav"]))
         )
+    markdown = markdown.replace("<!-- version -->", axonym.__version__)
+    markdown = publish(markdown, ROOT / "docs" / page.file.src_path, SOURCE, shown=ROOT / "docs")
     return COMMENT.sub(picture, markdown)
 
 
