@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import axonym as axn
+
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = runpy.run_path(str(ROOT / "tools/notebook.py"), run_name="notebook")
 
@@ -51,6 +53,32 @@ def test_the_list_of_public_names():
         "- [softmax, standardize](ops/softmax.md): [`axn.log_softmax`][axonym.ops.softmax.log_softmax]"
     )
     assert len(listed.splitlines()) == 1
+
+
+def test_what_assistants_read(tmp_path):
+    hook = runpy.run_path(str(ROOT / "tools/llms.py"))
+    site = {"site_name": "Axonym", "site_description": "Names", "site_dir": str(tmp_path)}
+
+    def page(path, text):
+        where = {"url": path.replace(".md", "/"), "file": types.SimpleNamespace(src_path=path)}
+        made = types.SimpleNamespace(title=path, **where, is_page=True, is_section=False, children=None)
+        assert hook["on_page_markdown"](text, made, site, None) is None
+        return made
+
+    home = page("faq.md", "# FAQ\n\n```python\nx\n```\n\n<!-- picture: a -->\n\nThe [first](a.md) one. The second.\n")
+    notebook = page("notebooks/arrays.md", "# Arrays\n\n<svg>\n")
+    api = page("api/ops/softmax.md", "# softmax\n\n::: axonym.ops.softmax\n")
+    part = types.SimpleNamespace(title="Parts", is_page=False, is_section=True, children=[notebook, api])
+    hook["on_nav"](types.SimpleNamespace(items=[home, part]), site, None)
+    hook["on_post_build"](site)
+    listed = (tmp_path / "llms.txt").read_text()
+    assert listed.startswith("# Axonym\n\n> Names\n\n## Pages\n\n- [faq.md](faq/): The first one.\n\n## Parts\n")
+    full = (tmp_path / "llms-full.txt").read_text()
+    assert "picture" not in full
+    assert "<svg>" not in full
+    assert "```python\nimport" in full
+    assert "## `axn.softmax(" in full
+    assert axn.softmax.__doc__.splitlines()[0] in full
 
 
 @pytest.fixture
