@@ -137,7 +137,7 @@ print(f"loss {losses[0]:.2f} -> {np.mean(losses[-20:]):.2f} nats per byte")
 # ## Sampling
 #
 # A window of 64 bytes moves over what was written. (With a cache each byte costs one
-# position instead of 64; see [a decoder](../guides/decoder.md#generation).)
+# position instead of 64; see [a decoder](../guides/decoder.md#generate).)
 
 
 # %%
