@@ -7,7 +7,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 LINES = (ROOT / "benchmarks" / "lm_optimizers.jsonl").read_text().splitlines()
-PAGE = (ROOT / "docs" / "guides" / "optimisers.md").read_text()
+PAGE = " ".join((ROOT / "docs" / "guides" / "optimisers.md").read_text().split())
 TITLES = {"adamw": "AdamW", "muon": "Muon"}
 
 
