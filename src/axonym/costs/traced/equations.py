@@ -4,6 +4,7 @@ All modules of this room call it. It is the one place that knows how JAX stores 
 layers.
 """
 
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -105,14 +106,35 @@ def find_layout(variable: Variable, guess: Sequence[Entry] = ()) -> Value:
     shape = tuple(getattr(aval, "shape", ()))
     dtype = getattr(aval, "dtype", "")
     sharding = getattr(aval, "sharding", None)
-    typed: list[Entry] = [()] * len(shape)
+    typed, partial, free = _read_sharding(sharding, len(shape))
+    entries = typed
+    # Mesh axes that are Explicit leave nothing to guess.
+    if guess and free != ():
+        entries = _complete(typed, guess, free)
+    itemsize = int(getattr(dtype, "itemsize", 0))
+    is_on_host = getattr(aval, "memory_space", None) == jax.memory.Space.Host
+    return Value(shape, _write_dtype(dtype), itemsize, entries, partial, is_on_host)
+
+
+# NumPy writes a dtype anew each time.
+_write_dtype = functools.cache(str)
+
+
+@functools.lru_cache(maxsize=1024)
+def _read_sharding(sharding: Any, rank: int) -> tuple[tuple[Entry, ...], Entry, Entry | None]:
+    """Return the mesh axes of each dimension by a type, those of partial sums, and those that may be guessed."""
     # Without a mesh in the type, all mesh axes are free to be guessed.
-    free: list[str] | None = None
-    partial: Entry = ()
-    if sharding is not None and not sharding.mesh.empty:
-        free = list(only(sharding.mesh.axis_names, find_auto_axes(sharding.mesh)))
-        typed = list(Layout.from_spec(sharding.spec, len(shape)))
-        partial = tuple(getattr(sharding.spec, "unreduced", ()))
+    if sharding is None or sharding.mesh.empty:
+        return ((),) * rank, (), None
+    typed = tuple(Layout.from_spec(sharding.spec, rank))
+    partial = tuple(getattr(sharding.spec, "unreduced", ()))
+    return typed, partial, only(sharding.mesh.axis_names, find_auto_axes(sharding.mesh))
+
+
+def _complete(
+    typed: Sequence[Entry], guess: Sequence[Entry], free: Entry | None
+) -> tuple[Entry, ...]:
+    """Return the mesh axes of each dimension by a type, with those of a guess that are free."""
     entries: list[Entry] = []
     used: set[str] = set()
     for i, entry in enumerate(typed):
@@ -123,12 +145,12 @@ def find_layout(variable: Variable, guess: Sequence[Entry] = ()) -> Value:
             own = (*entry, *without(more, (*entry, *used)))
         entries.append(own)
         used.update(own)
-    itemsize = int(getattr(dtype, "itemsize", 0))
-    is_on_host = getattr(aval, "memory_space", None) == jax.memory.Space.Host
-    return Value(shape, str(dtype), itemsize, tuple(entries), partial, is_on_host)
+    return tuple(entries)
 
 
-def list_bodies(equation: Equation) -> list[Program]:
+# Each pass asks for the bodies of each equation several times.
+@functools.lru_cache(maxsize=2**13)
+def list_bodies(equation: Equation) -> Sequence[Program]:
     """Return the programs that an equation runs, without those that only say how two elements combine."""
     name = equation.primitive.name
     # Kernels count by their own estimate.
@@ -159,8 +181,9 @@ def is_copy(equation: Equation) -> bool:
 
 def is_kernel_call(equation: Equation) -> bool:
     """Return whether an equation calls a kernel whose name says what it computes."""
-    name = equation.params.get("name", "") if equation.primitive.name == "jit" else ""
-    return find_kernel_call(name) is not None
+    if equation.primitive.name != "jit":
+        return False
+    return find_kernel_call(equation.params.get("name", "")) is not None
 
 
 def count_unstacked(outside: Sequence[Variable], inside: Sequence[Variable]) -> int:

@@ -113,8 +113,11 @@ def _count_memory(
             find_peak(program, of, is_whole=True, in_place=of == walk.count_host_bytes),
         )
 
-    results, replaced, temporary = count(walk.count_host_bytes)
-    on_host = sum(map(walk.count_host_bytes, program.invars)) + results - replaced + temporary
+    on_host = 0
+    # Most programs keep nothing there, and another pass takes as long as the first one.
+    if walk.uses_host:
+        results, replaced, temporary = count(walk.count_host_bytes)
+        on_host = sum(map(walk.count_host_bytes, program.invars)) + results - replaced + temporary
     return Memory(
         held["parameters"],
         held["optimizer"],

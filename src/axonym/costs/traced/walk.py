@@ -132,6 +132,11 @@ class Walk:
             found = self.values[id(variable)] = find_layout(variable)
         return found
 
+    @property
+    def uses_host(self) -> bool:
+        """Whether some array is in the memory of the host."""
+        return any(value.is_on_host for value in self.values.values())
+
     def count_bytes(self, variable: Variable) -> int:
         """Return the bytes of an array in the memory of one device; none of an array on the host."""
         value = self.find_value(variable)
