@@ -89,6 +89,15 @@ def test_batches_that_devices_do_not_divide_train_like_one_device(mesh: str, fsd
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
+def test_documents_train_in_stages_like_one_device() -> None:
+    """The mask of each row goes with it, from stage to stage."""
+    source = Packed(np.where(TEXT < 6, 0, TEXT), 8, 0, 0)
+    expected = train(SIZES, Layout({}, {}), make_mesh((1, 1)), source=source)
+    assert expected != alone(SIZES)
+    losses = train(SIZES, layout_of({"stage": 2, "data": 2}), make_mesh({"stage": 2, "data": 2}), source=source)
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+
+
 def test_a_pipeline_of_several_rounds_trains_like_one_device() -> None:
     config = dataclasses.replace(SIZES, layers=4, pattern=("local", "global"), window=4)
     expected, deep = alone(config), dataclasses.replace(config, layers=8)

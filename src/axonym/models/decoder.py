@@ -260,19 +260,24 @@ class Block(eqx.Module):
         return x + self.dropout(y, key=k2, inference=key is None or self.dropout.inference), routing
 
 
-def within(more: nn.AttentionMask | None) -> Attend:
-    """Return attention within a sequence: to tokens that are not later, which a further mask lets through."""
-    seen = nn.causal() if more is None else nn.causal() & more
+class Within(eqx.Module):
+    """Attention within a sequence, to the tokens that a mask shows. A pipeline cuts the mask, as it is no closure."""
 
-    def attend(
-        q: NamedArray, k: NamedArray, v: NamedArray, mask: nn.AttentionMask, **options: Any
+    seen: nn.AttentionMask
+
+    def __call__(
+        self, q: NamedArray, k: NamedArray, v: NamedArray, mask: nn.AttentionMask, **options: Any
     ) -> NamedArray:
+        """Attend to the keys of the same sequence."""
         k, v = k.rename({"pos": "pos.key"}), v.rename({"pos": "pos.key"})
         return nn.dot_product_attention(
-            "pos", "pos.key", "head_dim", q, k, v, seen & mask, **options
+            "pos", "pos.key", "head_dim", q, k, v, self.seen & mask, **options
         )
 
-    return attend
+
+def within(more: nn.AttentionMask | None) -> Attend:
+    """Return attention to tokens that are not later, which a further mask lets through."""
+    return Within(nn.causal() if more is None else nn.causal() & more)
 
 
 class Decoder(eqx.Module):

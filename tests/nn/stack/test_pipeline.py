@@ -183,7 +183,20 @@ def outputs_counted(stack, x):
     return stack.scan_via(lambda layer, x: (layer(x), (x > 0).sum()))(x)
 
 
+def closing(stack, x):
+    return stack.fold_via(lambda layer, carry: layer(carry) * (x > 0))(x)
+
+
 MISTAKES = {
+    "a closure over a whole array": (
+        (nn.Stacked, L, closing, {}),
+        AxisSizeError,
+        "multiply: axis 'batch' has two sizes: 2 and 16\n"
+        "  operand 1 has: batch=2, pos=3, embed=4\n"
+        "  operand 2 has: batch=16, pos=3, embed=4\n"
+        "  'batch' is cut into 8 microbatches, except in arrays that functions close over\n"
+        "  hint: pass these to the stack as arguments, or in place of such a function, eqx.Partial(function, array)",
+    ),
     "layers": (
         (nn.Stacked, L.resize(6), fold, {}),
         AxisSizeError,

@@ -164,7 +164,10 @@ def run(
         ) -> Tree:
             stack, layered = pipeline.take_round((stack, layered), work.round)
             carry, given = leaves.rebuild(work.micro.array, moving, layered, timed)
-            carry, outputs = apply(stack, carry, given)
+            try:
+                carry, outputs = apply(stack, carry, given)
+            except AxisSizeError as error:
+                raise leaves.explain_uncut(error) from None
             return [*leaves.read_carry(carry), *moving[carried:]], outputs
 
         def tick(flow: Tree, now: NamedArray, timed: Arrays) -> Tree:
@@ -288,6 +291,19 @@ class Leaves:
         """Return the carry with other arrays."""
         carry, _ = jax.tree.unflatten(self._tree, self._replace(self.carried, arrays))
         return carry
+
+    def explain_uncut(self, error: AxisSizeError) -> AxisSizeError:
+        """Return an error of a layer; if it is about the axis that is cut, say that arrays in closures are whole.
+
+        The hint of the error itself, to cut the longer array, would pair rows with those of other microbatches.
+        """
+        cut = self._pipeline.cut
+        if repr(cut.axis) not in error.problem:
+            return error
+        fact = f"{cut.axis!r} is cut into {cut.count} microbatches, except in arrays that functions close over"
+        hint = "pass these to the stack as arguments, or in place of such a function, eqx.Partial(function, array)"
+        text = message(error.function or "", error.problem, *error.facts, fact, hint=hint)
+        return AxisSizeError(text)
 
     def _has(self, at: int, axis: str) -> bool:
         leaf = self._leaves[at]
