@@ -172,6 +172,7 @@ NAMES: dict[str, dict[str, str]] = {
     "axonym.partitioning": {
         "axonym.costs.report.cost": "Cost",
         "axonym.costs.report.lock": "assert_layout",
+        "axonym.costs.search.layers": "EachLayer",
         "axonym.costs.search.result": "Plan",
         "axonym.costs.shared.targets": "Domain Efficiency Link TARGETS Target Torus",
         "axonym.layout.assignment": "first_fitting",

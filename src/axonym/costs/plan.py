@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import gc
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -20,6 +21,7 @@ from .shared.targets import Target
 if TYPE_CHECKING:
     from .report.cost import Cost
     from .search.choice import Choice
+    from .search.layers import EachLayer
     from .search.progress import Progress
     from .search.result import Candidate, Plan
     from .search.search import Axes, Budget, Search
@@ -33,8 +35,9 @@ __all__ = ["plan"]
 CLIMBED = 2
 # Other values of arguments are tried with so many of the best starts.
 GIVEN = 2
-# This part of the budget is for meshes with one axis more.
+# This part of the budget is for meshes with one axis more, and this one for decisions layer by layer.
 FINER = 0.125
+DECIDING = 0.25
 # Python looks at all objects after so many looks at those that are newer: some 500 mappings of a small model.
 RARELY = 1000
 
@@ -71,8 +74,15 @@ def plan(
     two, and the other part holds copies, or divides the one axis beside it that is free, such as the groups of queries
     that share a key head. `split` of the plan says which mesh axes were split, and `mesh` has their parts.
 
+    With choices that are `EachLayer`, the plan decides how many layers have which value, such as to recompute, keep or
+    offload what they compute: it takes the counted mappings in the order of the least time that any decision could give
+    them, and stops where no other one can be faster. `gap` says how far the best one is from the time in which devices
+    only share the operations of the step, so from any mapping.
+
     Args:
-        fn: the whole step: forward, backward and optimiser. The forward pass alone favours other mappings.
+        fn: the whole step: forward, backward and optimiser. The forward pass alone favours other mappings. Without
+            arguments, a function that builds the step: it takes the chosen values and returns the step and its
+            arguments, so that these may depend on the values, too.
         mesh: a mesh, as in `axn.cost`; or a number of devices. For a number, meshes of the axes `data` and `model` are
             compared, and of `inner`, too, if all links are alike. If nothing is fixed, `model` is not longer than
             `data`.
@@ -85,8 +95,9 @@ def plan(
         progress: a function that gets a `Progress` after each mapping. By default, a terminal shows a bar.
         pipelined: the axis of layers that may become stages of a pipeline, and the axis that is cut into microbatches.
             The plan enters `axn.pipelined` itself. Without it, no pipeline is tried.
-        choices: further keyword arguments of the function, each with the values to compare, such as checkpoint policies
-            or numbers of microbatches. The search begins with the first value.
+        choices: further keyword arguments of the function, each with the values to compare, such as numbers of
+            microbatches, or `axn.partitioning.EachLayer` for checkpoint policies. The search begins with the first
+            value.
         slices: the number of slices of TPUs, or of NVLink domains, that the devices are in. For a number of devices,
             they are the mesh axis `slice`, which comes first, as in `axn.partitioning.make_hybrid_mesh`.
         kwargs: keyword arguments.
@@ -97,8 +108,9 @@ def plan(
 
     Raises:
         ShardingError: if the fixed entries do not fit.
-        OperandError: if `fn` cannot be called; for an unknown target; for choices without values; for a `pipelined`
-            that names no two axes of the arguments; if the target does not say how slices are connected.
+        OperandError: if `fn` cannot be called, or gets no arguments and builds no step; for an unknown target; for
+            choices without values; for a `pipelined` that names no two axes of the arguments; if the target does not
+            say how slices are connected.
         ArgumentError: if `limit` or the number of devices is not positive, or `verify` is negative; if slices do not
             divide the devices.
 
@@ -139,14 +151,11 @@ def plan(
     verifier = _make_verifier(first, target, limit, verify)
     tally = Tally(progress, limit)
     budget = Budget(max(len(meshes), limit - verifier.reserve))
-    share = budget.left
     # A target may have links for mesh axes by name; a new mesh axis would have none.
     divides = isinstance(mesh, int) and not known.links
+    counters = [_Counter(step, sizes, tally) for sizes in meshes]
     with _collect_rarely():
-        searches = _begin([_Counter(step, sizes, tally) for sizes in meshes], fixed, budget)
-        _climb(searches, budget, round(FINER * divides * share))
-        if divides:
-            searches += _divide(searches, budget)
+        searches = _search(counters, fixed, budget, step.find_stacks(), divides=divides)
     candidates: list[Candidate] = []
     for counting, search in searches:
         candidates += [counting.candidates[choice] for choice in search.list_best()]
@@ -166,7 +175,31 @@ def plan(
     tally.close()
     # A choice without a candidate was not legal.
     illegal = counted - len(candidates)
-    return Plan(best, tuple(others), counted, illegal, not budget.ran_out, text)
+    bound = _find_bound(step, searches, best)
+    return Plan(best, tuple(others), counted, illegal, not budget.ran_out, text, bound)
+
+
+def _search(
+    counters: "Sequence[_Counter]",
+    fixed: ResourceMapping | Mappings | None,
+    budget: "Budget",
+    stacks: "Mapping[int, EachLayer]",
+    *,
+    divides: bool,
+) -> "list[tuple[_Counter, Search]]":
+    """Search on all meshes, on finer ones if mesh axes may be divided, and then decide layer by layer."""
+    reserved = 0
+    if stacks:
+        reserved = round(DECIDING * max(0, budget.left - len(counters)))
+    budget.left -= reserved
+    finer = round(FINER * divides * budget.left)
+    searches = _begin(counters, fixed, budget)
+    _climb(searches, budget, finer)
+    if divides:
+        searches += _divide(searches, budget)
+    budget.left += reserved
+    _decide(stacks, searches)
+    return searches
 
 
 @contextmanager
@@ -285,6 +318,36 @@ def _divide(
     return found
 
 
+def _decide(
+    stacks: "Mapping[int, EachLayer]", searches: "Sequence[tuple[_Counter, Search]]"
+) -> None:
+    """Decide layer by layer, for all choices that were counted."""
+    from .search.decisions import Decisions
+
+    if not stacks:
+        return
+    decisions = Decisions(stacks)
+    for counting, search in searches:
+        known = {choice: one.cost for choice, one in counting.candidates.items()}
+        decisions.add(known, functools.partial(counting.count_in, search))
+    decisions.run()
+
+
+def _find_bound(
+    step: "Step", searches: "Sequence[tuple[_Counter, Search]]", best: "Candidate"
+) -> float:
+    """Return the seconds that no mapping goes below, whatever is chosen of what was counted."""
+    # Decisions about layers change what is recomputed, which does not count.
+    stacks = step.find_stacks()
+    givens: dict[tuple[int, ...], None] = {}
+    for counting, _ in searches:
+        for choice in counting.candidates:
+            own = [0 if at in stacks else number for at, number in enumerate(choice.given)]
+            givens[tuple(own)] = None
+    devices = math.prod(size for _, size in best.mesh)
+    return step.find_bound(devices, [step.choose(given) for given in givens])
+
+
 def _find_best(
     searches: "Sequence[tuple[_Counter, Search]]", count: int
 ) -> "list[tuple[int, Choice]]":
@@ -323,6 +386,12 @@ class _Counter:
         self._states: tuple[str, ...] = ()
         self.candidates: dict[Choice, Candidate] = {}
 
+    def count_in(self, search: "Search", choice: "Choice") -> "Cost | None":
+        """Return the cost of a choice that a search looks at; None if it is not legal, or nothing is left."""
+        search.look_at(choice)
+        found = self.candidates.get(choice)
+        return found and found.cost
+
     def move_to(self, mesh: dict[str, int]) -> "_Counter":
         """Return a counter for another mesh."""
         other = copy.copy(self)
@@ -343,11 +412,11 @@ class _Counter:
         pinned = fixed
         if not isinstance(pinned, Mappings):
             pinned = Mappings({}, pinned or {})
-        piped, choices = self._step.piped, self._step.choices
+        piped = self._step.piped
         microbatches = None
         if piped is not None and (entry := pinned.compute.get(piped[0])):
             microbatches = MICROBATCHES[0] * math.prod(self.mesh.get(axis, 1) for axis in entry)
-        given = (0,) * len(choices)
+        given = (0,) * len(self._step.choices)
         # Mistakes in the function or in the fixed entries are raised here; later, they would be choices that lose.
         report = self._step.cost(
             pinned, self.mesh, self._step.choose(given), microbatches, "traced"
@@ -370,7 +439,7 @@ class _Counter:
             Choice(*own, microbatches=microbatches, given=given),
             arrays,
             piped,
-            tuple(map(len, choices.values())),
+            self._step.count_values(),
             bool(self._states),
         )
 

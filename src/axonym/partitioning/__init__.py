@@ -13,6 +13,7 @@ if not _typing.TYPE_CHECKING:
 else:
     from ..costs.report.cost import Cost as Cost
     from ..costs.report.lock import assert_layout as assert_layout
+    from ..costs.search.layers import EachLayer as EachLayer
     from ..costs.search.result import Plan as Plan
     from ..costs.shared.targets import (
         TARGETS as TARGETS,

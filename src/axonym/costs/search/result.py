@@ -71,6 +71,8 @@ class Plan(Printed):
         illegal: the number of these that were not legal.
         is_complete: whether the search ended by itself, and not at its limit.
         verification: a text about what was compiled for the target, what that changed, and why no more was compiled.
+        bound: the seconds that no mapping goes below, by the roofline: devices share all operations, and nothing is
+            recomputed or sent; 0 if they are not known.
 
     Examples:
         >>> x = axn.zeros({"batch": 64})
@@ -85,6 +87,13 @@ class Plan(Printed):
     illegal: int
     is_complete: bool
     verification: str = ""
+    bound: float = 0.0
+
+    @property
+    def gap(self) -> float:
+        """How much longer than the bound the best one takes at most, as a share of the bound; infinite without one."""
+        seconds = (self.best.compiled or self.best.cost).time.scheduled
+        return max(0.0, seconds / self.bound - 1) if self.bound else math.inf
 
     @property
     def mappings(self) -> Mappings:
@@ -134,6 +143,11 @@ class Plan(Printed):
         for axis, parts in self.split.items():
             whole = write_mesh([(axis, math.prod(parts.values()))])
             lines.append(f"fitted: mesh axis {whole} is split into {write_mesh(parts.items())}")
+        if self.bound:
+            lines.append(
+                f"no mapping takes less than {write_time(self.bound)}; the best takes"
+                f" {self.gap:.0%} more"
+            )
         if self.verification:
             lines.append(self.verification)
         yield "\n".join(lines)

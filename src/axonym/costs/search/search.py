@@ -496,7 +496,7 @@ class Search:
             if not limit:
                 return
             is_new = start not in self.scores and (is_first or not self._axes.is_one(start))
-            if is_new and self._look_at(start) is not None:
+            if is_new and self.look_at(start) is not None:
                 limit -= 1
 
     def rank_data(self) -> dict[str, frozenset[int]]:
@@ -508,7 +508,7 @@ class Search:
         def rank(name: str) -> tuple[bool, Score, int]:
             found: Score | None = None
             if name in rows and name in divided and len(rows) > 1:
-                found = self._look_at(divided[name])
+                found = self.look_at(divided[name])
             return name not in rows, found or (math.inf,), min(data[name])
 
         return {name: data[name] for name in sorted(data, key=rank)}
@@ -521,7 +521,7 @@ class Search:
     def give(self, choice: Choice) -> None:
         """Look at a choice with other values of keyword arguments."""
         for gift in self._axes.list_gifts():
-            self._look_at(gift.apply(choice))
+            self.look_at(gift.apply(choice))
 
     def climb(self, best: Choice, limit: int) -> None:
         """Make changes as long as one of them helps.
@@ -544,7 +544,7 @@ class Search:
         for other in dict.fromkeys(others):
             if not self._axes.is_allowed(other):
                 continue
-            found = self._look_at(other, end)
+            found = self.look_at(other, end)
             if found is not None and found < self.look_up(best):
                 return other
         return None
@@ -572,7 +572,7 @@ class Search:
         """
         end = max(0, self._budget.left - limit)
         for other in self._axes.move_along(choice.divide(axis, inner), inner):
-            self._look_at(other, end)
+            self.look_at(other, end)
         # Only a mesh that already beats the coarser one is worth a climb.
         best = self.list_best()
         if best and self.look_up(best[0]) < before.look_up(choice):
@@ -582,7 +582,8 @@ class Search:
         """Return the score of a legal choice that was looked at."""
         return self.scores[choice] or ()
 
-    def _look_at(self, choice: Choice, end: int = 0) -> Score | None:
+    def look_at(self, choice: Choice, end: int = 0) -> Score | None:
+        """Return the score of a choice, which counts once; None if it is not legal, or no more than `end` are left."""
         # A choice that cannot be legal costs nothing of the budget.
         if choice in self.scores:
             return self.scores[choice]

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 from ... import AxisSelector, Mappings, axis_name, pipelined
-from ...engine import MeshLike, Tree
+from ...engine import MeshLike, Tree, type_text
 from ...errors import AxonymError, OperandError, message
 from ...report import abstract_mesh
 from ..compiled.devices import find_target
@@ -17,6 +17,7 @@ from ..cost import cost
 from ..report.cost import Cost
 from ..shared.targets import Target
 from ..traced.reader import trace_cost
+from .layers import EachLayer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Step:
     """A function with the arguments that stay, and those that may change.
 
     Attributes:
-        fn: the function.
+        fn: the function. Without arguments, it is one that builds the step from the chosen values.
         args: its arguments.
         kwargs: its keyword arguments.
         target: the device that times and memory are for.
@@ -41,6 +42,7 @@ class Step:
     target: Target | str
     choices: Mapping[str, Sequence[Tree]]
     piped: tuple[str, str] | None = None
+    _built: dict[tuple[int, ...], tuple[Tree, ...]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, values in self.choices.items():
@@ -58,6 +60,38 @@ class Step:
             name: values[number]
             for number, (name, values) in zip(given, self.choices.items(), strict=True)
         }
+
+    def find_stacks(self) -> dict[int, EachLayer]:
+        """Return the choices that are made layer by layer, by their places."""
+        values = enumerate(self.choices.values())
+        return {at: own for at, own in values if isinstance(own, EachLayer)}
+
+    def count_values(self) -> tuple[int, ...]:
+        """Return the number of values of each choice, without mixtures of layers."""
+        return tuple(
+            len(own.values if isinstance(own, EachLayer) else own) for own in self.choices.values()
+        )
+
+    def build(self, chosen: Mapping[str, Tree]) -> tuple[Tree, tuple[Tree, ...], dict[str, Tree]]:
+        """Return the step with its arguments and keyword arguments, for chosen values.
+
+        Raises:
+            OperandError: if the function builds no step.
+        """
+        if self.args or self.kwargs:
+            return self.fn, self.args, {**self.kwargs, **chosen}
+        # Values need not be hashable, and the lists of choices hold them.
+        key = tuple(map(id, chosen.values()))
+        if key not in self._built:
+            built = self.fn(**chosen)
+            if not isinstance(built, tuple) or len(built) < 2 or not callable(built[0]):
+                problem = "without arguments, it takes a function that builds the step"
+                facts = f"it returned: {type_text(built)}"
+                hint = "return the step and its arguments, (step, model, state, batch), or pass the arguments"
+                raise OperandError(message("plan", problem, facts, hint=hint))
+            self._built[key] = built
+        step, *args = self._built[key]
+        return step, tuple(args), {}
 
     def link_parts(self, split: Mapping[str, Mapping[str, int]]) -> "Step":
         """Return the step on a mesh with some axes split, whose parts have the link of the whole."""
@@ -83,18 +117,38 @@ class Step:
         Raises:
             AxonymError: the error of `axn.cost`, in the name of `axn.plan`.
         """
-        options: dict[str, Tree] = {**self.kwargs, **chosen}
+        fn, args, options = self.build(chosen)
         try:
             with self._enter_pipeline(microbatches):
-                return cost(
-                    self.fn, mappings, mesh, *self.args, target=self.target, depth=depth, **options
-                )
+                return cost(fn, mappings, mesh, *args, target=self.target, depth=depth, **options)
         except AxonymError as error:
             # The user called `axn.plan`, and does not know of calls of `axn.cost`.
             if error.function != "cost":
                 raise
             text = message("plan", error.problem, *error.facts, hint=error.hint)
             raise type(error)(text) from error.__cause__
+
+    def find_bound(self, devices: int, chosen: Sequence[Mapping[str, Tree]]) -> float:
+        """Return the seconds that no mapping of the step goes below, by the roofline; 0 if they are not known.
+
+        The devices share all operations but those that are recomputed, and read the arguments and write the results
+        once.
+
+        Args:
+            devices: the number of devices.
+            chosen: the values to choose from, together.
+        """
+        found: list[float] = []
+        for own in chosen:
+            try:
+                alone = self.count(Mappings({}, {}), {"device": 1}, own, None)
+            except (AxonymError, ValueError):
+                # A step that needs the axes of the mesh.
+                return 0.0
+            computing = sum(row.computing for row in alone.work if row.phase != "recomputed")
+            nbytes = alone.memory.arguments + alone.memory.results
+            found.append(max(computing, nbytes / alone.target.memory_bandwidth) / devices)
+        return min(found, default=0.0)
 
     def count(
         self,
@@ -108,12 +162,10 @@ class Step:
         Raises:
             AxonymError: if it is not.
         """
-        options: dict[str, Tree] = {**self.kwargs, **chosen}
+        fn, args, options = self.build(chosen)
         target, abstract = find_target(self.target, "plan"), abstract_mesh(mesh, "plan")
         with self._enter_pipeline(microbatches):
-            return trace_cost(
-                self.fn, mappings, abstract, target, self.args, options, is_explained=False
-            )
+            return trace_cost(fn, mappings, abstract, target, args, options, is_explained=False)
 
     def _enter_pipeline(self, microbatches: int | None) -> AbstractContextManager[Any]:
         # A pipeline is not an argument, but a block around the call.

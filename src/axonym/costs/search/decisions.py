@@ -1,0 +1,227 @@
+"""Internal. Decisions layer by layer, found from the costs of steps in which all layers are alike.
+
+A step in which some layers recompute and others keep computes, sends and keeps the shares of these layers in steps in
+which all do so. A dynamic program combines the decisions of several stacks, and traces confirm the result. Mappings are
+taken in the order of the least time that any decision could give them, and none is looked at whose least time is above
+the best one: among the mappings that a search has counted, the result is the best.
+"""
+
+import bisect
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from ..report.cost import Cost
+from ..shared.rows import Phase, Work
+from .choice import Choice, Give
+from .layers import EachLayer
+
+# The parts of the work of a layer that add up.
+_MIXED = ("flops", "nbytes", "computing", "moving", "sending", "copying")
+
+
+class Mix(NamedTuple):
+    """Decisions of all stacks together, with an estimate of what they cost.
+
+    Attributes:
+        seconds: the time.
+        nbytes: the memory at the peak.
+        given: the number of the item of each stack.
+    """
+
+    seconds: float
+    nbytes: float
+    given: tuple[int, ...] = ()
+
+
+def list_mixes(
+    stacks: Sequence[Sequence[tuple[float, ...]]], costs: Sequence[Sequence[Cost | None]]
+) -> list[Mix]:
+    """List the decisions that no other ones beat in time and memory, the fastest first.
+
+    Args:
+        stacks: for each stack the shares of its layers that have each value, for each item.
+        costs: for each stack and each value the cost of the step in which the layers of this stack have it, and those
+            of other stacks their first value; None if it is not legal.
+    """
+    front = [Mix(0.0, 0.0)]
+    for shares, alike in zip(stacks, costs, strict=True):
+        found: list[Mix] = []
+        for number, own in enumerate(shares):
+            pairs = [pair for pair in zip(own, alike, strict=True) if pair[0]]
+            parts = [(share, cost) for share, cost in pairs if cost is not None]
+            if len(parts) == len(pairs):
+                one = mix(parts)
+                found += [
+                    Mix(one.seconds + more.seconds, one.nbytes + more.nbytes, (*more.given, number))
+                    for more in front
+                ]
+        front = _drop_beaten(found)
+    # The step itself is in the cost of each stack, and counts once.
+    start = [alike[0] for alike in costs]
+    again = [mix([(1.0, cost)]) for cost in start[1:] if cost is not None]
+    seconds = sum(one.seconds for one in again)
+    nbytes = sum(one.nbytes for one in again)
+    return [Mix(one.seconds - seconds, one.nbytes - nbytes, one.given) for one in front]
+
+
+def mix(parts: Sequence[tuple[float, Cost]]) -> Mix:
+    """Estimate a step in which layers have different values, from steps in which all have the same one.
+
+    Args:
+        parts: the shares of the layers, each with the cost of its step.
+    """
+    rows: dict[tuple[str, Phase], Work] = {}
+    for share, cost in parts:
+        for row in cost.work:
+            # Layers hide what others send, so times are not mixed, but what they are made of.
+            empty = Work(row.layer, row.phase, 0.0, 0.0, 0.0, 0.0, 0.0)
+            before = rows.get((row.layer, row.phase), empty)
+            rows[row.layer, row.phase] = dataclasses.replace(
+                before,
+                **{name: getattr(before, name) + share * getattr(row, name) for name in _MIXED},
+            )
+    _, first = parts[0]
+    mixed = dataclasses.replace(first, work=tuple(rows.values()))
+    return Mix(mixed.time.seconds, sum(share * cost.memory.peak for share, cost in parts))
+
+
+def _drop_beaten(mixes: Iterable[Mix]) -> list[Mix]:
+    """Return the mixes that no faster one beats in memory, the fastest first."""
+    kept: list[Mix] = []
+    for one in sorted(mixes):
+        if not kept or one.nbytes < kept[-1].nbytes:
+            kept.append(one)
+    return kept
+
+
+@dataclasses.dataclass
+class Family:
+    """Choices of one search that differ in decisions about layers alone.
+
+    Attributes:
+        choice: the choice in which all layers have the first value.
+        count: counts a choice; it returns None if the choice is not legal, or nothing more may be counted.
+        known: the costs of those that were counted, by their choice.
+    """
+
+    choice: Choice
+    count: Callable[[Choice], Cost | None]
+    known: dict[Choice, Cost] = dataclasses.field(default_factory=dict)
+
+    @property
+    def least_seconds(self) -> float:
+        """The time that no decision goes below: nothing is recomputed or copied."""
+        return min(map(_find_least_seconds, self.known.values()))
+
+    @property
+    def least_bytes(self) -> int:
+        """The memory that no decision goes below: nothing is kept."""
+        return min(map(_find_least_bytes, self.known.values()))
+
+    def find(self, choice: Choice) -> Cost | None:
+        """Return the cost of a choice, counted once."""
+        if choice not in self.known:
+            cost = self.count(choice)
+            if cost is None:
+                return None
+            self.known[choice] = cost
+        return self.known[choice]
+
+
+def _find_least_seconds(cost: Cost) -> float:
+    again = sum(row.seconds for row in cost.work if row.phase == "recomputed")
+    return cost.time.scheduled - again - cost.time.copied
+
+
+def _find_least_bytes(cost: Cost) -> int:
+    kept = sum(row.nbytes for row in cost.memory.kept if not row.is_on_host)
+    return cost.memory.peak - kept
+
+
+class Decisions:
+    """Decide layer by layer, for the choices that searches have counted.
+
+    Args:
+        stacks: the values of each stack, by the place of the keyword argument among all.
+    """
+
+    def __init__(self, stacks: Mapping[int, EachLayer]) -> None:
+        self._stacks = stacks
+        self._families: list[Family] = []
+
+    def add(self, counted: Mapping[Choice, Cost], count: Callable[[Choice], Cost | None]) -> None:
+        """Add the choices of a search.
+
+        Args:
+            counted: their costs.
+            count: counts another one; see `Family`.
+        """
+        found: dict[Choice, Family] = {}
+        for choice, cost in counted.items():
+            base = self._give(choice, (0,) * len(self._stacks))
+            found.setdefault(base, Family(base, count)).known[choice] = cost
+        self._families += found.values()
+
+    def run(self) -> None:
+        """Count the decisions that may be best, until no others can be better."""
+        if not self._families:
+            return
+        fitting = [one for one in self._families if one.least_bytes <= _find_capacity(one)]
+        if not fitting:
+            # Nothing fits, so the best one is that which lacks least.
+            self._solve(min(self._families, key=lambda one: one.least_bytes))
+        solved: list[Mapping[str, float]] = []
+        for family in sorted(fitting, key=lambda one: one.least_seconds):
+            known = (cost for one in self._families for cost in one.known.values())
+            if family.least_seconds >= _find_fastest(known):
+                return
+            # Mappings that differ in name alone, as in where parameters are, have the same numbers.
+            start = family.find(family.choice)
+            if start is not None and start.totals not in solved:
+                self._solve(family)
+                solved.append(start.totals)
+
+    def _solve(self, family: Family) -> None:
+        """Count the best decisions of a family: the fastest ones that fit."""
+        start = family.find(family.choice)
+        if start is None:
+            return
+        costs: list[list[Cost | None]] = []
+        for place, stack in self._stacks.items():
+            gifts = [Give(place, number) for number in range(len(stack.values))]
+            costs.append([family.find(gift.apply(family.choice)) for gift in gifts])
+        shares = [stack.shares for stack in self._stacks.values()]
+        self._confirm(family, list_mixes(shares, costs), start.target.memory)
+
+    def _confirm(self, family: Family, mixes: Sequence[Mix], capacity: int) -> None:
+        """Count mixes until the fastest one that fits is known, from the one that fits by the estimate."""
+        # The fastest mix needs most memory, so the mixes that fit are the last ones.
+        at = bisect.bisect_left(mixes, -capacity, key=lambda one: -one.nbytes)
+        at = min(at, len(mixes) - 1)
+        if self._fits(family, mixes[at], capacity):
+            while at and self._fits(family, mixes[at - 1], capacity):
+                at -= 1
+            return
+        while at + 1 < len(mixes) and not self._fits(family, mixes[at + 1], capacity):
+            at += 1
+
+    def _fits(self, family: Family, mix: Mix, capacity: int) -> bool:
+        cost = family.find(self._give(family.choice, mix.given))
+        return cost is not None and cost.memory.peak <= capacity
+
+    def _give(self, choice: Choice, given: Sequence[int]) -> Choice:
+        for place, number in zip(self._stacks, given, strict=True):
+            choice = Give(place, number).apply(choice)
+        return choice
+
+
+def _find_capacity(family: Family) -> int:
+    return next(iter(family.known.values())).target.memory
+
+
+def _find_fastest(costs: Iterable[Cost]) -> float:
+    """Return the time of the fastest step that fits; infinite if none does."""
+    fitting = [cost.time.scheduled for cost in costs if cost.memory.peak <= cost.target.memory]
+    return min(fitting, default=math.inf)
