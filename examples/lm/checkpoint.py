@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import jax
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
 import axonym as axn
@@ -20,6 +21,10 @@ from axonym import NamedArray
 T = TypeVar("T")
 # How orbax and tensorstore say that something could not be written.
 FAILURES = (OSError, ValueError, RuntimeError)
+
+
+class DamagedError(Exception):
+    """A checkpoint cannot be read, or has other numbers than were written."""
 
 
 class Form(NamedTuple):
@@ -74,6 +79,14 @@ class Checkpoints:
         self.wait()
         return self._manager.latest_step()
 
+    def set_aside(self, step: int) -> Path:
+        """Rename the folder of a damaged checkpoint, so that the one before it is the last."""
+        damaged = self._folder / f"damaged-{step}"
+        shutil.rmtree(damaged, ignore_errors=True)
+        self.path(step).rename(damaged)
+        self._manager.reload()
+        return damaged
+
     def save(self, step: int, state: Any, about: Mapping[str, Any], *, wait: bool = False) -> None:
         """Save a state; training may go on, and the state be donated, as soon as this returns.
 
@@ -87,7 +100,8 @@ class Checkpoints:
         """
         self.wait()
         arrays, forms = flattened(state)
-        told = ocp.args.JsonSave({**about, "forms": forms})
+        sums = jax.device_get({path: checksum(array) for path, array in arrays.items()})
+        told = ocp.args.JsonSave({**about, "forms": forms, "sums": {path: int(own) for path, own in sums.items()}})
         kept = ocp.args.Composite(arrays=ocp.args.StandardSave(arrays), about=told)
         self._under_way = step
         try:
@@ -115,9 +129,12 @@ class Checkpoints:
                 shutil.rmtree(part, ignore_errors=True)
 
     def about(self, step: int) -> dict[str, Any]:
-        """Return what was kept beside the arrays."""
-        restored = self._manager.restore(step, args=ocp.args.Composite(about=ocp.args.JsonRestore()))
-        told: dict[str, Any] = restored["about"]
+        """Return what was kept beside the arrays.
+
+        Raises:
+            DamagedError: if it cannot be read.
+        """
+        told: dict[str, Any] = self._read(step, about=ocp.args.JsonRestore())
         return told
 
     def restore(self, step: int, template: T, shardings: Any) -> T:
@@ -130,14 +147,20 @@ class Checkpoints:
 
         Raises:
             ValueError: if arrays are missing or unexpected, or have other axes or dtypes.
+            DamagedError: if an array cannot be read, or is not the one that was written.
         """
         wanted, own = flattened(template)
-        saved = {path: Form([(*axis,) for axis in axes], dtype) for path, (axes, dtype) in self._forms(step).items()}
+        about = self.about(step)
+        saved = {path: Form([(*axis,) for axis in axes], dtype) for path, (axes, dtype) in about["forms"].items()}
         compare(step, own, saved)
         places = dict(zip(wanted, jax.tree.leaves(shardings), strict=True))
         orders = {path: order(own[path], saved[path]) for path in wanted}
         asked = {path: as_saved(spec, places[path], orders[path]) for path, spec in wanted.items()}
-        arrays = self._manager.restore(step, args=ocp.args.Composite(arrays=ocp.args.StandardRestore(asked)))["arrays"]
+        arrays = self._read(step, arrays=ocp.args.StandardRestore(asked))
+        sums = jax.device_get({path: checksum(array) for path, array in arrays.items()})
+        # Checkpoints of earlier releases have none.
+        if changed := [path for path, one in about.get("sums", {}).items() if sums[path] != one]:
+            raise DamagedError(f"{', '.join(changed)} changed on the disk")
         leaves = [ordered(arrays[path], orders[path], places[path]) for path in wanted]
         return jax.tree.unflatten(jax.tree.structure(template), leaves)
 
@@ -146,9 +169,28 @@ class Checkpoints:
         self.wait()
         self._manager.close()
 
-    def _forms(self, step: int) -> dict[str, Any]:
-        forms: dict[str, Any] = self.about(step)["forms"]
-        return forms
+    def _read(self, step: int, **args: Any) -> Any:
+        """Read one item of a checkpoint."""
+        try:
+            ((_, found),) = self._manager.restore(step, args=ocp.args.Composite(**args)).items()
+        except Exception as error:  # orbax raises no class of its own for files that are cut or missing
+            raise DamagedError(str(error).partition(" [source locations")[0][:300]) from error
+        return found
+
+
+@jax.jit
+def checksum(x: jax.Array) -> jax.Array:
+    """Return a sum of the bits of an array that any flipped bit changes, and no layout.
+
+    Each word counts an odd number of times, which differs between neighbours: so a flipped bit changes the sum, as do
+    exchanged words. The order of additions of integers does not matter, so devices add what they hold.
+    """
+    x = x.astype(jnp.uint8) if x.dtype == bool else x
+    words = jax.lax.bitcast_convert_type(x, jnp.dtype(f"uint{8 * min(x.dtype.itemsize, 4)}"))
+    times = jnp.zeros(words.shape, jnp.uint32)
+    for dimension, size in enumerate(words.shape):
+        times = times * size + jax.lax.broadcasted_iota(jnp.uint32, words.shape, dimension)
+    return jnp.sum(words.astype(jnp.uint32) * (2 * times + 1), dtype=jnp.uint32)
 
 
 def flattened(tree: Any) -> tuple[dict[str, Any], dict[str, Form]]:

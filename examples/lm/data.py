@@ -8,6 +8,7 @@ Texts are plain files, `.jsonl` with a "text" on each line, or `.parquet` with a
 from __future__ import annotations
 
 import argparse
+import hashlib
 import sys
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from texts import STRUCTURED, load_text, text_files, text_of
 from axonym.models import Bytes, Tokenizer, Vocabulary
 
 Tokens = NDArray[np.unsignedinteger]
+WHOLE = 2**30
 
 
 def load_tokens(path: Path | None, tokenizer: Tokenizer) -> Tokens:
@@ -102,6 +104,15 @@ def train_valid_split(tokens: Tokens, valid_fraction: float = 0.05, end: int | N
         return tokens[:cut], tokens[cut:]
     train = [file for i, file in enumerate(files) if i % every != every // 2]
     return np.concatenate(train), np.concatenate(valid)
+
+
+def fingerprint(tokens: Tokens) -> str:
+    """Return a number that tells tokens from others: of all, or of 1000 pieces if there are very many."""
+    size = tokens.size if tokens.size <= WHOLE else 2**16
+    found = hashlib.blake2b(f"{tokens.dtype} {tokens.size}".encode(), digest_size=8)
+    for start in np.linspace(0, tokens.size - size, 1 if size == tokens.size else 1000).astype(int):
+        found.update(np.ascontiguousarray(tokens[start : start + size]))
+    return found.hexdigest()
 
 
 def unigram_entropy(tokens: Tokens) -> float:

@@ -149,7 +149,11 @@ MAY_CHANGE = {
     *("recipe", "recipe.strategy", "recipe.fsdp", "together", "mesh", "axis_types", "out"),
     *("evaluate_every", "save_every", "keep", "keep_every", "sample", "tensorboard", "profile", "dry_run"),
     *("target", "depth"),
+    # The fingerprint of the tokens is compared.
+    *("data", "tokenizer"),
 }
+# What may differ, too, and is said when a run goes on.
+MAY_CHANGE_ALOUD = {"batch", "recipe.steps", "recipe.warmup", "recipe.learning_rate", "recipe.schedule"}
 
 
 def make_config(options: Options, vocab: int) -> DecoderConfig:

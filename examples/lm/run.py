@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from data import Tokens, load_tokens, train_valid_split
+from data import Tokens, fingerprint, load_tokens, train_valid_split
 from layouts import abstract_mesh, make_mesh
-from options import Options, check_options, make_config
+from options import MAY_CHANGE_ALOUD, Options, check_options, make_config
 from processes import is_first
 from rows import Batch, Packed, Rows, Windows, batch_of
 from trainer import State, Trainer
@@ -82,30 +82,57 @@ class Run:
 
     def begin(self) -> tuple[State, int]:
         """Return the state to go on with, and the number of steps that were taken."""
-        if self.checkpoints is not None and (step := self.checkpoints.latest()) is not None:
-            self.check_same(self.checkpoints.about(step)["options"], step)
-            if is_first():
-                print(f"going on after {step} steps", file=sys.stderr)
+        while self.checkpoints is not None and (step := self.checkpoints.latest()) is not None:
+            from checkpoint import DamagedError
+
             template = jax.eval_shape(self.trainer.init, jax.random.key(0))
-            return self.checkpoints.restore(step, template, self.trainer.shardings(template, self.mesh)), step
+            try:
+                told = self.check_same(self.checkpoints.about(step), step)
+                state = self.checkpoints.restore(step, template, self.trainer.shardings(template, self.mesh))
+            except DamagedError as error:
+                where = f"the checkpoint of step {step} is damaged"
+                if jax.process_count() > 1:
+                    raise ValueError(f"{where}: {error}; remove {self.checkpoints.path(step)}") from error
+                print(f"warning: {where}, now in {self.checkpoints.set_aside(step)}: {error}", file=sys.stderr)
+                continue
+            if is_first():
+                print(f"going on after {step} steps{told}", file=sys.stderr)
+            return state, step
         if self.options.start is None:
             return self.trainer.init(jax.random.fold_in(jax.random.key(self.options.seed), 0)), 0
         places = {"mapping": self.trainer.mappings[0], "mesh": self.mesh}
         model = load(self.options.start, dropout=self.options.dropout, **places)
         return axn.named_jit(self.trainer.state, axis_resources=self.trainer.mappings[0])(model), 0
 
-    def check_same(self, saved: dict[str, Any], step: int) -> None:
-        """Refuse to go on with another run."""
-        own = self.options.spelled()
-        differ = [f"{key}={own[key]!r}, but it was {saved.get(key)!r}" for key in own if own[key] != saved.get(key)]
-        if differ:
-            where = f"{self.options.out} has a run of {step} steps with other options"
-            raise ValueError(f"{where}: {'; '.join(differ)}; pass another --out")
+    @functools.cached_property
+    def about(self) -> dict[str, Any]:
+        """What makes the run what it is, which a checkpoint keeps."""
+        tokens = [fingerprint(self.train), fingerprint(self.valid), self.tokenizer.vocab, list(self.tokenizer.ends)]
+        return {"options": self.options.spelled(), "tokens": tokens}
+
+    def check_same(self, saved: dict[str, Any], step: int) -> str:
+        """Refuse to go on with another run; say what differs that may."""
+        own, before = self.about["options"], saved["options"]
+        differ = {
+            key: f"{key}={own[key]!r}, but it was {before.get(key)!r}" for key in own if own[key] != before.get(key)
+        }
+        aloud = [differ.pop(key) for key in list(differ) if key in MAY_CHANGE_ALOUD]
+        flaws = [f"other options: {'; '.join(differ.values())}"] if differ else []
+        # Checkpoints of earlier releases know no tokens.
+        if saved.get("tokens", self.about["tokens"]) != self.about["tokens"]:
+            flaws.append("another text or tokenizer")
+        if flaws:
+            where = f"{self.options.out} has a run of {step} steps with {' and '.join(flaws)}"
+            raise ValueError(f"{where}; pass another --out")
+        if not aloud:
+            return ""
+        rows = "each step draws the rows that it draws in a run with these options"
+        return f", with {'; '.join(aloud)}; the state and the text stay as they were, and {rows}"
 
     def save(self, state: State, step: int, *, wait: bool = False) -> None:
         """Keep a checkpoint, if any are kept."""
         if self.checkpoints is not None:
-            self.checkpoints.save(step, state, {"options": self.options.spelled()}, wait=wait)
+            self.checkpoints.save(step, state, self.about, wait=wait)
 
     def last_checkpoint(self) -> str:
         """Say which checkpoint is the last."""

@@ -1,5 +1,6 @@
 """Checkpoints of examples/lm: into any layout, checked by names, whole or absent."""
 
+import gc
 import json
 import resource
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from checkpoint import Checkpoints
+from checkpoint import Checkpoints, DamagedError, checksum
 
 import axonym as axn
 from tests.nn.layouts import draw, fails
@@ -67,6 +68,45 @@ def test_a_saved_state_is_that_of_its_step_though_it_is_donated(tmp_path: Path) 
         3, state, {"x": jax.NamedSharding(jax.make_mesh((1,), ("data",)), jax.P())}
     )
     assert (restored["x"] == 3).all()
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "bfloat16", "float32", "uint32"])
+def test_a_checksum_tells_each_flipped_bit_and_no_layout(dtype: str) -> None:
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Explicit,) * 2)
+    x = np.random.default_rng(0).integers(0, 2, (4, 6)).astype(jnp.dtype(dtype))
+    whole = int(checksum(x))
+    assert int(checksum(jax.device_put(x, jax.NamedSharding(mesh, jax.P("data", "model"))))) == whole
+    bits = x.view(np.uint8)
+    for at in np.ndindex(bits.shape):
+        other = bits.copy()
+        other[at] ^= 1 if dtype == "bool" else 64
+        assert int(checksum(other.view(x.dtype))) != whole
+    assert int(checksum(x[::-1])) != whole
+    assert checksum(np.zeros((0, 3), x.dtype)) == 0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_flipped_bit_and_a_file_that_is_cut_are_damage(tmp_path: Path) -> None:
+    place = jax.NamedSharding(jax.make_mesh((1,), ("data",)), jax.P())
+    state = {"x": jnp.arange(3000.0), "y": jnp.ones(3000)}
+    places = dict.fromkeys(state, place)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, state, {}, wait=True)
+    files = [file for file in (tmp_path / "1" / "arrays").rglob("*") if file.is_file() and file.stat().st_size > 5000]
+    told = []
+    for file in files:
+        whole = file.read_bytes()
+        middle = len(whole) // 2
+        for damaged in (whole[:middle] + bytes([whole[middle] ^ 4]) + whole[middle + 1 :], whole[:middle]):
+            file.write_bytes(damaged)
+            with pytest.raises(DamagedError) as caught:
+                checkpoints.restore(1, state, places)
+            told.append(str(caught.value))
+        file.write_bytes(whole)
+    assert told
+    np.testing.assert_array_equal(checkpoints.restore(1, state, places)["x"], np.arange(3000))
+    checkpoints.close()
+    gc.collect()  # orbax leaves reads of the other arrays unfinished, which Python warns of
 
 
 def test_all_that_differs_is_told_at_once(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import gc
 import importlib.util
 import json
 import math
@@ -304,6 +305,37 @@ def test_a_run_goes_on_under_another_layout_but_not_as_another_run(text: Path, t
         main(dataclasses.replace(spread, seed=1, recipe=recipe))
     told = "seed='1', but it was '0'; recipe.optimizer='adamw', but it was 'muon'; pass another --out"
     assert str(caught.value).endswith(f"with other options: {told}")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_run_goes_on_with_its_text_and_the_last_checkpoint_that_is_whole(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = changed({"strategy": "single", "steps": 4}, data=text, save_every=2, out=tmp_path / "run")
+    main(run)
+    expected = losses(run.out)
+    # The text counts, not its path.
+    monkeypatch.chdir(text.parent)
+    moved = dataclasses.replace(run, data=Path(text.name))
+    last = run.out / "checkpoints" / "4"
+    for file in last.rglob("*"):
+        if file.is_file() and file.stat().st_size > 5000:
+            file.write_bytes(file.read_bytes()[:3000])
+    main(moved)
+    told = capsys.readouterr().err
+    assert f"warning: the checkpoint of step 4 is damaged, now in {last.parent.absolute() / 'damaged-4'}: " in told
+    assert "going on after 2 steps\n" in told
+    assert losses(run.out) == expected
+    longer = dataclasses.replace(moved.recipe, steps=5, learning_rate=moved.recipe.learning_rate / 2)
+    main(dataclasses.replace(moved, recipe=longer))
+    told = capsys.readouterr().err
+    assert "going on after 4 steps, with recipe.steps='5', but it was '4'; recipe.learning_rate=" in told
+    assert "; the state and the text stay as they were, and each step draws the rows that it draws in a run" in told
+    assert losses(run.out)[:4] == expected
+    text.write_bytes(text.read_bytes()[1:])
+    with pytest.raises(ValueError, match="has a run of 5 steps with another text or tokenizer; pass another --out"):
+        main(moved)
+    gc.collect()  # orbax leaves reads of the damaged checkpoint unfinished, which Python warns of
 
 
 def test_metrics_of_steps_to_come_go_and_so_does_half_a_line(tmp_path: Path) -> None:

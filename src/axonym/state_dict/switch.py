@@ -29,12 +29,17 @@ def index_of(target: Path) -> Path:
 def write(file: Path, parts: Iterable[Any]) -> None:
     """Replace a file by one with the given bytes, once they are all on the disk."""
     unfinished = file.with_name(file.name + UNFINISHED)
-    with unfinished.open("wb") as out:
-        for part in parts:
-            out.write(part)
-        out.flush()
-        os.fsync(out.fileno())
-    unfinished.replace(file)
+    try:
+        with unfinished.open("wb") as out:
+            for part in parts:
+                out.write(part)
+            out.flush()
+            os.fsync(out.fileno())
+        unfinished.replace(file)
+    except BaseException:
+        # A disk may be full; what is left of the file would keep it so.
+        unfinished.unlink(missing_ok=True)
+        raise
 
 
 class Replacement:
