@@ -113,6 +113,7 @@ ROWS = {
     ),
     "Embedding": Row(lambda: nn.Embedding.init(V, E, key=KEY), (T,), integers=True),
     "GRUCell": Row(lambda: nn.GRUCell.init(E, M, key=KEY), (E,), twice),
+    "GatedDeltaNet": Row(lambda: nn.GatedDeltaNet.init("time", E, H, D, V, chunk=2, key=KEY), (T, E)),
     "GatedMLP": Row(lambda: nn.GatedMLP.init(E, E, M, key=KEY), (E,)),
     "GroupNorm": Row(lambda: nn.GroupNorm.init(E, 2, "time"), (T, E)),
     "Interleaved": Row(
@@ -126,6 +127,7 @@ ROWS = {
     "Linear": Row(lambda: nn.Linear.init(E, (M, D), key=KEY), (E,)),
     "LoraLinear": Row(lambda: nn.LoraLinear.init(nn.Linear.init(E, M, key=KEY), 2, key=KEY), (E,)),
     "MLP": Row(lambda: perceptron(E, key=KEY), (E,)),
+    "Mamba2": Row(lambda: nn.Mamba2.init("time", E, H, D, V, chunk=2, key=KEY), (T, E)),
     "MixtureOfExperts": Row(
         lambda: nn.MixtureOfExperts.init(E, X, M, 1, key=KEY), (E,), lambda layer, x: layer(x)[0], is_mapped=False
     ),
@@ -269,7 +271,10 @@ def test_half_precision_in_is_half_precision_out(name):
     layer, x = BF16.cast_to_compute((ROWS[name].layer(), ROWS[name].input(B, S)))
     result, *states = named_results(jax.eval_shape(ROWS[name].call, layer, x))
     assert result.dtype == jnp.bfloat16
-    assert [state.dtype for state in states] == [jnp.complex64 if name == "DiagonalSSM" else jnp.bfloat16] * len(states)
+    wide = {"DiagonalSSM": jnp.complex64, "GatedDeltaNet": jnp.float32, "Mamba2": jnp.float32}
+    # The first part of a state sums over many positions.
+    expected = [wide.get(name, jnp.bfloat16), *[jnp.bfloat16] * len(states)]
+    assert [state.dtype for state in states] == expected[: len(states)]
 
 
 @each_row
@@ -428,12 +433,14 @@ WITHOUT_SIZE: dict[str, Callable[[Any], Any]] = {
     "DiagonalSSM": lambda axis: nn.DiagonalSSM.init("time", E, axis, key=KEY),
     "Embedding": lambda axis: nn.Embedding.init(axis, E, key=KEY),
     "GRUCell": lambda axis: nn.GRUCell.init(E, axis, key=KEY),
+    "GatedDeltaNet": lambda axis: nn.GatedDeltaNet.init("time", E, H, axis, D, key=KEY),
     "GroupNorm": lambda axis: nn.GroupNorm.init(axis, 2),
     "LSTMCell": lambda axis: nn.LSTMCell.init(E, axis, key=KEY),
     "LatentAttention": lambda axis: nn.LatentAttention.init(E, H, axis, Q, R, key=KEY),
     "LayerNorm": nn.LayerNorm.init,
     "Linear": lambda axis: nn.Linear.init(E, axis, key=KEY),
     "LoraLinear": lambda axis: nn.LoraLinear.init(ROWS["Linear"].layer(), axis, key=KEY),
+    "Mamba2": lambda axis: nn.Mamba2.init("time", E, H, axis, D, key=KEY),
     "MixtureOfExperts": lambda axis: nn.MixtureOfExperts.init(axis, X, M, 1, key=KEY),
     "MoELinear": lambda axis: nn.MoELinear.init(X, E, axis, key=KEY),
     "PositionEmbedding": lambda axis: nn.PositionEmbedding.init(axis, E, key=KEY),

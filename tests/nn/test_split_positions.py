@@ -17,6 +17,8 @@ KEY = jax.random.key(0)
 MAPPING = {"pos": "data"}
 BYTES = 4
 
+HEADS, *DIMS = axn.make_axes(heads=2, key_dim=4, value_dim=3)
+
 # For each layer what it sends, in elements of float32 for each of the batch: nothing, borders, or sums.
 LAYERS: dict[str, tuple[Callable[[], Any], int]] = {
     "RmsNorm": (lambda: nn.RmsNorm.init(Embed), 0),
@@ -32,6 +34,8 @@ LAYERS: dict[str, tuple[Callable[[], Any], int]] = {
         lambda: nn.LatentAttention.init(Embed, *axn.make_axes(heads=2, head_dim=4, latent=6, rotary=2), key=KEY),
         8 * 2 * 6,
     ),
+    "GatedDeltaNet": (lambda: nn.GatedDeltaNet.init("pos", Embed, HEADS, *DIMS, chunk=4, key=KEY), 2 * 4 * (4 + 3)),
+    "Mamba2": (lambda: nn.Mamba2.init("pos", Embed, HEADS, *DIMS, chunk=4, key=KEY), 2 * 4 * 3),
     "DiagonalSSM": (lambda: nn.DiagonalSSM.init("pos", Embed, Embed, key=KEY), 16),
 }
 

@@ -61,6 +61,10 @@ def masked(layer: Any, x: NamedArray) -> NamedArray:
     return layer(x, nn.causal())
 
 
+def first(layer: Any, x: NamedArray) -> NamedArray:
+    return layer(x)[0]
+
+
 BATCH_NORM = "in training, the statistics are those of the batch"
 DRAWN = "a mask is drawn for each place, whatever is there"
 OTHERS: dict[str, Meaning] = {
@@ -73,12 +77,14 @@ OTHERS: dict[str, Meaning] = {
     "DiagonalSSM": Meaning(of_row("DiagonalSSM"), causal=("time",)),
     "Dropout": Meaning(of_row("Dropout"), declared={"equivariant: batch": DRAWN}),
     "Embedding": Meaning(of_row("Embedding"), ("batch", "time"), ("time",), ("batch", "time")),
+    "GatedDeltaNet": Meaning(of_row("GatedDeltaNet", call=first), causal=("time",), invariant=("heads",)),
     "GroupNorm": Meaning(
         of_row("GroupNorm"), causal=("time",), declared={"causal: time": "groups are normalised over all positions"}
     ),
     "LatentAttention": Meaning(of_row("LatentAttention"), equivariant=("batch", "time"), invariant=("heads",)),
     "LatentAttention, causal": Meaning(of_row("LatentAttention", call=masked), causal=("time",)),
     "LayerNorm": Meaning(of_row("LayerNorm"), ("batch", "seq")),
+    "Mamba2": Meaning(of_row("Mamba2", call=first), causal=("time",), invariant=("heads",)),
     "MixtureOfExperts": Meaning(of_row("MixtureOfExperts"), ("batch", "seq"), invariant=("experts",)),
     "MixtureOfExperts, capacity": Meaning(
         of_row(

@@ -153,6 +153,8 @@ NAMES: dict[str, dict[str, str]] = {
             "binary_cross_entropy_loss chunked_cross_entropy_loss cross_entropy_loss "
             "cross_entropy_loss_and_log_normalizers reduce_loss"
         ),
+        "axonym.nn.memory.delta": "GatedDeltaNet",
+        "axonym.nn.memory.mamba": "Mamba2",
         "axonym.nn.mlp": "GatedMLP MLP",
         "axonym.nn.moe.linear": "MoELinear",
         "axonym.nn.moe.mixture": "MixtureOfExperts",
@@ -209,9 +211,9 @@ BELOW: dict[str, str] = {
     ),
     "axonym.nn": (
         "activation attention batch_norm conv conv_blocks dropout embedding generation group_norm "
-        "initializer inputs layer linear lora loss manual mlp moe norm pool recompute recurrent "
-        "rings roles sampling sequential settings stack state_space switch transformer weights "
-        "windows"
+        "initializer inputs layer linear lora loss manual memory mlp moe norm pool recompute "
+        "recurrent rings roles sampling sequential settings stack state_space switch transformer "
+        "weights windows"
     ),
     "axonym.partitioning": (
         "addresses arguments batches blocks buffers captured collectives counted flattened fsdp "

@@ -31,6 +31,8 @@ else:
     from .linear import *
     from .lora import *
     from .loss import *
+    from .memory.delta import *
+    from .memory.mamba import *
     from .mlp import *
     from .moe.linear import *
     from .moe.mixture import *
