@@ -96,6 +96,31 @@ def test_a_scale_and_a_further_mask() -> None:
     same(found, x.names, expected.rearrange(x.names).array)
 
 
+def test_each_head_may_have_a_sink() -> None:
+    """As in gpt-oss; also with a cache, and of latents."""
+    heads = KVHeads, Group
+    layer = halved(made(nn.Attention.init, Embed, heads, HeadDim, KVHeads=KVHeads, use_sinks=True))
+    x = draw(Batch, Pos, Embed)
+    q, k, v = layer.query(x), layer.key(x), layer.value(x)
+    q = q.rearrange(("batch", "kv_heads", "group", "pos", "head_dim"))
+    k, v = (y.rearrange(("batch", "kv_heads", "pos", "head_dim")) for y in (k, v))
+    attended = by_hand(q.array, k.array, v.array, np.tri(5, dtype=bool), sinks=layer.sinks.array)
+    expected = layer.out(axn.named(attended.astype(np.float32), q.names)).rearrange(x.names)
+    same(compiled(layer, x, nn.causal()), x.names, expected.array)
+    cache = nn.KVCache.init("pos.key", (Batch, axn.Axis("pos.key", 5), KVHeads, HeadDim))
+    same(compiled(lambda layer, *args: layer.extend(*args)[0], layer, x, cache), x.names, expected.array)
+
+    more = axn.make_axes(latent=6, rotary=2)
+    latent = halved(made(nn.LatentAttention.init, Embed, heads, HeadDim, *more, use_sinks=True))
+    whole = compiled(latent, x, nn.causal())
+    without = eqx.tree_at(lambda layer: layer.sinks, latent, None)
+    assert not np.allclose(compiled(without, x, nn.causal()).array, whole.array)
+    cache = nn.KVCache.init("pos.key", (Batch, axn.Axis("pos.key", 5), latent.Cached), shared=True)
+    same(compiled(lambda layer, *args: layer.extend(*args)[0], latent, x, cache), x.names, whole.array)
+    for stacked in (layer, latent):
+        assert {own.kind for own in axn.parameters.walk(stacked) if own.path.endswith("sinks")} == {"scale"}
+
+
 def test_dropout_needs_a_key_and_drops_nothing_without() -> None:
     layer = made(nn.Attention.init, Embed, Heads, HeadDim, dropout=0.5)
     plain = made(nn.Attention.init, Embed, Heads, HeadDim)

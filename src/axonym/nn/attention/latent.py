@@ -9,6 +9,7 @@ import jax
 
 from ...array import NamedArray
 from ...axis import Axis, AxisSelector, AxisSpec, axis_name, sized, spec
+from ...create import zeros
 from ...engine.core import Operand
 from ...errors import OperandError, message
 from ...ops.index import index
@@ -19,7 +20,7 @@ from ..layer import enter_scope
 from ..linear import Linear
 from ..norm import RmsNorm
 from ..settings import check_fraction
-from ..weights import multiply
+from ..weights import make_if, multiply
 from .cache.cache import KVCache
 from .layer import Attention
 from .masks.mask import AttentionMask
@@ -48,6 +49,7 @@ class LatentAttention(Attention):
         pos: see `Attention`.
         dropout: see `Attention`.
         scale: a factor for the scores; None for one over the square root of all features of a head's query.
+        sinks: see `Attention`.
         inference: see `Attention`.
 
     Examples:
@@ -88,6 +90,7 @@ class LatentAttention(Attention):
         eps: float = 1e-6,
         dropout: float = 0.0,
         scale: float | None = None,
+        use_sinks: bool = False,
         initializer: Initializer | None = None,
     ) -> Self:
         """Make the projections and the norms.
@@ -107,6 +110,7 @@ class LatentAttention(Attention):
             eps: see `RmsNorm.init`.
             dropout: the probability that an attention weight is set to zero.
             scale: a factor for the scores; by default one over the square root of the sizes of `HeadDim` and `Rotary`.
+            use_sinks: see `Attention.init`.
             initializer: see `Linear.init`.
 
         Examples:
@@ -138,6 +142,7 @@ class LatentAttention(Attention):
             pos=axis_name(pos),
             dropout=check_fraction(function, "dropout", dropout),
             scale=scale,
+            sinks=make_if(use_sinks, zeros, heads),
             latent=project(context, Latent, use_bias),
             latent_norm=norm(Latent),
             rotary_query=project(queries, (*heads, Rotary)),
@@ -204,6 +209,7 @@ class LatentAttention(Attention):
             _join({Latent.name: latent, Rotary.name: rotated_key}, Latent.name),
             mask=mask,
             scale=scale,
+            sinks=self.sinks,
             count=count,
             layer=layer,
         )

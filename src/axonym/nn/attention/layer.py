@@ -1,22 +1,24 @@
 """Attention as a layer: projections to queries, keys and values, and back."""
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Self
 
 import equinox as eqx
 import jax
 
 from ...array import NamedArray
 from ...axis import Axis, AxisSelector, AxisSpec, axis_name, shown, spec
+from ...create import zeros
 from ...engine import checks
 from ...engine.core import Operand
 from ...errors import AxisNotFoundError, message
 from ..initializer import Initializer
 from ..layer import Layer, enter_scope
 from ..linear import Linear
-from ..roles import Role
+from ..roles import Overrides, Role
 from ..settings import as_python, check_fraction
 from ..switch import switchable
+from ..weights import make_if
 from .attention import dot_product_attention
 from .cache.cache import KVCache
 from .masks.mask import AttentionMask
@@ -36,6 +38,7 @@ class Attention(Layer):
         pos: the name of the axis of positions; in scores, those of the keys are called `<pos>.key`.
         dropout: the probability that an attention weight is set to zero, in calls with a key.
         scale: a factor for the scores; None for one over the square root of the features of a head.
+        sinks: a logit of each query head that has no value; None without.
         inference: whether nothing is dropped, even with a key; `eqx.nn.inference_mode` switches it.
 
     Examples:
@@ -45,7 +48,8 @@ class Attention(Layer):
         {'batch': 2, 'pos': 5, 'embed': 8}
 
     Reference:
-        Vaswani et al. (2017), Attention is all you need, section 3.2.
+        Vaswani et al. (2017), Attention is all you need, section 3.2; Xiao et al. (2023), Efficient streaming language
+        models with attention sinks.
     """
 
     query: Linear
@@ -55,6 +59,7 @@ class Attention(Layer):
     pos: str = eqx.field(static=True, default="pos")
     dropout: float = eqx.field(static=True, default=0.0)
     scale: float | None = eqx.field(static=True, default=None, converter=as_python)
+    sinks: NamedArray | None = None
     inference: bool = False
 
     @classmethod
@@ -71,6 +76,7 @@ class Attention(Layer):
         use_bias: bool = True,
         dropout: float = 0.0,
         scale: float | None = None,
+        use_sinks: bool = False,
         initializer: Initializer | None = None,
     ) -> Self:
         """Make the four projections.
@@ -87,6 +93,8 @@ class Attention(Layer):
             use_bias: whether the projections have biases.
             dropout: the probability that an attention weight is set to zero.
             scale: a factor for the scores; by default one over the square root of the size of `HeadDim`.
+            use_sinks: whether each head learns a sink, a logit that takes part in its softmax but has no value; it
+                starts at zero.
             initializer: see `Linear.init`.
 
         Raises:
@@ -124,12 +132,15 @@ class Attention(Layer):
             pos=axis_name(pos),
             dropout=check_fraction("Attention.init", "dropout", dropout),
             scale=scale,
+            sinks=make_if(use_sinks, zeros, heads),
         )
 
     @property
-    def axis_roles(self) -> dict[str, Role]:
+    def axis_roles(self) -> Overrides:
         """The roles of axes that the projections cannot know: which of them count heads."""
-        return {axis.name: "head" for axis in self.query.Out[:-1]}
+        heads: dict[str, Role] = {axis.name: "head" for axis in self.query.Out[:-1]}
+        # Sinks belong to no projection.
+        return {**heads, "sinks": dict.fromkeys(heads, "output")}
 
     def __call__(
         self,
@@ -185,6 +196,7 @@ class Attention(Layer):
             mask,
             bias,
             scale=self.scale,
+            sinks=self.sinks,
             implementation=implementation,
             dropout=self.dropout,
             inference=self.inference or key is None,
@@ -227,8 +239,18 @@ class Attention(Layer):
         query, keys, values = self._project(x, x, rotate)
         # One token of each sequence needs no axis of positions.
         Pos = self.pos if query.has_axis(self.pos) else None
-        options: dict[str, Any] = {"scale": self.scale, "count": count, "layer": layer}
-        attended, cache = cache.attend(Pos, self._features, query, keys, values, mask, **options)
+        attended, cache = cache.attend(
+            Pos,
+            self._features,
+            query,
+            keys,
+            values,
+            mask,
+            scale=self.scale,
+            sinks=self.sinks,
+            count=count,
+            layer=layer,
+        )
         return self.out(attended), cache
 
     @property

@@ -209,7 +209,8 @@ def test_errors():
         ("xla cudnn", "it does not support soft_cap or sinks", (q, k, v), {"sinks": draw(H)}),
         ("xla", "keys and values have different numbers of features", (q, k, v["out", :4]), {}),
         ("splash", "it supports only bfloat16 and float32", [x.astype(jnp.float16) for x in (q, k, v)], {}),
-        ("splash", "it does not support bias or sinks", (q, k, v), {"bias": draw(H)}),
+        ("splash", "it does not support a bias", (q, k, v), {"bias": draw(H)}),
+        ("splash", "the sinks have the axis of positions", (q, k, v), {"sinks": draw(Q)}),
         ("splash", "the number of positions must be a multiple of 128", (q["pos", :100], k, v), {}),
         ("splash", masks, (q, k, v), {"mask": nn.causal() | nn.prefix(3)}),
         (

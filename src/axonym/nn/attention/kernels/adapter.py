@@ -76,6 +76,7 @@ class Rest(NamedTuple):
     bias: NamedArray | None
     q_start: Any
     k_start: Any
+    sinks: NamedArray | None = None
 
 
 Operands = tuple[NamedArray, NamedArray, NamedArray]
@@ -180,7 +181,7 @@ def attend(kernel: Kernel, call: AttentionCall) -> NamedArray:
     # No mapping has the new names, so that positions and features are gathered.
     query, keys = rename_all((call.query, call.keys), for_scores)
     operands = query, keys, rename_all(call.values, for_values)
-    rest = rename_all(Rest(call.mask, call.bias, call.q_start, call.k_start), new)
+    rest = rename_all(Rest(call.mask, call.bias, call.q_start, call.k_start, call.sinks), new)
     out = _run_on_mesh(
         functools.partial(_compute, kernel, roles),
         *auto_sharded((operands, rest)),

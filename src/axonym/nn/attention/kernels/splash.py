@@ -29,8 +29,10 @@ def _list_obstacles(call: AttentionCall) -> Iterator[str]:
     yield from adapter.list_obstacles_of_checks(call)
     if call.query.dtype not in (jnp.bfloat16, jnp.float32):
         yield "it supports only bfloat16 and float32"
-    if call.bias is not None or call.sinks is not None:
-        yield "it does not support bias or sinks"
+    if call.bias is not None:
+        yield "it does not support a bias"
+    if call.sinks is not None and call.q_pos in call.sinks.names:
+        yield "the sinks have the axis of positions"
     if any(size % LANES for size in adapter.count_positions(call)):
         yield f"the number of positions must be a multiple of {LANES}"
     mask = call.mask or AttentionMask()
@@ -85,8 +87,15 @@ def _compute(roles: Roles, operands: Operands, rest: Rest) -> NamedArray:
             both.append(jnp.broadcast_to(folded, (q.shape[0], folded.shape[1])))
         ids = library.SegmentIds(*both)
 
+    sinks = None
+    if rest.sinks is not None:
+        folded = fold(rest.sinks, sizes, roles.batch, roles.q_heads)
+        sinks = jnp.broadcast_to(folded.astype(jnp.float32), q.shape[:2])
+
     # Made while tracing for a platform: on CPUs the kernel is interpreted.
-    def run(q: jax.Array, k: jax.Array, v: jax.Array, ids: object, *, interpret: bool) -> Any:
+    def run(
+        q: jax.Array, k: jax.Array, v: jax.Array, ids: Any, sinks: Any, *, interpret: bool
+    ) -> Any:
         of_head = _make_mask(library, mask, shape, rest.q_start - rest.k_start)
         kernel = library.make_splash_mha(
             mask=library.MultiHeadMask([of_head] * q.shape[1]),
@@ -96,10 +105,10 @@ def _compute(roles: Roles, operands: Operands, rest: Rest) -> NamedArray:
             attn_logits_soft_cap=roles.soft_cap,
             interpret=interpret,
         )
-        return jax.vmap(kernel)(q, k, v, ids)
+        return jax.vmap(kernel)(q, k, v, ids, sinks)
 
     runs = {place: functools.partial(run, interpret=place == "cpu") for place in ("cpu", "tpu")}
-    out = lax.platform_dependent(q, k, v, ids, **runs)
+    out = lax.platform_dependent(q, k, v, ids, sinks, **runs)
     return unfold(roles, out, sizes, roles.batch, roles.q_heads, (QUERIES,), (OUT,))
 
 
