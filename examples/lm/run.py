@@ -175,7 +175,7 @@ def prepare(options: Options) -> Run:
     end = tokenizer.ends[0] if tokenizer.ends else None
     train, valid = train_valid_split(load_tokens(options.data, tokenizer), end=end)
     if options.start is not None:
-        from axonym.models.families import read_file
+        from axonym.models.settings import read_file
 
         config = dataclasses.replace(read_file(options.start), dropout=options.dropout)
     else:

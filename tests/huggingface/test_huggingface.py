@@ -43,6 +43,8 @@ LLAMA3 = {
 }
 QWEN_MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 
+NEOX = {key: value for key, value in SMALL.items() if key != "num_key_value_heads"} | {"hidden_size": 64}
+
 ROWS = {
     "gpt2": ("GPT2Config", GPT2),
     "gpt2 untied": ("GPT2Config", {**GPT2, "tie_word_embeddings": False, "n_inner": 40, "activation_function": "gelu"}),
@@ -62,6 +64,45 @@ ROWS = {
     ),
     "qwen3": ("Qwen3Config", {**SMALL, "head_dim": 16}),
     "qwen3 tied, biased": ("Qwen3Config", {**SMALL, "tie_word_embeddings": True, "attention_bias": True}),
+    "granite": ("GraniteConfig", SMALL),
+    "granite, multipliers": (
+        "GraniteConfig",
+        {
+            **SMALL,
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.22,
+            "attention_multiplier": 0.1,
+            "logits_scaling": 1.7,
+            "tie_word_embeddings": True,
+            "attention_bias": True,
+            "mlp_bias": True,
+        },
+    ),
+    "gpt_neox": ("GPTNeoXConfig", NEOX),
+    "gpt_neox, in turn": (
+        "GPTNeoXConfig",
+        {
+            **NEOX,
+            "use_parallel_residual": False,
+            "attention_bias": False,
+            "hidden_act": "gelu_new",
+            "tie_word_embeddings": True,
+            "rope_parameters": {"rope_type": "linear", "rope_theta": 1e3, "factor": 2.0, "partial_rotary_factor": 0.5},
+        },
+    ),
+    "smollm3": ("SmolLM3Config", {**SMALL, "num_hidden_layers": 5}),
+    "smollm3, windows": (
+        "SmolLM3Config",
+        {
+            **SMALL,
+            "num_hidden_layers": 3,
+            "no_rope_layers": [0, 1, 0],
+            "use_sliding_window": True,
+            "sliding_window": 4,
+            "tie_word_embeddings": False,
+            "attention_bias": True,
+        },
+    ),
     "phi3": ("Phi3Config", {**SMALL, "num_hidden_layers": 3}),
     "phi3, partial": (
         "Phi3Config",

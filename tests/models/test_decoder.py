@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import math
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +28,7 @@ CONFIGS = {
         local_rope=Rope(100.0),
         score_cap=5.0,
         logit_cap=3.0,
-        embed_scale=True,
+        embed_scale=math.sqrt(32),
         tied=True,
     ),
     "qwen moe": dataclasses.replace(LLAMA, biases=frozenset({"qkv"}), experts=ExpertsConfig(4, 2, 16, shared=24)),

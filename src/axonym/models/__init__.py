@@ -3,9 +3,9 @@
 from .chats import conversations, read_template
 from .config import DecoderConfig, ExpertsConfig, Rope
 from .decoder import Decoder
-from .families import read_config, write_config
 from .generation import Sampling, TextGenerator, generate
 from .huggingface import load, save
+from .settings import read_config, write_config
 from .tokenizer import Bytes, Tokenizer, Vocabulary, read_tokenizer
 
 __all__ = [

@@ -7,7 +7,8 @@ from .. import nn
 from ..axis import Axis
 from ..transform.checkpoint import ScanCheckpointSpec
 
-Kind = Literal["global", "local"]
+# Local layers see a window; unrotated ones have no rotary positions.
+Kind = Literal["global", "local", "global_unrotated", "local_unrotated"]
 
 
 class Rope(NamedTuple):
@@ -61,6 +62,7 @@ class DecoderConfig:
         positions: the longest sequence.
         norm: the kind of norms; "shifted" is "rms" whose weights are stored less one.
         norm_eps: added to the mean square.
+        parallel: whether the perceptron reads what attention reads, instead of what attention adds to.
         norm_places: where norms are: "before" attention and perceptron, "behind" them, or "both".
         head_norms: norms of queries and keys: over "each" head, or over "all" heads together.
         biases: which linear layers have one.
@@ -70,11 +72,13 @@ class DecoderConfig:
         rope: rotary positions; None for a learned vector for each position.
         local_rope: those of local layers, where they differ.
         window: how many tokens a local layer sees.
-        pattern: which layers are local, repeated to the depth.
-        score_size: scores are divided by the square root of it; None for `head_dim`.
+        pattern: which layers are local or unrotated, repeated to the depth.
+        score_scale: a factor of scores; None for one over the square root of `head_dim`.
         score_cap: the largest score, see `soft_cap` of `axn.nn.dot_product_attention`.
         logit_cap: the largest logit, by the same function.
-        embed_scale: whether embeddings are multiplied by the square root of `embed`.
+        embed_scale: a factor of embeddings.
+        residual_scale: a factor of what attention and perceptron add to the residual stream.
+        logit_divisor: logits are divided by it, before `logit_cap`.
         tied: whether one table both embeds tokens and scores them.
         dropout: probability of dropping, after the embedding and in each branch.
         checkpointing: what a block keeps for its backward pass, see `axn.ScanCheckpointPolicy`.
@@ -92,6 +96,7 @@ class DecoderConfig:
     positions: int = 2048
     norm: Literal["layer", "rms", "shifted"] = "rms"
     norm_eps: float = 1e-5
+    parallel: bool = False
     norm_places: Literal["before", "behind", "both"] = "before"
     head_norms: Literal["each", "all"] | None = None
     biases: frozenset[Literal["qkv", "out", "mlp"]] = frozenset()
@@ -102,10 +107,12 @@ class DecoderConfig:
     local_rope: Rope | None = None
     window: int | None = None
     pattern: tuple[Kind, ...] = ("global",)
-    score_size: float | None = None
+    score_scale: float | None = None
     score_cap: float | None = None
     logit_cap: float | None = None
-    embed_scale: bool = False
+    embed_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_divisor: float = 1.0
     tied: bool = False
     dropout: float = 0.0
     checkpointing: ScanCheckpointSpec = True
@@ -116,7 +123,7 @@ class DecoderConfig:
         if self.heads % self.kv_heads:
             wanted = f"heads={self.heads} is not a multiple of kv_heads={self.kv_heads}"
             raise ValueError(f"kv_heads must divide heads: {wanted}")
-        if "local" in self.pattern and self.window is None:
+        if any(kind.startswith("local") for kind in self.pattern) and self.window is None:
             raise ValueError(
                 f"local layers need a window, but pattern={self.pattern} and window=None"
             )

@@ -87,6 +87,11 @@ def normalize(norm: Norm | None, x: NamedArray) -> NamedArray:
     return x if norm is None else norm(x)
 
 
+def scaled(x: NamedArray, factor: float) -> NamedArray:
+    """Multiply by a factor, rounded to the dtype of the array as in other implementations; one costs nothing."""
+    return x if factor == 1.0 else x * jnp.asarray(factor, x.dtype)
+
+
 def rotary_table(rope: Rope, HeadDim: Axis, at: Axis | NamedArray) -> nn.RotaryTable:
     """Compute the cosines and sines of positions."""
     size = int(rope.share * HeadDim.size)
@@ -124,8 +129,9 @@ class Attention(eqx.Module):
             each = cfg.head_norms == "each"
             query_norm = make_norm(cfg, cfg.HeadDim if each else Queries)
             key_norm = make_norm(cfg, cfg.HeadDim if each else Keys)
-        scale = 1 / math.sqrt(cfg.score_size or cfg.head_dim)
-        mask = nn.window(cfg.window) if kind == "local" and cfg.window else nn.AttentionMask()
+        scale = cfg.score_scale or 1 / math.sqrt(cfg.head_dim)
+        is_local = kind.startswith("local") and cfg.window is not None
+        mask = nn.window(cfg.window) if is_local and cfg.window else nn.AttentionMask()
         return Attention(query, own, value, out, query_norm, key_norm, scale, cfg.score_cap, mask)
 
     def __call__(self, x: NamedArray, rotate: nn.RotaryTable | None, attend: Attend) -> NamedArray:
@@ -220,6 +226,8 @@ class Block(eqx.Module):
     mlp_post_norm: Norm | None
     dropout: nn.Dropout
     kind: Kind = eqx.field(static=True)
+    parallel: bool = eqx.field(static=True)
+    scale: float = eqx.field(static=True)
 
     @staticmethod
     def init(cfg: DecoderConfig, kind: Kind, *, key: jax.Array) -> "Block":
@@ -238,6 +246,8 @@ class Block(eqx.Module):
             mlp_post_norm=norm("behind"),
             dropout=nn.Dropout(cfg.dropout),
             kind=kind,
+            parallel=cfg.parallel,
+            scale=cfg.residual_scale,
         )
 
     def __call__(
@@ -254,10 +264,12 @@ class Block(eqx.Module):
         y = normalize(self.attention_norm, x)
         y = self.attention(y, rotations.get(self.kind), attend)
         y = normalize(self.attention_post_norm, y)
-        x = x + self.dropout(y, key=k1, inference=key is None or self.dropout.inference)
-        y, routing = self.mlp(normalize(self.mlp_norm, x), real)
+        inference = key is None or self.dropout.inference
+        after = x + scaled(self.dropout(y, key=k1, inference=inference), self.scale)
+        seen = x if self.parallel else after
+        y, routing = self.mlp(normalize(self.mlp_norm, seen), real)
         y = normalize(self.mlp_post_norm, y)
-        return x + self.dropout(y, key=k2, inference=key is None or self.dropout.inference), routing
+        return after + scaled(self.dropout(y, key=k2, inference=inference), self.scale), routing
 
 
 class Within(eqx.Module):
@@ -378,7 +390,7 @@ class Decoder(eqx.Module):
             return nn.cross_entropy_loss(self.scores(x), "vocab", targets, **options)
         table = self.unembedding or self.embedding
         return nn.chunked_cross_entropy_loss(
-            self.norm(x), table.weight, "embed", "vocab", targets, **options
+            self.output(x), table.weight, "embed", "vocab", targets, **options
         )
 
     def hidden(
@@ -401,9 +413,7 @@ class Decoder(eqx.Module):
     def embedded(self, tokens: NamedArray, at: Axis | NamedArray) -> NamedArray:
         """Look up tokens, which are at given positions."""
         x = self.embedding(tokens)
-        if self.config.embed_scale:
-            # Rounded to the dtype of the table, as in the model's first implementation.
-            x = x * jnp.asarray(math.sqrt(self.config.embed), x.dtype)
+        x = scaled(x, self.config.embed_scale)
         return x if self.positions is None else x + self.positions(at)
 
     def rotations(self, at: Axis | NamedArray) -> Rotations:
@@ -416,10 +426,14 @@ class Decoder(eqx.Module):
             if kind in cfg.pattern and rope is not None
         }
 
+    def output(self, x: NamedArray) -> NamedArray:
+        """Return what tokens are compared with, from the residual stream after the last block."""
+        return scaled(self.norm(x), 1 / self.config.logit_divisor)
+
     def scores(self, x: NamedArray) -> NamedArray:
         """Score all tokens, from the residual stream after the last block; in float32 or wider."""
         table = self.unembedding or self.embedding
-        scores = table.unembed(self.norm(x)).astype(jnp.float32)
+        scores = table.unembed(self.output(x)).astype(jnp.float32)
         cap = self.config.logit_cap
         return scores if cap is None else axn.tanh(scores / cap) * cap
 

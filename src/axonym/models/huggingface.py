@@ -19,7 +19,7 @@ from .. import nn, state_dict as sd
 from ..layout.assignment import ResourceMapping
 from .config import DecoderConfig
 from .decoder import Decoder
-from .families import read_config, write_config
+from .settings import read_config, write_config
 
 # From parts of our keys to parts of theirs. A star stands for the number of an expert.
 LLAMA = {
@@ -78,6 +78,20 @@ GPT2 = {
     "norm": "transformer.ln_f",
     "unembedding": "lm_head",
 }
+NEOX = {
+    "embedding": "gpt_neox.embed_in",
+    "blocks": "gpt_neox.layers",
+    "attention_norm": "input_layernorm",
+    "attention.query": "attention.query_key_value.0",
+    "attention.key": "attention.query_key_value.1",
+    "attention.value": "attention.query_key_value.2",
+    "attention.out": "attention.dense",
+    "mlp_norm": "post_attention_layernorm",
+    "mlp.up": "mlp.dense_h_to_4h",
+    "mlp.down": "mlp.dense_4h_to_h",
+    "norm": "gpt_neox.final_layer_norm",
+    "unembedding": "lm_head",
+}
 OLMO2 = {
     **LLAMA,
     "attention_post_norm": "post_attention_layernorm",
@@ -93,6 +107,7 @@ PHI3 = {
 }
 KEYS = {
     "gpt2": GPT2,
+    "gpt_neox": NEOX,
     "phi3": PHI3,
     "olmo2": OLMO2,
     "gemma2": GEMMA,
@@ -114,11 +129,33 @@ class Fusion(NamedTuple):
         key: the end of the key.
         sizes: the size of each part, a function of the configuration.
         axis: along which they lie.
+        by_head: whether the parts of each head lie side by side, instead of all heads of a part.
     """
 
     key: str
     sizes: Callable[[DecoderConfig], tuple[int, ...]]
     axis: int = 0
+    by_head: bool = False
+
+    def split(self, array: NDArray[Any], config: DecoderConfig, part: int) -> NDArray[Any]:
+        """Return a part."""
+        rest = array.shape[1:]
+        if self.by_head:
+            of_heads = array.view(np.ndarray).reshape(config.heads, 3, config.head_dim, *rest)
+            return of_heads[:, part].reshape(-1, *rest)
+        ends = np.cumsum((0, *self.sizes(config)))
+        places = [slice(None)] * array.ndim
+        places[self.axis] = slice(ends[part], ends[part + 1])
+        own: NDArray[Any] = array[tuple(places)]
+        return own
+
+    def join(self, parts: Sequence[NDArray[Any]], config: DecoderConfig) -> NDArray[Any]:
+        """Return the array of all parts."""
+        if not self.by_head:
+            return np.concatenate(parts, axis=self.axis)
+        rest = parts[0].shape[1:]
+        of_heads = [part.reshape(config.heads, 1, config.head_dim, *rest) for part in parts]
+        return np.concatenate(of_heads, axis=1).reshape(-1, *rest)
 
 
 def _sizes_of_heads(cfg: DecoderConfig) -> tuple[int, ...]:
@@ -126,6 +163,7 @@ def _sizes_of_heads(cfg: DecoderConfig) -> tuple[int, ...]:
 
 
 FUSIONS = {
+    "gpt_neox": (Fusion("attention.query_key_value", _sizes_of_heads, by_head=True),),
     "gpt2": (Fusion("attn.c_attn", _sizes_of_heads, axis=-1),),
     "phi3": (
         Fusion("self_attn.qkv_proj", _sizes_of_heads),
@@ -135,7 +173,7 @@ FUSIONS = {
 FUSED = re.compile(r"(.*)\.([012])\.(weight|bias)")
 EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.*)")
 # What old files hold besides parameters: masks, and the frequencies of rotary positions.
-NO_PARAMETERS = re.compile(r".*\.(attn\.(masked_)?bias|rotary_emb\.inv_freq)")
+NO_PARAMETERS = re.compile(r".*\.((attn|attention)\.(masked_)?bias|rotary_emb\.inv_freq)")
 
 
 class Arrays(Mapping[str, NDArray[Any]]):
@@ -193,14 +231,16 @@ def load(
     config, name = read_config(settings), settings["model_type"]
     if dropout is not None:
         config = dataclasses.replace(config, dropout=dropout)
-    state = apart(sd.load_state_dict(folder), config, FUSIONS.get(name, ()))
+    keys = KEYS.get(name, LLAMA)
+    root = keys["embedding"].split(".")[0] + "."
+    state = apart(sd.load_state_dict(folder), config, FUSIONS.get(name, ()), root)
     kept = dtype or next(state.spec(key).dtype for key in state)
     template = eqx.filter_eval_shape(Decoder.init, config, key=jax.random.key(0))
     template = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, kept), template)
     model: Decoder = sd.from_torch_compatible_state_dict(
         template,
         state,
-        rename=KEYS.get(name, LLAMA),
+        rename=keys,
         layouts=LAYOUTS.get(name, {}),
         cast=True,
         mapping=mapping,
@@ -239,7 +279,9 @@ def save(
         model, rename=KEYS.get(name, LLAMA), layouts=LAYOUTS.get(name, {})
     )
     sd.save_state_dict(
-        together(state, FUSIONS.get(name, ())), folder / "model.safetensors", max_bytes=max_bytes
+        together(state, model.config, FUSIONS.get(name, ())),
+        folder / "model.safetensors",
+        max_bytes=max_bytes,
     )
     if jax.process_index() == 0:
         nulls = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
@@ -248,24 +290,29 @@ def save(
 
 
 def apart(
-    files: Mapping[str, NDArray[Any]], config: DecoderConfig, fusions: Sequence[Fusion]
+    files: Mapping[str, NDArray[Any]], config: DecoderConfig, fusions: Sequence[Fusion], root: str
 ) -> Arrays:
     """Return the arrays of files by the keys of the tables: experts together, and parts of fused arrays apart."""
     makers: dict[str, Callable[[], NDArray[Any]]] = {}
     specs: dict[str, Any] = {}
     experts: dict[str, dict[int, str]] = {}
-    rooted = any(key.startswith(("model.", "transformer.")) for key in files)
-    root = "" if rooted else "transformer."
+    # Files of a model without its head have no root.
+    rooted = any(key.startswith(root) for key in files)
     for stored, array in files.items():
-        key = stored if stored.startswith("lm_head.") else root + stored
+        key = (
+            stored.replace("embed_out.", "lm_head.") if stored.startswith("embed_out.") else stored
+        )
+        if not rooted and not key.startswith("lm_head."):
+            key = root + stored
         if NO_PARAMETERS.fullmatch(key) or (config.tied and key.startswith("lm_head.")):
             continue
         owner, _, field = key.rpartition(".")
         if fusion := next((one for one in fusions if owner.endswith(f".{one.key}")), None):
-            ends = np.cumsum(fusion.sizes(config))[:-1]
-            for i, part in enumerate(np.split(array, ends, axis=fusion.axis)):
-                name = f"{owner}.{i}.{field}"
-                specs[name], makers[name] = part, functools.partial(np.asanyarray, part)
+            for i, size in enumerate(fusion.sizes(config)):
+                name, shape = f"{owner}.{i}.{field}", list(array.shape)
+                shape[fusion.axis] = size
+                specs[name] = jax.ShapeDtypeStruct(tuple(shape), array.dtype)
+                makers[name] = functools.partial(fusion.split, array, config, i)
         elif expert := EXPERT.fullmatch(key):
             experts.setdefault(f"{expert[1]}.*.{expert[3]}", {})[int(expert[2])] = stored
         else:
@@ -306,7 +353,7 @@ def buffer_of(array: NDArray[Any]) -> object:
     return held
 
 
-def together(state: sd.StateDict, fusions: Sequence[Fusion]) -> Arrays:
+def together(state: sd.StateDict, config: DecoderConfig, fusions: Sequence[Fusion]) -> Arrays:
     """Return arrays by the keys of files, from those by the keys of the tables; the inverse of `apart`."""
     makers: dict[str, Callable[[], NDArray[Any]]] = {}
     specs: dict[str, Any] = {}
@@ -323,16 +370,19 @@ def together(state: sd.StateDict, fusions: Sequence[Fusion]) -> Arrays:
         else:
             specs[key], makers[key] = spec, functools.partial(state.__getitem__, key)
     for name, parts in fused_keys.items():
-        axis = next(one.axis for one in fusions if name.rpartition(".")[0].endswith(f".{one.key}"))
+        owner = name.rpartition(".")[0]
+        fusion = next(one for one in fusions if owner.endswith(f".{one.key}"))
         shapes = [list(state.spec(part).shape) for part in parts]
-        shapes[0][axis] = sum(shape[axis] for shape in shapes)
+        shapes[0][fusion.axis] = sum(shape[fusion.axis] for shape in shapes)
         specs[name] = jax.ShapeDtypeStruct(tuple(shapes[0]), state.spec(parts[0]).dtype)
-        makers[name] = functools.partial(_side_by_side, state, sorted(parts), axis)
+        makers[name] = functools.partial(_side_by_side, fusion, state, sorted(parts), config)
     return Arrays(specs, lambda key: makers[key]())
 
 
-def _side_by_side(state: sd.StateDict, parts: list[str], axis: int) -> NDArray[Any]:
-    return np.concatenate([state[part] for part in parts], axis=axis)
+def _side_by_side(
+    fusion: Fusion, state: sd.StateDict, parts: list[str], config: DecoderConfig
+) -> NDArray[Any]:
+    return fusion.join([state[part] for part in parts], config)
 
 
 def _expert(state: sd.StateDict, key: str, number: int) -> NDArray[Any]:

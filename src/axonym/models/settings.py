@@ -1,0 +1,261 @@
+"""What `config.json` of Hugging Face says, in the words of `DecoderConfig`, and back."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from .. import nn
+from .config import DecoderConfig, ExpertsConfig, Kind, Rope
+from .families import ACTIVATIONS, FAMILIES, KINDS, Family, Settings, family_of
+
+
+def read_config(given: Settings) -> DecoderConfig:
+    """Return the configuration that the settings of a `config.json` describe.
+
+    Raises:
+        ValueError: if they ask for something that this decoder lacks.
+    """
+    family = family_of(given)
+    try:
+        return _read(family, {**family.defaults, **given})
+    except KeyError as error:
+        raise ValueError(f"config.json of a {given['model_type']} lacks {error.args[0]}") from None
+
+
+def _read(family: Family, settings: Settings) -> DecoderConfig:
+    for key, value in family.only.items():
+        if settings.get(key) not in (None, value):
+            raise ValueError(f"{key}={settings[key]!r} is not supported, only {value!r}")
+    fields = {field: settings[key] for field, key in family.sizes.items() if key in settings}
+    missing = [
+        key
+        for field, key in family.sizes.items()
+        if fields.get(field) is None and field not in OPTIONAL
+    ]
+    if missing:
+        raise KeyError(", ".join(missing))
+    fields["activation"] = _activation(fields["activation"], family)
+    fields["kv_heads"] = fields.get("kv_heads") or fields["heads"]
+    fields["head_dim"] = fields.get("head_dim") or fields["embed"] // fields["heads"]
+    fields["mlp"] = fields.get("mlp") or 4 * fields["embed"]
+    fields["tied"] = bool(fields.get("tied"))
+    if size := fields.pop("score_size", None):
+        fields["score_scale"] = 1 / math.sqrt(size)
+    if fields.get("score_scale") == 1 / math.sqrt(fields["head_dim"]):
+        fields["score_scale"] = None
+    biased = (layers for key, layers in family.biases.items() if settings.get(key))
+    fields["biases"] = frozenset(family.forms.get("biases", ())).union(*biased)
+    fields |= _read_ropes(family, settings) if family.forms.get("rope", True) else {}
+    fields |= _read_pattern(family, settings, fields["layers"])
+    fields["experts"] = _read_experts(settings)
+    # In the order of the files, weights are read as they are, without a transpose.
+    forms: dict[str, Any] = {
+        key: form(fields) if callable(form) else form for key, form in family.forms.items()
+    }
+    return DecoderConfig(**(forms | fields), out_first=family.out_first)
+
+
+# What a file may leave out or set to null, since it follows from others or is none.
+OPTIONAL = {"kv_heads", "head_dim", "mlp", "tied", "score_size", "score_cap", "logit_cap"}
+
+
+def read_file(folder: Path) -> DecoderConfig:
+    """Return the configuration of the model in a folder."""
+    return read_config(json.loads((folder / "config.json").read_text()))
+
+
+def write_config(cfg: DecoderConfig, family: str | None = None) -> dict[str, Any]:
+    """Return the settings that describe a configuration, for a `config.json`.
+
+    Args:
+        cfg: the configuration.
+        family: the `model_type`; by default the first whose settings, read again, give the same configuration.
+
+    Raises:
+        ValueError: if there is none, or the given one is none.
+    """
+    asked_families = FAMILIES if family is None else {family: family_of({"model_type": family})}
+    # How a model is trained is no part of what it is, and files have an order of their own.
+    asked = dataclasses.replace(
+        cfg, checkpointing=DecoderConfig.checkpointing, out_first=False, rounds=1
+    )
+    differ: dict[str, list[str]] = {}
+    for name, known in asked_families.items():
+        settings = _write(name, known, cfg)
+        again = dataclasses.replace(read_config(settings), out_first=False)
+        if "dropout" not in known.sizes:
+            again = dataclasses.replace(again, dropout=asked.dropout)
+        if again == asked:
+            return settings
+        fields = (field.name for field in dataclasses.fields(asked))
+        differ[name] = [field for field in fields if getattr(again, field) != getattr(asked, field)]
+    nearest = min(differ, key=lambda name: len(differ[name]))
+    problem = f"{family} has no words for this configuration, and differs in: "
+    if family is None:
+        problem = f"no family of Hugging Face has this configuration; the nearest, {nearest}, differs in: "
+    raise ValueError(
+        problem + ", ".join(f"{field}={getattr(asked, field)!r}" for field in differ[nearest])
+    )
+
+
+def _write(name: str, family: Family, cfg: DecoderConfig) -> dict[str, Any]:
+    """Spell a configuration in the settings of a family, which may not have words for all of it."""
+    # Not a field of ours, but how Gemma tells a field.
+    size = (cfg.score_scale or 1 / math.sqrt(cfg.head_dim)) ** -2
+    values = {"score_size": int(round(size, 6)) if round(size, 6).is_integer() else size}
+    values["score_scale"] = cfg.score_scale or 1 / math.sqrt(cfg.head_dim)
+    settings = {
+        key: values[field] if field in values else getattr(cfg, field)
+        for field, key in family.sizes.items()
+    }
+    settings[family.sizes["activation"]] = next(
+        theirs for theirs, ours in ACTIVATIONS.items() if ours == cfg.activation
+    )
+    settings |= {key: layers <= cfg.biases for key, layers in family.biases.items()}
+    settings |= {key: value for key, value in family.only.items() if value is not None}
+    settings |= _write_ropes(name, cfg) if cfg.rope is not None else {}
+    settings |= _write_pattern(name, cfg)
+    settings |= _write_experts(name, cfg)
+    return {"architectures": [family.architecture], "model_type": name, **settings}
+
+
+def _activation(name: str, family: Family) -> str:
+    known = {**ACTIVATIONS, **family.activations}
+    if name not in known:
+        raise ValueError(f"unknown activation {name!r}; known: {', '.join(known)}")
+    return known[name]
+
+
+def _read_ropes(family: Family, settings: Settings) -> dict[str, Any]:
+    """Read rotary positions, in the words of newer files or of older ones."""
+    outside = {name: settings[key] for name, key in family.rope.items() if key in settings}
+    given = settings.get("rope_scaling") or settings.get("rope_parameters")
+    if given is None and "rope_local_base_freq" in settings:
+        local = {"rope_theta": settings["rope_local_base_freq"]}
+        given = {"full_attention": {}, "sliding_attention": local}
+    if given is not None and "full_attention" in given:
+        return {
+            "rope": _read_rope(family, {**outside, **given["full_attention"]}),
+            "local_rope": _read_rope(family, {**outside, **given["sliding_attention"]}),
+        }
+    return {"rope": _read_rope(family, {**outside, **(given or {})})}
+
+
+def _read_rope(family: Family, given: Settings) -> Rope:
+    kind = given.get("rope_type", given.get("type", "default"))
+    share = given.get("partial_rotary_factor", 1.0)
+    if share != 1.0 and "partial_rotary_factor" not in family.rope:
+        raise ValueError(f"partial_rotary_factor={share} is not supported, only 1.0")
+    scaling: nn.FrequencyScaling | None
+    if kind == "default":
+        scaling = None
+    elif kind == "linear":
+        scaling = nn.LinearScaling(given["factor"])
+    elif kind == "llama3":
+        names = (
+            "factor",
+            "low_freq_factor",
+            "high_freq_factor",
+            "original_max_position_embeddings",
+        )
+        scaling = nn.Llama3Scaling(*(given[name] for name in names))
+    else:
+        raise ValueError(f"unknown rope_type {kind!r}; known: default, linear, llama3")
+    return Rope(given.get("rope_theta", 10000.0), scaling, share)
+
+
+def _write_ropes(name: str, cfg: DecoderConfig) -> dict[str, Any]:
+    rope = _write_rope(cfg.rope or Rope())
+    if "partial_rotary_factor" in FAMILIES[name].rope and cfg.rope is not None:
+        rope["partial_rotary_factor"] = cfg.rope.share
+    if name != "gemma3_text":
+        # Newer releases read the first, older ones the others.
+        outside = {key: rope[inside] for inside, key in FAMILIES[name].rope.items()}
+        return {"rope_parameters": rope, **outside}
+    local = _write_rope(cfg.local_rope or cfg.rope or Rope())
+    return {"rope_parameters": {"full_attention": rope, "sliding_attention": local}}
+
+
+def _write_rope(rope: Rope) -> dict[str, Any]:
+    written: dict[str, Any] = {"rope_type": "default", "rope_theta": rope.theta}
+    if isinstance(rope.scaling, nn.LinearScaling):
+        written |= {"rope_type": "linear", "factor": rope.scaling.factor}
+    elif isinstance(rope.scaling, nn.Llama3Scaling):
+        written |= {
+            "rope_type": "llama3",
+            "factor": rope.scaling.factor,
+            "low_freq_factor": rope.scaling.low,
+            "high_freq_factor": rope.scaling.high,
+            "original_max_position_embeddings": rope.scaling.original_length,
+        }
+    return written
+
+
+def _read_pattern(family: Family, settings: Settings, layers: int) -> dict[str, Any]:
+    """Read which layers are local or unrotated, as the shortest pattern that repeats."""
+    window = settings.get("sliding_window")
+    if settings.get("use_sliding_window") is False:
+        window = None
+
+    def kind_of(layer: int) -> Kind:
+        listed = settings.get("layer_types")
+        is_local = family.is_local(settings, layer)
+        if listed is not None:
+            is_local = KINDS[listed[layer]] == "local"
+        if not family.is_rotated(settings, layer):
+            return "local_unrotated" if window and is_local else "global_unrotated"
+        return "local" if window and is_local else "global"
+
+    kinds = tuple(kind_of(layer) for layer in range(layers))
+    periods = range(1, layers + 1)
+    period = next(n for n in periods if all(kinds[i] == kinds[i % n] for i in range(layers)))
+    has_window = any(kind.startswith("local") for kind in kinds)
+    return {"window": window if has_window else None, "pattern": kinds[:period]}
+
+
+def _write_pattern(name: str, cfg: DecoderConfig) -> dict[str, Any]:
+    if name in ("gpt2", "gpt_neox", "llama", "granite", "olmo2", "gemma"):
+        return {}
+    settings: dict[str, Any] = {"sliding_window": cfg.window}
+    if name.startswith(("qwen", "smollm")):
+        settings["use_sliding_window"] = cfg.window is not None
+    if name in ("mistral", "mixtral", "phi3", "qwen3_moe"):
+        return settings
+    kinds = [cfg.pattern[layer % len(cfg.pattern)] for layer in range(cfg.layers)]
+    if name == "smollm3":
+        settings["no_rope_layers"] = [int(not kind.endswith("unrotated")) for kind in kinds]
+    theirs = {ours: each for each, ours in KINDS.items()}
+    listed = [theirs["local" if kind.startswith("local") else "global"] for kind in kinds]
+    return {**settings, "layer_types": listed}
+
+
+def _read_experts(settings: Settings) -> ExpertsConfig | None:
+    count = settings.get("num_experts", settings.get("num_local_experts"))
+    if count is None:
+        return None
+    chosen = settings["num_experts_per_tok"]
+    if settings["model_type"] == "mixtral":
+        return ExpertsConfig(count, chosen, settings["intermediate_size"])
+    shared = settings.get("shared_expert_intermediate_size")
+    return ExpertsConfig(
+        count, chosen, settings["moe_intermediate_size"], settings["norm_topk_prob"], shared
+    )
+
+
+def _write_experts(name: str, cfg: DecoderConfig) -> dict[str, Any]:
+    experts = cfg.experts
+    if experts is None or name not in ("mixtral", "qwen2_moe", "qwen3_moe"):
+        return {}
+    settings: dict[str, Any] = {"num_experts_per_tok": experts.chosen}
+    if name == "mixtral":
+        return {**settings, "num_local_experts": experts.count, "intermediate_size": experts.mlp}
+    if experts.shared is not None:
+        settings["shared_expert_intermediate_size"] = experts.shared
+    return {
+        **settings,
+        "num_experts": experts.count,
+        "moe_intermediate_size": experts.mlp,
+        "norm_topk_prob": experts.normalize,
+    }
