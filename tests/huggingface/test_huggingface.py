@@ -45,6 +45,14 @@ QWEN_MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size":
 
 NEOX = {key: value for key, value in SMALL.items() if key != "num_key_value_heads"} | {"hidden_size": 64}
 
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "original_max_position_embeddings": 8,
+    "beta_fast": 2,
+}
+
 ROWS = {
     "gpt2": ("GPT2Config", GPT2),
     "gpt2 untied": ("GPT2Config", {**GPT2, "tie_word_embeddings": False, "n_inner": 40, "activation_function": "gelu"}),
@@ -64,6 +72,49 @@ ROWS = {
     ),
     "qwen3": ("Qwen3Config", {**SMALL, "head_dim": 16}),
     "qwen3 tied, biased": ("Qwen3Config", {**SMALL, "tie_word_embeddings": True, "attention_bias": True}),
+    # Positions beyond the original length, for all of these.
+    "llama, dynamic": (
+        "LlamaConfig",
+        {
+            **SMALL,
+            "head_dim": 16,
+            "max_position_embeddings": 5,
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e3, "factor": 4.0},
+        },
+    ),
+    "llama, yarn": ("LlamaConfig", {**SMALL, "head_dim": 24, "rope_parameters": YARN}),
+    "qwen3, yarn": (
+        "Qwen3Config",
+        {**SMALL, "head_dim": 16, "rope_parameters": {**YARN, "truncate": False, "mscale": 0.7, "mscale_all_dim": 0.3}},
+    ),
+    "phi3, longrope": (
+        "Phi3Config",
+        {
+            **SMALL,
+            "hidden_size": 64,
+            "original_max_position_embeddings": 4,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 1e3,
+                "partial_rotary_factor": 0.75,
+                "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5],
+                "long_factor": [1.0, 2.0, 3.0, 4.0, 6.0, 9.0],
+            },
+        },
+    ),
+    "phi3, longrope within": (
+        "Phi3Config",
+        {
+            **SMALL,
+            "original_max_position_embeddings": 40,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 1e3,
+                "short_factor": [1.0, 1.1, 1.2, 1.3],
+                "long_factor": [1.0, 2.0, 4.0, 9.0],
+            },
+        },
+    ),
     "granite": ("GraniteConfig", SMALL),
     "granite, multipliers": (
         "GraniteConfig",
@@ -219,7 +270,10 @@ def test_logits_are_those_of_transformers(name, folder):
 def test_gradients_are_those_of_transformers(name, folder):
     model, other = ours(name, folder), theirs(name)
     value, gradients = jax.jit(jax.value_and_grad(lambda model: model.loss(BATCH).scalar()))(model)
-    loss = other(torch.as_tensor(TOKENS), labels=torch.as_tensor(TOKENS)).loss
+    # A dynamic rope depends on the length that the model sees, and remembers the longest until it sees a short one.
+    inputs, targets = torch.as_tensor(TOKENS[:, :-1]), torch.as_tensor(TOKENS[:, 1:])
+    other(inputs[:, :1])
+    loss = torch.nn.functional.cross_entropy(other(inputs).logits.flatten(0, 1), targets.flatten())
     np.testing.assert_allclose(value, loss.item(), rtol=1e-5)
     other.zero_grad()
     loss.backward()
@@ -258,6 +312,7 @@ def test_greedy_generation_is_that_of_transformers(name, folder):
         prompt = torch.as_tensor(row[None, :length])
         mask = torch.ones_like(prompt)
         with torch.no_grad():
+            theirs(name)(prompt[:, :1])
             text = theirs(name).generate(prompt, attention_mask=mask, do_sample=False, max_new_tokens=9)
         assert tokens == text[0, length:].tolist()
 

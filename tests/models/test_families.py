@@ -261,7 +261,10 @@ def test_settings_that_are_told_in_words():
             "unknown model_type 'bert'; known: gpt2, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, "
             "granite, gpt_neox, smollm3, phi3, olmo2, gemma, gemma2, gemma3_text",
         ),
-        ({"rope_scaling": {"type": "yarn"}}, "unknown rope_type 'yarn'; known: default, linear, llama3"),
+        (
+            {"rope_scaling": {"type": "axial"}},
+            "unknown rope_type 'axial'; known: default, linear, dynamic, llama3, yarn, longrope",
+        ),
         (
             {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
             "partial_rotary_factor=0.5 is not supported, only 1.0",

@@ -19,7 +19,8 @@ import axonym as axn
 from .. import nn
 from ..array import NamedArray
 from ..axis import Axis, AxisSpec
-from .config import DecoderConfig, ExpertsConfig, Kind, Rope
+from .config import DecoderConfig, ExpertsConfig, Kind
+from .ropes import Rope, rotary_table
 
 Rotations = dict[Kind, nn.RotaryTable]
 Attend = Callable[..., NamedArray]
@@ -90,12 +91,6 @@ def normalize(norm: Norm | None, x: NamedArray) -> NamedArray:
 def scaled(x: NamedArray, factor: float) -> NamedArray:
     """Multiply by a factor, rounded to the dtype of the array as in other implementations; one costs nothing."""
     return x if factor == 1.0 else x * jnp.asarray(factor, x.dtype)
-
-
-def rotary_table(rope: Rope, HeadDim: Axis, at: Axis | NamedArray) -> nn.RotaryTable:
-    """Compute the cosines and sines of positions."""
-    size = int(rope.share * HeadDim.size)
-    return nn.RotaryEmbedding.init(HeadDim, rope.theta, scaling=rope.scaling, size=size).at(at)
 
 
 class Attention(eqx.Module):
@@ -416,12 +411,12 @@ class Decoder(eqx.Module):
         x = scaled(x, self.config.embed_scale)
         return x if self.positions is None else x + self.positions(at)
 
-    def rotations(self, at: Axis | NamedArray) -> Rotations:
-        """Compute the angles of positions, once for all layers."""
+    def rotations(self, at: Axis | NamedArray, length: NamedArray | None = None) -> Rotations:
+        """Compute the angles of positions, once for all layers; some depend on the length of the text."""
         cfg = self.config
         ropes: dict[Kind, Rope | None] = {"global": cfg.rope, "local": cfg.local_rope or cfg.rope}
         return {
-            kind: rotary_table(rope, cfg.HeadDim, at)
+            kind: rotary_table(rope, cfg.HeadDim, at, length)
             for kind, rope in ropes.items()
             if kind in cfg.pattern and rope is not None
         }
@@ -486,7 +481,8 @@ class Decoder(eqx.Module):
 
             return block(x, rotations, attend, real)[0], cache
 
-        rotations = self.rotations(at)
+        length = None if Pos is None or count is None else at["pos", 0] + count
+        rotations = self.rotations(at, length)
         start = (self.embedded(tokens, at), cache)
         x, cache = self.blocks.fold_via(layer)(start, axn.arange(self.config.Layers))
         return cache, x

@@ -29,6 +29,7 @@ class Family:
         defaults: settings that files may lack, with the values of transformers 5; a null is a value of its own.
         only: settings of which this decoder knows one value.
         rope: settings of rotary positions that files may have outside of `rope_parameters`, by their names there.
+        rope_types: names of kinds of rotary positions that mean another one than elsewhere.
         activations: names of theirs that mean another one of ours than elsewhere.
         out_first: whether files store the outputs of linear layers before their inputs.
         is_rotated: whether a layer has rotary positions: a function of settings and number.
@@ -44,6 +45,7 @@ class Family:
     rope: Mapping[str, str] = dataclasses.field(
         default_factory=lambda: {"rope_theta": "rope_theta"}
     )
+    rope_types: Mapping[str, str] = dataclasses.field(default_factory=dict)
     activations: Mapping[str, str] = dataclasses.field(default_factory=dict)
     out_first: bool = True
     is_local: Callable[[Settings, int], bool] = lambda settings, layer: False
@@ -277,8 +279,14 @@ FAMILIES: dict[str, Family] = {
     "phi3": Family(
         "Phi3ForCausalLM",
         {**SIZES, "dropout": "resid_pdrop"},
-        defaults={**UNTIED, "rms_norm_eps": 1e-5, "resid_pdrop": 0.0},
+        defaults={
+            **UNTIED,
+            "rms_norm_eps": 1e-5,
+            "resid_pdrop": 0.0,
+            "original_max_position_embeddings": 4096,
+        },
         rope={"rope_theta": "rope_theta", "partial_rotary_factor": "partial_rotary_factor"},
+        rope_types={"su": "longrope", "yarn": "longrope"},
         is_local=always,
     ),
     "olmo2": Family(

@@ -3,12 +3,14 @@
 import dataclasses
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from .. import nn
-from .config import DecoderConfig, ExpertsConfig, Kind, Rope
+from .config import DecoderConfig, ExpertsConfig, Kind
 from .families import ACTIVATIONS, FAMILIES, KINDS, Family, Settings, family_of
+from .ropes import DynamicScaling, LongRopeScaling, Rope, Scaling, YarnScaling
 
 
 def read_config(given: Settings) -> DecoderConfig:
@@ -131,16 +133,22 @@ def _activation(name: str, family: Family) -> str:
 def _read_ropes(family: Family, settings: Settings) -> dict[str, Any]:
     """Read rotary positions, in the words of newer files or of older ones."""
     outside = {name: settings[key] for name, key in family.rope.items() if key in settings}
+    outside["known"] = settings["max_position_embeddings"]
     given = settings.get("rope_scaling") or settings.get("rope_parameters")
     if given is None and "rope_local_base_freq" in settings:
         local = {"rope_theta": settings["rope_local_base_freq"]}
         given = {"full_attention": {}, "sliding_attention": local}
+    # Phi-3 has it here, and this one counts.
+    old = {key: settings[key] for key in (OLD_LENGTH,) if key in settings}
     if given is not None and "full_attention" in given:
         return {
-            "rope": _read_rope(family, {**outside, **given["full_attention"]}),
-            "local_rope": _read_rope(family, {**outside, **given["sliding_attention"]}),
+            "rope": _read_rope(family, {**outside, **given["full_attention"], **old}),
+            "local_rope": _read_rope(family, {**outside, **given["sliding_attention"], **old}),
         }
-    return {"rope": _read_rope(family, {**outside, **(given or {})})}
+    return {"rope": _read_rope(family, {**outside, **(given or {}), **old})}
+
+
+OLD_LENGTH = "original_max_position_embeddings"
 
 
 def _read_rope(family: Family, given: Settings) -> Rope:
@@ -148,49 +156,85 @@ def _read_rope(family: Family, given: Settings) -> Rope:
     share = given.get("partial_rotary_factor", 1.0)
     if share != 1.0 and "partial_rotary_factor" not in family.rope:
         raise ValueError(f"partial_rotary_factor={share} is not supported, only 1.0")
-    scaling: nn.FrequencyScaling | None
-    if kind == "default":
-        scaling = None
-    elif kind == "linear":
-        scaling = nn.LinearScaling(given["factor"])
-    elif kind == "llama3":
-        names = (
-            "factor",
-            "low_freq_factor",
-            "high_freq_factor",
-            "original_max_position_embeddings",
-        )
-        scaling = nn.Llama3Scaling(*(given[name] for name in names))
-    else:
-        raise ValueError(f"unknown rope_type {kind!r}; known: default, linear, llama3")
-    return Rope(given.get("rope_theta", 10000.0), scaling, share)
+    kind = family.rope_types.get(kind, kind)
+    if kind not in SCALINGS:
+        raise ValueError(f"unknown rope_type {kind!r}; known: {', '.join(SCALINGS)}")
+    scaling, magnitude = SCALINGS[kind](given, given.get(OLD_LENGTH, given["known"]))
+    return Rope(given.get("rope_theta", 10000.0), scaling, share, magnitude)
+
+
+def _read_llama3(given: Settings, length: int) -> tuple[Scaling, float]:
+    low, high = given["low_freq_factor"], given["high_freq_factor"]
+    return nn.Llama3Scaling(given["factor"], low, high, length), 1.0
+
+
+def _read_yarn(given: Settings, length: int) -> tuple[Scaling, float]:
+    factor = given["factor"] or given["known"] / length
+    turns = (given.get("beta_fast") or 32, given.get("beta_slow") or 1)
+    scaling = YarnScaling(factor, *turns, length, given.get("truncate", True))
+
+    def magnitude(scale: float) -> float:
+        return 0.1 * scale * math.log(factor) + 1 if factor > 1 else 1.0
+
+    of_one, of_all = given.get("mscale"), given.get("mscale_all_dim")
+    found = magnitude(of_one) / magnitude(of_all) if of_one and of_all else magnitude(1)
+    asked = given.get("attention_factor")
+    return scaling, found if asked is None else asked
+
+
+def _read_longrope(given: Settings, length: int) -> tuple[Scaling, float]:
+    lists = tuple(given["short_factor"]), tuple(given["long_factor"])
+    factor = given.get("factor") or given["known"] / length
+    found = math.sqrt(1 + math.log(factor) / math.log(length)) if factor > 1 else 1.0
+    asked = given.get("attention_factor")
+    return LongRopeScaling(*lists, length), found if asked is None else asked
+
+
+# From names of theirs to what they mean: functions of the settings and of the length of the old context.
+SCALINGS: dict[str, Callable[[Settings, int], tuple[Scaling | None, float]]] = {
+    "default": lambda given, length: (None, 1.0),
+    "linear": lambda given, length: (nn.LinearScaling(given["factor"]), 1.0),
+    "dynamic": lambda given, length: (DynamicScaling(given["factor"], given["known"]), 1.0),
+    "llama3": _read_llama3,
+    "yarn": _read_yarn,
+    "longrope": _read_longrope,
+}
 
 
 def _write_ropes(name: str, cfg: DecoderConfig) -> dict[str, Any]:
     rope = _write_rope(cfg.rope or Rope())
     if "partial_rotary_factor" in FAMILIES[name].rope and cfg.rope is not None:
         rope["partial_rotary_factor"] = cfg.rope.share
+    old = {OLD_LENGTH: rope[OLD_LENGTH]} if name == "phi3" and OLD_LENGTH in rope else {}
     if name != "gemma3_text":
         # Newer releases read the first, older ones the others.
         outside = {key: rope[inside] for inside, key in FAMILIES[name].rope.items()}
-        return {"rope_parameters": rope, **outside}
+        return {"rope_parameters": rope, **outside, **old}
     local = _write_rope(cfg.local_rope or cfg.rope or Rope())
     return {"rope_parameters": {"full_attention": rope, "sliding_attention": local}}
 
 
 def _write_rope(rope: Rope) -> dict[str, Any]:
     written: dict[str, Any] = {"rope_type": "default", "rope_theta": rope.theta}
-    if isinstance(rope.scaling, nn.LinearScaling):
-        written |= {"rope_type": "linear", "factor": rope.scaling.factor}
-    elif isinstance(rope.scaling, nn.Llama3Scaling):
-        written |= {
-            "rope_type": "llama3",
-            "factor": rope.scaling.factor,
-            "low_freq_factor": rope.scaling.low,
-            "high_freq_factor": rope.scaling.high,
-            "original_max_position_embeddings": rope.scaling.original_length,
-        }
-    return written
+    scaling: Any = rope.scaling  # a function, of which these kinds are known
+    match scaling:
+        case nn.LinearScaling(factor=factor):
+            return {**written, "rope_type": "linear", "factor": factor}
+        case DynamicScaling(factor=factor):
+            return {**written, "rope_type": "dynamic", "factor": factor}
+        case nn.Llama3Scaling():
+            written |= {"rope_type": "llama3", "factor": scaling.factor}
+            written |= {"low_freq_factor": scaling.low, "high_freq_factor": scaling.high}
+        case YarnScaling():
+            written |= {"rope_type": "yarn", "factor": scaling.factor, "truncate": scaling.truncate}
+            written |= {"beta_fast": scaling.fast, "beta_slow": scaling.slow}
+            written |= {"attention_factor": rope.magnitude}
+        case LongRopeScaling():
+            lists = {"short_factor": list(scaling.short), "long_factor": list(scaling.long)}
+            written |= {"rope_type": "longrope", **lists, "attention_factor": rope.magnitude}
+        case _:
+            return written
+    return {**written, OLD_LENGTH: scaling.original_length}
 
 
 def _read_pattern(family: Family, settings: Settings, layers: int) -> dict[str, Any]:
