@@ -130,15 +130,31 @@ class Llama(eqx.Module):
         return nn.chunked_cross_entropy_loss(x, self.unembedding.weight, "embed", "vocab", targets)
 
 
-def make_step(*, is_whole: bool) -> Any:
-    """Return a step of AdamW that donates what it replaces, computes in bfloat16 and keeps the dtype of weights."""
+def make_step(*, is_whole: bool, parts: int = 1) -> Any:
+    """Return a step of AdamW that donates what it replaces, computes in bfloat16 and keeps the dtype of weights.
+
+    Args:
+        is_whole: see `Llama.loss`.
+        parts: the number of parts of the batch, whose gradients are added up.
+    """
+
+    def loss(model: Llama, tokens: NamedArray) -> jax.Array:
+        half = jax.tree.map(lambda weight: weight.astype(jnp.bfloat16), model)
+        return half.loss(tokens, is_whole=is_whole).scalar()
+
+    def add_part(total: Any, tokens: NamedArray) -> Any:
+        found = jax.value_and_grad(loss)(total[0], tokens)
+        return total[0], jax.tree.map(lambda one, other: one + other / parts, total[1], found)
 
     def step(model: Any, state: Any, tokens: NamedArray) -> Any:
-        def loss(model: Llama) -> jax.Array:
-            half = jax.tree.map(lambda weight: weight.astype(jnp.bfloat16), model)
-            return half.loss(tokens, is_whole=is_whole).scalar()
-
-        value, gradients = jax.value_and_grad(loss)(model)
+        if parts == 1:
+            value, gradients = jax.value_and_grad(loss)(model, tokens)
+        else:
+            Rows, Part = tokens.resolve_axis("batch"), Axis("part", parts)
+            # Parts are innermost, so that each device keeps its rows.
+            pieces = tokens.unflatten_axis("batch", (Rows.resize(Rows.size // parts), Part))
+            start = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, model))
+            _, (value, gradients) = axn.fold(add_part, Part)((model, start), pieces)
         updates, state = OPTIMIZER.update(gradients, state, model)
         return optax.apply_updates(model, updates), state, value
 

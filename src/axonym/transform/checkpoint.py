@@ -100,6 +100,12 @@ class ScanCheckpointPolicy:
                 problem = f"{field} must be a bool or 'offload', not {getattr(self, field)!r}"
                 raise OperandError(message("ScanCheckpointPolicy", problem))
 
+    def __repr__(self) -> str:
+        """Return the fields that are not the default."""
+        fields = ((field, getattr(self, field.name)) for field in dataclasses.fields(self))
+        changed = [f"{own.name}={value!r}" for own, value in fields if value != own.default]
+        return f"{type(self).__name__}({', '.join(changed)})"
+
     @staticmethod
     def make(spec: "ScanCheckpointSpec") -> "ScanCheckpointPolicy":
         """Make a policy from its short form.

@@ -18,7 +18,7 @@ from .choice import Choice, Give
 from .layers import EachLayer
 
 # The parts of the work of a layer that add up.
-_MIXED = ("flops", "nbytes", "computing", "moving", "sending", "copying")
+_MIXED = ("flops", "nbytes", "computing", "moving", "sending", "copying", "attending")
 
 
 class Mix(NamedTuple):
@@ -82,9 +82,14 @@ def mix(parts: Sequence[tuple[float, Cost]]) -> Mix:
                 before,
                 **{name: getattr(before, name) + share * getattr(row, name) for name in _MIXED},
             )
-    _, first = parts[0]
-    mixed = dataclasses.replace(first, work=tuple(rows.values()))
-    return Mix(mixed.time.seconds, sum(share * cost.memory.peak for share, cost in parts))
+    seconds = _estimate(parts[0][1], rows.values())
+    return Mix(seconds, sum(share * cost.memory.peak for share, cost in parts))
+
+
+def _estimate(cost: Cost, work: Iterable[Work]) -> float:
+    """Return the time that mappings are compared by, of a step with other work."""
+    time = dataclasses.replace(cost, work=tuple(work)).time
+    return time.seconds if time.expected is None else time.expected
 
 
 def _drop_beaten(mixes: Iterable[Mix]) -> list[Mix]:
@@ -131,8 +136,8 @@ class Family:
 
 
 def _find_least_seconds(cost: Cost) -> float:
-    again = sum(row.seconds for row in cost.work if row.phase == "recomputed")
-    return cost.time.scheduled - again - cost.time.copied
+    once = [row for row in cost.work if row.phase != "recomputed"]
+    return _estimate(cost, [dataclasses.replace(row, copying=0.0) for row in once])
 
 
 def _find_least_bytes(cost: Cost) -> int:
@@ -223,5 +228,5 @@ def _find_capacity(family: Family) -> int:
 
 def _find_fastest(costs: Iterable[Cost]) -> float:
     """Return the time of the fastest step that fits; infinite if none does."""
-    fitting = [cost.time.scheduled for cost in costs if cost.memory.peak <= cost.target.memory]
+    fitting = [cost.time.compared for cost in costs if cost.memory.peak <= cost.target.memory]
     return min(fitting, default=math.inf)

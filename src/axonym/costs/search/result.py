@@ -1,6 +1,7 @@
 """The result of a search for mappings: the best one, and why the others lose."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -71,8 +72,8 @@ class Plan(Printed):
         illegal: the number of these that were not legal.
         is_complete: whether the search ended by itself, and not at its limit.
         verification: a text about what was compiled for the target, what that changed, and why no more was compiled.
-        bound: the seconds that no mapping goes below, by the roofline: devices share all operations, and nothing is
-            recomputed or sent; 0 if they are not known.
+        bound: the seconds that no mapping goes below: devices share all operations, and nothing is recomputed or sent,
+            at the rates by which mappings are compared; 0 if they are not known.
 
     Examples:
         >>> x = axn.zeros({"batch": 64})
@@ -92,7 +93,7 @@ class Plan(Printed):
     @property
     def gap(self) -> float:
         """How much longer than the bound the best one takes at most, as a share of the bound; infinite without one."""
-        seconds = (self.best.compiled or self.best.cost).time.scheduled
+        seconds = (self.best.compiled or self.best.cost).time.compared
         return max(0.0, seconds / self.bound - 1) if self.bound else math.inf
 
     @property
@@ -223,8 +224,16 @@ def _write_choices(one: Candidate) -> str:
     if one.microbatches is not None:
         found.append(f"{one.microbatches} microbatches")
     for name, value in one.choices.items():
-        found.append(f"{name}={value}")
+        found.append(f"{name}={_write_value(value)}")
     return ", ".join(found)
+
+
+def _write_value(value: Tree) -> str:
+    """Write a value; equal ones that layers have in turn are counted, as in `7 x True, 3 x False`."""
+    if not isinstance(value, list):
+        return str(value)
+    runs = [(repr(own), len(list(run))) for own, run in itertools.groupby(value)]
+    return f"[{', '.join(f'{count} x {own}' for own, count in runs)}]"
 
 
 def _write_traced(one: Candidate) -> tuple[str, str, str]:

@@ -129,10 +129,10 @@ class Step:
             raise type(error)(text) from error.__cause__
 
     def find_bound(self, devices: int, chosen: Sequence[Mapping[str, Tree]]) -> float:
-        """Return the seconds that no mapping of the step goes below, by the roofline; 0 if they are not known.
+        """Return the seconds that no mapping of the step goes below; 0 if they are not known.
 
         The devices share all operations but those that are recomputed, and read the arguments and write the results
-        once.
+        once, at the rates by which mappings are compared.
 
         Args:
             devices: the number of devices.
@@ -145,8 +145,12 @@ class Step:
             except (AxonymError, ValueError):
                 # A step that needs the axes of the mesh.
                 return 0.0
-            computing = sum(row.computing for row in alone.work if row.phase != "recomputed")
-            nbytes = alone.memory.arguments + alone.memory.results
+            nbytes = float(alone.memory.arguments + alone.memory.results)
+            work = [row for row in alone.work if row.phase != "recomputed"]
+            if (shares := alone.target.efficiency) is not None:
+                work = [row.slow_down(shares) for row in work]
+                nbytes /= shares.memory
+            computing = sum(row.computing for row in work)
             found.append(max(computing, nbytes / alone.target.memory_bandwidth) / devices)
         return min(found, default=0.0)
 
