@@ -10,6 +10,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .axis import Axis, AxisSelection, AxisSelector, names_in, selection
+from .base.callers import is_called_by
 from .base.calls import explain_calls
 from .base.foreign import ATTRIBUTES, Lacking
 from .base.kinds import Payload, is_concrete
@@ -46,6 +47,9 @@ __all__ = ["NamedArray", "is_named_array", "named"]
 def _refuse_matmul(x: object, y: object) -> NoReturn:
     hint = 'write x.dot(y, axis="embed")'
     problem = "a product of named arrays needs the axis to sum over"
+    if is_called_by("equinox"):
+        problem = "a layer of Equinox takes arrays without names"
+        hint = 'write axn.nmap(layer, out_axis="embed")(x.untag("embed")), or use one of axn.nn'
     raise OperandError(message("@", problem, hint=hint))
 
 
@@ -571,6 +575,11 @@ def named(array: Payload, axes: AxisSelection) -> NamedArray:
     """
     _refuse_names("named", array)
     if not isinstance(array, jax.Array):
+        words = (array,) if isinstance(array, str) else array
+        if isinstance(words, tuple) and words and all(isinstance(one, str) for one in words):
+            problem = "names are given in the place of the array"
+            hint = "the array comes first: named(array, axes)"
+            raise OperandError(message("named", problem, hint=hint))
         array = jnp.asarray(array)
     given = dict(selection(axes, "named"))
     if len(given) != array.ndim:

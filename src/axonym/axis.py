@@ -13,7 +13,7 @@ import dataclasses
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias, TypeVar, overload
+from typing import NoReturn, TypeAlias, TypeVar, overload
 
 from jax.export import is_symbolic_dim
 
@@ -137,6 +137,18 @@ class Axis:
             Axis(name='batch', size=8)
         """
         return Axis(self.name, size)
+
+
+def _refuse_arithmetic(axis: Axis, other: object) -> NoReturn:
+    problem = f"{axis.name!r} is an axis, and no number"
+    hint = "Axis.size is a number; Embed.resize(2 * Embed.size) is an axis of twice the size"
+    raise OperandError(message("Axis", problem, hint=hint))
+
+
+# Not in the class, so that type checkers report them.
+for _operator in ["add", "sub", "mul", "floordiv", "truediv", "mod", "pow"]:
+    setattr(Axis, f"__{_operator}__", _refuse_arithmetic)
+    setattr(Axis, f"__r{_operator}__", _refuse_arithmetic)
 
 
 AxisSelector: TypeAlias = Axis | str

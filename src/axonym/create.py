@@ -28,7 +28,7 @@ from .axis import (
     spec,
 )
 from .base.calls import explain_calls
-from .base.dtypes import widen_positions
+from .base.dtypes import refuse_dtype, widen_positions
 from .base.kinds import type_text
 from .engine import checks, kernels
 from .engine.batched import apply_batched
@@ -99,6 +99,7 @@ def _fill(
         # `ones(Batch, Embed)`: the second axis became the dtype.
         if isinstance(dtype, Axis):
             raise not_in_a_tuple(function, *axes, dtype) from None
+        refuse_dtype(function, dtype)
         raise
 
 

@@ -162,7 +162,8 @@ def test_axis_mapping_in_another_cell_without_with(mesh: Mesh) -> None:
 @says(
     """
     from_callback: an object of type function is neither an Axis nor the name of one
-      hint: an axis is written as Axis("batch", 32)
+      it takes: (axes, fn, mapping=None, mesh=None, *, copy=True, strict=True)
+      hint: give the arguments in this order, or by name
     """
 )
 def test_a_callback_in_the_place_of_the_axes(mesh: Mesh) -> None:

@@ -50,8 +50,9 @@ def is_called_by_optax() -> bool:
         caller = frame.f_back
         if caller is not None and caller.f_globals.get("__name__", "").startswith("optax."):
             variables = frame.f_locals
-            # As in methods of users, and in the call of a layer.
-            return _is_module(variables.get("self")) or _is_module(variables.get("layer"))
+            # As in methods of users, and in the call of a layer. The length of one is another mistake.
+            called = _is_module(variables.get("self")) or _is_module(variables.get("layer"))
+            return called and frame.f_code.co_name != "__len__"
         frame = caller
     return False
 
@@ -70,6 +71,34 @@ def array_at_work() -> Any:
                     return value
         frame = frame.f_back
     return None
+
+
+def is_called_by(package: str) -> bool:
+    """Return whether a package, such as `equinox`, called what of ours is running."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("axonym."):
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__", "").startswith(f"{package}.")
+
+
+def call_at_work() -> tuple[Any, list[object]] | None:
+    """Return the function of the package that the user called, and its arguments; None if it is no public function."""
+    frame, call = inspect.currentframe(), None
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if not module.startswith("axonym.") or module.startswith("axonym.compat."):
+            break
+        # `base/calls.py` only passes calls on.
+        call = call if module == "axonym.base.calls" else frame
+        frame = frame.f_back
+    if call is None:
+        return None
+    code = call.f_code
+    function = call.f_globals.get(code.co_name)
+    if not inspect.isfunction(function):
+        return None
+    count = code.co_argcount + code.co_kwonlyargcount
+    return function, [call.f_locals.get(name) for name in code.co_varnames[:count]]
 
 
 def _is_module(value: object) -> bool:

@@ -13,6 +13,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from ..errors import OperandError, message, suggestion
+from .callers import call_at_work
 
 # Words of NumPy, torch and Flax for arguments, and ours.
 _OTHER_WORDS: dict[str, tuple[str, ...]] = {
@@ -190,10 +191,26 @@ def refuse_misfit(
         signature.bind(*args, **options)
     except TypeError:
         problem, hint = _find_misfit(title, signature.parameters, args, options)
-        # Types would make the line too long to read.
-        shown = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
-        facts = re.sub(r"<function (\w+) at 0x\w+>", r"\1", f"it takes: {inspect.Signature(shown)}")
-        raise OperandError(message(title, problem, facts, hint=hint)) from None
+        raise OperandError(message(title, problem, write_arguments(function), hint=hint)) from None
+
+
+def write_arguments(function: Callable[..., Any]) -> str:
+    """Write what a function takes, for an error."""
+    # Types would make the line too long to read.
+    taken = inspect.signature(function).parameters.values()
+    shown = inspect.Signature([one.replace(annotation=one.empty) for one in taken])
+    return re.sub(r"<function (\w+) at 0x\w+>", r"\1", f"it takes: {shown}")
+
+
+def find_order(is_meant: Callable[[object], bool]) -> tuple[str, ...]:
+    """Return what the function takes that the user called, as a fact, if one of its arguments is in a wrong place."""
+    call = call_at_work()
+    return (write_arguments(call[0]),) if call is not None and any(map(is_meant, call[1])) else ()
+
+
+def is_axes(value: object) -> bool:
+    """Return whether a value is an axis, or may be several."""
+    return is_axis(value) or isinstance(value, tuple | list | Mapping)
 
 
 def _find_misfit(
@@ -225,7 +242,10 @@ def _find_misfit(
     ]
     arrays = [arg for arg in (*args, *options.values()) if _has_names(arg)]
     if unknown:
-        return f"there is no argument {unknown[0]!r}", _advise(unknown[0], taken, arrays)
+        hint = _advise(unknown[0], taken, arrays)
+        if hint is None and _returns_function(positional):
+            hint = f"the others go to what it returns: {title}({', '.join(positional)})(...)"
+        return f"there is no argument {unknown[0]!r}", hint
     twice = [name for name in positional[: len(args)] if name in options]
     if twice:
         hint = (
@@ -238,6 +258,11 @@ def _find_misfit(
         return problem, _place(title, extra, args[: len(positional)], positional, taken, lacking)
     problem = f"{', '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} missing"
     return problem, _fill(lacking, args, arrays)
+
+
+def _returns_function(positional: list[str]) -> bool:
+    """Return whether a function returns another one: it takes one, or a class of layers."""
+    return positional[:1] in (["f"], ["fn"], ["fun"]) or positional[-1:] == ["module"]
 
 
 def _advise(word: str, taken: Iterable[str], arrays: list[Any]) -> str | None:
@@ -267,13 +292,13 @@ def _place(
     if not positional and all(isinstance(one, str) for one in extra):
         return f"write {', '.join(f'{one}=...' for one in extra)}"
     # The last argument takes several of a kind, where one is there and more follow.
-    if last and last[0] in _AXES and all(map(_is_axis, several)):
+    if last and last[0] in _AXES and all(map(is_axis, several)):
         return f"several axes go in a tuple: {last[0]}=({', '.join(map(_write, several))})"
     if last == ["arrays"] and all(map(_has_names, several)):
         return "several arrays go in a list, as one argument"
-    if last == ["renames"] and all(map(_is_axis, several)):
+    if last == ["renames"] and all(map(is_axis, several)):
         return f"names go in a dict: {{{': '.join(map(_write, several))}}}"
-    if positional[:1] in (["f"], ["fn"], ["fun"]):
+    if _returns_function(positional):
         return f"the others go to what it returns: {title}({', '.join(positional)})(...)"
     has_names = any(one.kind is one.KEYWORD_ONLY for one in taken.values())
     return "give the others by name" if has_names else None
@@ -307,7 +332,8 @@ def _has_names(value: object) -> bool:
     return hasattr(type(value), "names") and hasattr(type(value), "array")
 
 
-def _is_axis(value: object) -> bool:
+def is_axis(value: object) -> bool:
+    """Return whether a value names one axis; the class is in a higher room."""
     return isinstance(value, str) or type(value).__name__ == "Axis"
 
 

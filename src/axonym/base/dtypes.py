@@ -10,9 +10,19 @@ import numpy as np
 from jax import lax
 from jax.typing import DTypeLike
 
+from ..errors import OperandError, message
 from .kinds import Payload
 
 A = TypeVar("A")
+# What torch and configurations call dtypes.
+_SHORT = {"bf16": "bfloat16", "fp16": "float16", "f16": "float16", "half": "float16"}
+_SHORT |= {
+    "fp32": "float32",
+    "f32": "float32",
+    "fp64": "float64",
+    "f64": "float64",
+    "long": "int64",
+}
 
 
 def widen_positions(positions: Payload) -> Payload:
@@ -54,6 +64,23 @@ def match_ranks(x: Payload, y: Payload) -> tuple[Payload, Payload]:
         return x, y
     rank = max(x.ndim, y.ndim)
     return lax.expand_dims(x, range(rank - x.ndim)), lax.expand_dims(y, range(rank - y.ndim))
+
+
+def refuse_dtype(function: str, dtype: object) -> None:
+    """Raise OperandError for a dtype that JAX has refused, and do nothing for any other."""
+    try:
+        jnp.dtype(dtype)
+    except TypeError:
+        name = str(dtype).removeprefix("torch.")
+        name = _SHORT.get(name, name)
+        hint = (
+            f"write jnp.{name}"
+            if hasattr(jnp, name)
+            else "dtypes are those of jax.numpy: jnp.bfloat16"
+        )
+        raise OperandError(
+            message(function, f"there is no dtype {str(dtype)!r}", hint=hint)
+        ) from None
 
 
 def widen(x: A) -> A:

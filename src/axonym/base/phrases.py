@@ -6,6 +6,9 @@ from types import NoneType
 from ..errors import AxisNotFoundError, OperandError, describe, message, suggestion
 from .callers import array_at_work
 
+# The hint below what a function takes.
+IN_ORDER = "give the arguments in this order, or by name"
+
 _SEVERAL = {"keys", "logits", "values"}
 
 
@@ -50,12 +53,16 @@ def write_size_conflict(name: str, size: object, but: str) -> str:
 
 def refuse_entry(entry: object, function: str, need_sizes: bool) -> OperandError:
     """Build the error for something that is no axis: a size, a position, or an argument in a wrong place."""
+    from .calls import find_order, is_axes, is_axis
     from .kinds import type_text  # imports JAX, which plans of names do without
 
     if isinstance(entry, int) and not isinstance(entry, bool):
         if need_sizes:
             hint = f'name it: Axis("name", {entry}), or {{"name": {entry}}}'
-            return OperandError(message(function, f"{entry} is a size without a name", hint=hint))
+            problem, lines = f"{entry} is a size without a name", find_order(is_axis)
+            if lines:
+                problem, hint = f"{entry} stands where axes go", IN_ORDER
+            return OperandError(message(function, problem, *lines, hint=hint))
         # A selection does not know its array. The frame of the caller does, and an error may take its time.
         x = array_at_work()
         names = () if x is None else x.names
@@ -76,5 +83,10 @@ def refuse_entry(entry: object, function: str, need_sizes: bool) -> OperandError
     hint = 'an axis is written as Axis("batch", 32)' + ("" if need_sizes else ', or as "batch"')
     if what == "a PRNG key":
         hint = "the key is the first argument, or goes by its name: key=..."
+    if what == "NamedArray" and function in ("max", "min"):
+        hint = f"axn.{function}imum(x, y) compares the elements of two arrays"
     problem = f"{text} is neither an Axis nor the name of one"
-    return OperandError(message(function, problem, hint=hint))
+    # An array or a function has its own place, so that its arguments may be exchanged.
+    lines = find_order(is_axes) if what in ("NamedArray", "function") else ()
+    hint = IN_ORDER if lines else hint
+    return OperandError(message(function, problem, *lines, hint=hint))

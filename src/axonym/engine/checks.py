@@ -14,8 +14,9 @@ import numpy as np
 from jax.export import is_symbolic_dim
 
 from ..axis import Axis, AxisSelection, Pairs, names_in, selection
+from ..base.calls import find_order
 from ..base.kinds import Payload, type_text
-from ..base.phrases import missing_axis, verb, write_size_conflict
+from ..base.phrases import IN_ORDER, missing_axis, verb, write_size_conflict
 from ..errors import AxisError, AxisSizeError, OperandError, describe, explained, message
 from ..layout.scope import current_scope
 from ..names import plans
@@ -277,6 +278,10 @@ def no_names(function: str, x: Payload, *wanted: str) -> OperandError:
     hint: str | None = f"name its dimensions first: axn.named(array, {named})"
     if holds_named(x):
         hint = APART
+    elif isinstance(x, str | Axis | int) and (
+        order := find_order(lambda one: isinstance(one, Core))
+    ):
+        lines, hint = [*order], IN_ORDER
     elif shape is None and not isinstance(x, list | tuple | int | float):
         hint = getattr(type(x), "how_to_read", None)
     return OperandError(message(function, problem, *lines, hint=hint))

@@ -331,7 +331,10 @@ def bind_by_name(
             problem = f"no axis named {name!r}"
             if name != term.name:
                 problem += f", which {term.name!r} stands for"
-            raise flaw(AxisNotFoundError, problem, text, term.span, suggestion(name, names))
+            spaced = [one for one in names if " " in one and name in one.split()]
+            hint = f"spaces separate names: write a letter, and a={spaced[0]!r}" if spaced else None
+            near = hint or suggestion(name, names)
+            raise flaw(AxisNotFoundError, problem, text, term.span, near)
         # Two terms with different names may stand for one axis by their keywords.
         if name in seen:
             raise flaw(AxisClashError, f"axis {name!r} appears twice", text, term.span)

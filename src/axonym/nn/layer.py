@@ -130,6 +130,15 @@ class Layer(Made):
             # With these, Python suggests names that are near.
             raise AttributeError(text, name=name, obj=self)
 
+        # Optax takes the length of a state: `optimizer.update(gradients, model, state)` has them exchanged.
+        def __len__(self) -> int:
+            problem = "a layer has no length"
+            hint = "for Optax, write optimizer.update(gradients, state, model)"
+            raise OperandError(message(type(self).__name__, problem, hint=hint))
+
+        def __bool__(self) -> bool:  # or Python would ask for the length
+            return True
+
 
 def enter_scope(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L, P], R]:
     """Let the operations of a method carry the name of the layer; methods that it calls itself add no second one."""

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from ..base.calls import explain_calls
+from ..base.dtypes import refuse_dtype
 from ..engine.checks import NUMBERS
 from ..engine.core import Core, Operand, wrap
 from ..engine.pointwise import between, binary, nary, unary, unary_with
@@ -150,7 +151,11 @@ def arctanh(x: "NamedArray") -> "NamedArray":
 
 def astype(x: "NamedArray", dtype: DTypeLike) -> "NamedArray":
     """Convert each element to another dtype."""
-    return unary_with(_astype, x, dtype=dtype)
+    try:
+        return unary_with(_astype, x, dtype=dtype)
+    except TypeError:
+        refuse_dtype("astype", dtype)
+        raise
 
 
 def _astype(x: jax.Array, *, dtype: DTypeLike) -> jax.Array:

@@ -271,6 +271,8 @@ def take_along_axis(
 def _take(
     function: str, x: Core, axis: AxisSelector, index: object, mode: str, fill_value: object
 ) -> "NamedArray":
+    if not isinstance(x, Core):
+        raise checks.no_names(function, x)
     if mode == "fill" and fill_value is None:
         reach = _FILL
     else:

@@ -75,6 +75,12 @@ class At:
     def __getitem__(self, item: Item) -> "Part":
         return Part(self._x, selectors_of("at", self._x, item))
 
+    if not TYPE_CHECKING:  # a type checker should report it
+
+        def __setitem__(self, item: object, value: object) -> None:
+            hint = 'x.at["batch", 0].set(1.0) returns a new array'
+            raise OperandError(message("at", "arrays of JAX do not change", hint=hint))
+
 
 class Part:
     """A part of an array, selected by `x.at[...]`, to read or update.

@@ -11,6 +11,7 @@ import itertools
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 
 from ....array import NamedArray
@@ -121,6 +122,8 @@ class AttentionMask(eqx.Module):
             hint = "add numbers to the scores as a bias" if isinstance(mask, Core) else None
             if callable(mask):
                 hint = "call it, as in nn.causal()"
+            if jnp.issubdtype(getattr(mask, "dtype", None), jax.dtypes.prng_key):
+                hint = "the key goes by its name: key=..."
             raise OperandError(message(function, problem, hint=hint))
         return AttentionMask(explicit=mask)
 
