@@ -430,3 +430,17 @@ def test_a_mesh_axis_twice_in_an_entry(mesh: Mesh) -> None:
 def test_mappings_of_fsdp_exchanged(mesh: Mesh) -> None:
     with axn.set_mesh(mesh):
         axn.fsdp(lambda layer, x: layer(x), {"batch": "data"}, {"embed": "data"})(LAYER, X)
+
+
+@warns(
+    """
+    named_jit: axn.pipelined is current, but the mapping has no axis of layers, so nothing is a pipeline
+      axes of layers: layers
+      mapping: {'batch': 'data'}
+      hint: map the layers to a mesh axis, as in {"layers": "stage"}
+    """
+)
+def test_a_pipeline_without_mapped_layers(mesh: Mesh) -> None:
+    stack = nn.Stacked.init(axn.Axis("layers", 4), nn.RmsNorm)(axn.Axis("embed", 4))
+    with axn.set_mesh(mesh), axn.pipelined("batch", 4):
+        axn.named_jit(lambda stack, x: stack.fold(x), {"batch": "data"})(stack, axn.ones({"batch": 8, "embed": 4}))

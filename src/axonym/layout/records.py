@@ -60,6 +60,7 @@ class Ledger:
         is_alone: whether no other ledger equals this one.
         sizes: the sizes of the axes of arrays that were sharded, where somebody asks for them.
         waiting: the largest part of its time that a stage of a pipeline waits.
+        pipelines: for each axis of layers inside of `pipelined`, whether the mapping has it.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Ledger:
         self.outer = outer
         self.sizes: dict[str, set[int]] | None = None
         self.waiting = 0.0
+        self.pipelines: dict[str, bool] = {}
         # Alone, if a key of a mapping may be that of an array inside, which only a trace can tell.
         self.is_alone: bool = (outer is not None and outer.is_alone) or any(
             map(self._is_partly_unknown, mappings)

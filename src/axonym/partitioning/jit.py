@@ -39,7 +39,12 @@ from .arguments import (
     signature_of,
 )
 from .flattened import Flattened, Structure, modules_in
-from .keys import check_keys, check_mesh_axes, warn_of_unused_storage
+from .keys import (
+    check_keys,
+    check_mesh_axes,
+    warn_of_unmapped_layers,
+    warn_of_unused_storage,
+)
 from .numbers import ChangingNumbers
 from .options import PRODUCTS, Products
 from .signatures import Result, Signature, has_hash, identify
@@ -491,6 +496,8 @@ class NamedJit(Generic[P, R]):
             changes[context.STORED] = results
         with using(changes):
             result = fn(*args, **kwargs)
+        if inside is not None:
+            warn_of_unmapped_layers(roles.function, inside, ledger)
         # The axes of the arrays inside are known now, and so are misspelled keys.
         names |= collect_names((result, list_closure(self._fn)))
         paths |= collect_paths(result)

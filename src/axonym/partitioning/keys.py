@@ -122,6 +122,17 @@ def warn_of_unused_storage(
         warnings.warn(text, stacklevel=users_line()[1])
 
 
+def warn_of_unmapped_layers(function: str, mapping: AxisMapping | Mappings, ledger: Ledger) -> None:
+    """Warn if `pipelined` is current, and the mapping has no axis of layers of the stacks that ran."""
+    # A model may have a second stack, which is no pipeline.
+    if ledger.pipelines and not any(ledger.pipelines.values()):
+        first = next(iter(ledger.pipelines))
+        problem = "axn.pipelined is current, but the mapping has no axis of layers, so nothing is a pipeline"
+        facts = f"axes of layers: {', '.join(ledger.pipelines)}", f"mapping: {mapping}"
+        hint = f'map the layers to a mesh axis, as in {{"{first}": "stage"}}'
+        warnings.warn(message(function, problem, *facts, hint=hint), stacklevel=users_line()[1])
+
+
 def check_mesh_axes(function: str, mapping: AxisMapping, mesh: MeshLike | None) -> None:
     """Raise ShardingError for a mesh axis that the mesh does not have."""
     for key in mapping:

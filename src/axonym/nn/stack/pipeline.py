@@ -50,7 +50,7 @@ from ...engine.core import wrap
 from ...errors import AxisSizeError, OperandError, ShardingError, message, suggestion
 from ...layout import context, modes, partition
 from ...layout.assignment import find_entry, find_key
-from ...layout.records import note_waiting
+from ...layout.records import LEDGER, note_waiting
 from ...ops.where import where
 from ...partitioning.options import MICROBATCHES
 from ...transform.checkpoint import ScanCheckpointPolicy
@@ -90,6 +90,9 @@ def find_pipeline(function: str, Block: Axis, rounds: int = 1, skipped: int = 0)
     taken = {*modes.find_manual_axes(mesh), *context.get_taken_axes()}
     entry = partition.without(entry, taken)
     cut, stages = MICROBATCHES.get(), partition.count_shards(mesh, entry)
+    ledger = LEDGER.get()
+    if cut is not None and ledger is not None:
+        ledger.pipelines[Block.name] = bool(entry) or ledger.pipelines.get(Block.name, False)
     # One stage is a plain loop, unless the user asks for microbatches, which then save memory.
     if not entry or (cut is None and stages == 1):
         return None
