@@ -1,4 +1,4 @@
-"""Draw sentences of the pages and docstrings for an editor to judge.
+"""Draw sentences for an editor to judge: half of them from the pages, half from docstrings.
 
 python tools/sentences.py [--seed 47] [--count 200]
 
@@ -22,11 +22,15 @@ SECTION = re.compile(r"^(?:Args|Returns|Raises|Examples|Yields|Attributes):$", r
 FEWEST_WORDS = 4
 
 
-def texts() -> Iterator[tuple[str, str]]:
-    """Yield the pages, and the docstrings up to their first section, with the names of their files."""
+def pages() -> Iterator[tuple[str, str]]:
+    """Yield the pages, with the names of their files."""
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         if page not in QUOTING:
             yield str(page.relative_to(ROOT)), page.read_text(encoding="utf-8")
+
+
+def docstrings() -> Iterator[tuple[str, str]]:
+    """Yield the docstrings up to their first section, with the names of their files."""
     for path in sorted((ROOT / "src").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -35,16 +39,16 @@ def texts() -> Iterator[tuple[str, str]]:
 
 def split(text: str) -> list[str]:
     """Return the sentences of a text, without code blocks, tables, headings and the targets of links."""
-    prose = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", NO_PROSE.sub("", text))
+    prose = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", NO_PROSE.sub("", text))
     blocks = re.split(r"\n\s*\n|\n\s*(?:[-*]|\d+\.) ", f"\n{prose}")
     flat = (re.sub(r"^(?:[-*]|\d+\.) ", "", " ".join(block.split())) for block in blocks)
     found = [sentence for block in flat for sentence in re.split(r"(?<=[.!?:]) (?=[A-Z`*])", block)]
     return [sentence for sentence in found if len(sentence.split()) >= FEWEST_WORDS]
 
 
-def draw(seed: int, count: int) -> list[tuple[str, str]]:
+def draw(texts: Iterator[tuple[str, str]], seed: int, count: int) -> list[tuple[str, str]]:
     """Return the drawn sentences with their files, in the order of the files."""
-    known = [(name, sentence) for name, text in texts() for sentence in split(text)]
+    known = [(name, sentence) for name, text in texts for sentence in split(text)]
     return [known[i] for i in sorted(random.Random(seed).sample(range(len(known)), count))]
 
 
@@ -53,5 +57,6 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=47)
     parser.add_argument("--count", type=int, default=200)
     options = parser.parse_args()
-    for name, sentence in draw(options.seed, options.count):
-        print(f"{name}: {sentence}")
+    for texts in pages(), docstrings():
+        for name, sentence in draw(texts, options.seed, options.count // 2):
+            print(f"{name}: {sentence}")

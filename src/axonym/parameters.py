@@ -432,8 +432,8 @@ def kinds(tree: Tree, overrides: Overrides | None = None) -> Tree:
 def labels(tree: Tree, label: Callable[[str, Any], Any]) -> Tree:
     """Label the floating arrays of a tree by their paths and axes, for `optax.multi_transform`.
 
-    Optax calls what is callable, as most models are, and so are their labels. So give it a function that makes the
-    labels: `lambda model: axn.parameters.labels(model, label)`.
+    Optax calls a callable tree, and most models are callable. So give Optax a function that makes the labels:
+    `lambda model: axn.parameters.labels(model, label)`.
 
     Args:
         tree: any tree.

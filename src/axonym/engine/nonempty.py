@@ -27,7 +27,7 @@ def check_nonempty(
     removed: Sequence[int],
     options: dict[str, object],
 ) -> None:
-    """Check that a function that has no result of no elements has some, or an initial value.
+    """Check that a reduction without a result for zero elements has elements, or an initial value.
 
     Raises:
         AxisSizeError: if a dimension that it removes has size zero.

@@ -86,7 +86,7 @@ def _hide_names(body: Function) -> Function:
 
 
 def _prefer(shared: Function, own: Function) -> Function:
-    """Call what is compiled for any names, unless names matter: to an error, or to what is read of a mapping."""
+    """Call the program shared by all names, unless an error or the mapping needs the names."""
     # Once names have mattered to this kernel, they always will.
     call = shared
 

@@ -1,7 +1,8 @@
 """Internal. XLA sums windows wrongly over an axis of one element that has as many zeros before as after it.
 
-It takes each window to hold the element, though a window may lie in the padding that the sum itself adds. The gradient
-of the middle element of a cumulative sum would be wrong, since the padded gradient of the element is summed backwards.
+XLA assumes that each window contains the element, but a window may be in the padding that the sum itself adds. The
+gradient of the middle element of a cumulative sum would be wrong, since the padded gradient of the element is summed
+backwards.
 All versions, also on one device; `tests/upstream/test_padded_sums.py` shows it.
 """
 

@@ -17,7 +17,7 @@ Transformation: TypeAlias = Any
 
 
 def check_transformation(function: str, tx: object) -> None:
-    """Raise OperandError for what is no transformation, such as `optax.adam` without a learning rate."""
+    """Raise OperandError unless `tx` is a transformation; `optax.adam` without a learning rate is not."""
     if not callable(getattr(tx, "init", None)) or not callable(getattr(tx, "update", None)):
         problem = f"expected a transformation of Optax, got {type_text(tx)}"
         raise OperandError(message(function, problem, hint="write optax.adam(1e-3)"))

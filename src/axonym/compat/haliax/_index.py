@@ -240,7 +240,7 @@ def _sliced_along(array: axn.NamedArray, start: Selectors, length: Selectors) ->
 
 
 def to_size(length: int | Axis) -> int:
-    """Return a number of elements, which an `Axis` gives by its size."""
+    """Return a length; that of an `Axis` is its size."""
     if isinstance(length, Axis):
         return length.size
     return length

@@ -1,6 +1,6 @@
 """Internal. The names of dtypes in XLA's programs, and in JAX.
 
-Jaxprs use the names of JAX, compiled programs those of XLA. Reports show XLA's names, and targets are asked by JAX's.
+Jaxprs use the names of JAX, compiled programs those of XLA. Reports show XLA's names, and tables of targets have JAX's.
 """
 
 XLA_NAMES = {

@@ -51,7 +51,7 @@ def drop(
 
 
 def _find_bound(keep: float) -> np.uint32:
-    """Return the number below which a share `keep` of all 32-bit numbers is."""
+    """Return the bound that a share `keep` of all 32-bit numbers is below."""
     return np.uint32(min(round(keep * 2**32), 2**32 - 1))
 
 

@@ -46,7 +46,7 @@ class _Call:
     taken: Entry
 
     def map_devices(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """Run a function once per device; JAX differentiates after the block ended in which a mapping was current."""
+        """Run a function once per device, under this mapping, since JAX differentiates after its block has ended."""
         with using({MAPPING: self.mapping, SCOPE: self.scope, TAKEN: self.taken}):
             entries = dict(self.layout.entries)
             return shard_map(fn, entries, check=not self.taken, strict=False)(*args)

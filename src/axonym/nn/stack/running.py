@@ -278,7 +278,7 @@ class Places(eqx.Module):
 # A dataclass, as `Step` is: the cache of eager loops compares it by its fields.
 @dataclasses.dataclass(frozen=True)
 class Skipping:
-    """How a loop applies a layer of `Places`, or skips it: a function like `Step.pairs`.
+    """A function like `Step.pairs` that applies a layer of `Places`, or skips it.
 
     Attributes:
         pairs: how it applies a layer.

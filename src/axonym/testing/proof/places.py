@@ -36,8 +36,8 @@ class Cause(NamedTuple):
 class Digit(NamedTuple):
     """What the coordinate p at a place adds to a position: `weight * (p // inner % size)`.
 
-    The product of `inner` and `size` divides the number of coordinates. A digit of size 1 adds nothing, but says how
-    far apart elements were, of which a slice took one: if it is padded, its position follows.
+    The product of `inner` and `size` divides the number of coordinates. A digit of size 1 adds nothing. It records
+    the distance of elements before a slice took one of them, which gives the position if that is padded again.
 
     Attributes:
         place: where the coordinate is.

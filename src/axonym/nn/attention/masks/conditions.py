@@ -1,7 +1,7 @@
 """Internal. The kinds of conditions that masks are made of, and all that attention asks of them.
 
-A new kind of mask is a subclass of `Condition` here, listed in `KINDS`, and the field of `AttentionMask` that it reads,
-with its line in `&`. Whoever asks a mask something asks through this file: the plain implementation, the loop over
+For a new kind of mask, write a subclass of `Condition` here and list it in `KINDS`. Add the field that it reads to
+`AttentionMask`, with a line in `&`. All users of masks call this file: the plain implementation, the loop over
 blocks, the ring, the cache, and the kernels, which name the kinds that they support. The file must know neither
 blocks, devices nor kernels: it is given positions, and arrays over them.
 """
@@ -125,7 +125,7 @@ class Near(Condition):
         return None if self.window is None else first - (self.window - 1)
 
     def find_end(self, behind: Number) -> Number:
-        """Return the position after the last query, or that after its window."""
+        """Return the end of the last query's window, or the position after that query."""
         return behind if self.causal or self.window is None else behind + (self.window - 1)
 
     def compare(self, queries: Range, keys: Range) -> Iterator[Number]:
