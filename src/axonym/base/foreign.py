@@ -1,6 +1,6 @@
-"""Internal. Names of other libraries, and what to write here in place of each.
+"""Internal. Names of other libraries, and the name to write here instead of each.
 
-These names are not defined, which `hasattr` shows; reading one raises an AttributeError that tells what to write.
+These names are not defined, which `hasattr` shows; reading one raises an AttributeError that says what to write.
 """
 
 import sys

@@ -142,7 +142,7 @@ def settle(
         key = find_key(entries, label) if isinstance(label, str) else None
         if key is not None:
             several = [only(entry, explicit) for entry in entries.alternatives(key)]
-            # An operand that was laid out by the mapping has the alternative that fits.
+            # An operand that the mapping has sharded has the alternative that fits.
             had = _list_offers(label, operands)
             asked[label] = next((entry for entry in several if entry in had), several[0])
         if isinstance(label, str) and decided is not None and label in decided:

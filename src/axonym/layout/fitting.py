@@ -102,8 +102,8 @@ def fit_sizes(
 def find_partners(arrays: Iterable[Names], mappings: Mappings) -> dict[str, str]:
     """Return, for axes of the mappings, the one axis without an entry that divides some of the same arrays further.
 
-    All arrays with the partner have the axis, and some have the axis alone: so queries have a group for each key head.
-    If several axes are so, nothing says which one to divide. Derived names follow their bases.
+    Each array with the partner has the axis, and some arrays have only the axis: queries have a group for each key
+    head. If there are several partners, nothing says which one to divide. Derived names follow their bases.
 
     Args:
         arrays: the names of the axes of each array.

@@ -1,6 +1,6 @@
-"""Internal. What JAX does at the moment: whether it traces, and over which mesh axes a value varies.
+"""Internal. The state of JAX: whether it traces, and over which mesh axes a value varies.
 
-JAX has no public functions that say so, hence these experiments with public ones.
+JAX has no public functions for this, so these functions experiment with public ones.
 """
 
 from collections.abc import Iterable

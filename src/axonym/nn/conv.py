@@ -169,7 +169,7 @@ class Conv(_Conv):
             padding: zeros around the input: "SAME", "VALID", an int, one for each axis, or a pair for each axis. In a
                 mapping by axis, also what lies beyond its ends, as much as keeps the size at stride 1: "wrap" for a
                 circle, "reflect", "symmetric", "edge", "constant" for zeros, or a function. It gets the elements at
-                one end, as many as are to be added and in their order, and returns those beyond that end.
+                one end, as many as it must add and in their order, and returns those beyond that end.
             dilation: the distance between neighbours in the kernel.
             groups: the number of independent parts.
             use_bias: whether to add a bias.

@@ -436,7 +436,7 @@ def _reduce_blocks(
     for at, sides in zip(moves, inside, strict=True):
         padding[at] = sides
     spec = Layout(sharding).spec
-    # What lies beyond an end is given as a whole: only devices at the end of the mesh use it.
+    # All devices get the values beyond an end: only those at the end of the mesh use them.
     ends = Layout(() if modes.get(at) == "given" else own for at, own in enumerate(sharding)).spec
 
     def reduce_block(x: jax.Array, *beyond: jax.Array) -> jax.Array:

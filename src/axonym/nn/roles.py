@@ -1,7 +1,7 @@
-"""Internal. What modules state about the axes of their arrays: stacks, inputs, outputs, and what is special in them.
+"""Internal. The roles that modules state for the axes of their arrays: stacks, inputs, outputs, and special ones.
 
 A module states it by static fields that hold axes, `In` and `Out`, `Vocab` and `Embed`, `Pos` and `Embed`, `Experts` or
-`axis`. What these cannot say, an attribute `axis_roles` says, in the form of `Overrides`, also for the modules inside.
+`axis`. An attribute `axis_roles` says the rest, in the form of `Overrides`, also for the modules inside.
 """
 
 import dataclasses

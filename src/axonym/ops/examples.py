@@ -147,7 +147,7 @@ EXAMPLES = {
 
 
 def add_examples(functions: Mapping[str, object]) -> None:
-    """Append its example to the docstring of each of these functions by name that is in the table."""
+    """Append examples to the docstrings of those functions, by name, that are in the table."""
     for name, function in functions.items():
         if name in EXAMPLES and function.__doc__:  # without one in `python -OO`
             function.__doc__ += EXAMPLES[name]

@@ -25,7 +25,7 @@ def check_transformation(function: str, tx: object) -> None:
 
 @jax.named_scope("optimizer")
 def run_on_auto(fn: Callable[..., Any], args: Any, extra: Mapping[str, Any], like: Tree) -> Any:
-    """Call a function on Auto axes, if arrays have Explicit ones; results are laid out like other arrays.
+    """Call a function on Auto axes, if arrays have Explicit ones; results get the layouts of other arrays.
 
     The name of the scope is that of its work in a cost.
 
@@ -33,7 +33,7 @@ def run_on_auto(fn: Callable[..., Any], args: Any, extra: Mapping[str, Any], lik
         fn: a function of trees.
         args: its arguments, parameters last.
         extra: further ones; functions of parameters are called on Explicit axes again.
-        like: a tree with the structure of the results: arrays that are laid out as they should be, or None.
+        like: a tree with the structure of the results: arrays with the layouts of the results, or None.
     """
     arrays = {name: value for name, value in extra.items() if not callable(value)}
     typed = next(filter(explicit.has_explicit_axes, jax.tree.leaves((args, arrays))), None)

@@ -239,7 +239,7 @@ def _split_state(forms: Forms, abstract: Tree, state: Tree) -> Tree:
 
 
 def _find_layouts(forms: Forms, abstract: Tree, arrays: Mapping[str, Payload]) -> Tree:
-    """Return a tree like a stored state with the parameter that each array is laid out like, or None."""
+    """Return a tree like a stored state with the parameter whose layout each array has, or None."""
     by_number = {form.part.number: (arrays[path], form) for path, form in forms.items()}
 
     def one(leaf: Payload) -> Payload:

@@ -204,8 +204,8 @@ def on_auto_axes(tx: Transformation) -> Transformation:
     """Run the updates of a transformation of Optax on Auto axes, where the mesh has Explicit ones.
 
     Some transformations multiply or reshape arrays in ways that have no type on Explicit axes, such as `optax.lbfgs`.
-    Updates are laid out like the gradients, and the state as before. Functions among the arguments of `update`, such as
-    `value_fn`, are called on Explicit axes.
+    Updates have the layouts of the gradients, and the state keeps its own. Functions among the arguments of
+    `update`, such as `value_fn`, are called on Explicit axes.
 
     Args:
         tx: a transformation, or a chain of some.

@@ -83,7 +83,7 @@ class Reading:
 
 @dataclasses.dataclass
 class Flaws:
-    """What does not fit: keys and what is wrong with them, by kind."""
+    """The misfits of a state dict: keys and their faults, by kind."""
 
     found: dict[str, list[tuple[str, str]]] = dataclasses.field(default_factory=dict)
 
@@ -370,7 +370,7 @@ def _shorten(keys: list[str]) -> str:
 
 def _warn_of_squares(reading: Reading, specs: Specs) -> None:
     """Warn of arrays of torch that fit the model as they are, but would have other places in the layouts of torch."""
-    # What `to_state_dict` returns, which has `spec`, is not from torch.
+    # Only results of `to_state_dict` have `spec`: they are not from torch.
     if reading.torch is None or getattr(reading.state, "spec", None) is not None:
         return
     of_torch = [key for key, spec in specs.items() if _is_of_torch(spec, reading.state[key])]

@@ -44,7 +44,7 @@ class ScanCheckpointPolicy:
         prevent_cse: prevent the compiler from merging the recomputation with the first computation. A compiled loop
             does not need it; an unrolled loop always has it.
         simple: keep only the carries, whatever the other fields say, except `disable` and `nested`.
-        alternating: policies or their short forms, which steps have in turn, in place of the other fields. Their number
+        alternating: policies or their short forms that steps use alternately, instead of the other fields. Their number
             must divide the steps. A compiled loop has as many steps in one iteration.
 
     Raises:

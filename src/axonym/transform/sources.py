@@ -10,7 +10,7 @@ Sources: TypeAlias = frozenset[int]
 def find_sources(jaxpr: Any, given: Sequence[Sources]) -> list[Sources]:
     """Return what each result of a jaxpr depends on, from what each of its arguments does.
 
-    Calls and branches are looked into. What is in a loop, or in another function, depends on all that goes there.
+    Calls and branches are looked into. A value inside a loop, or another function, depends on all inputs of that.
     """
     none: Sources = frozenset()
     # By identity: literals, which depend on nothing, have no hash.

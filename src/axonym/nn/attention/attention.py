@@ -74,7 +74,7 @@ def dot_product_attention(
         k_start: the position of the first key.
         dropout: the probability that a weight is set to zero; the others are scaled up.
         inference: whether to skip dropout.
-        key: for dropout. What is dropped depends on it, on the axes of the scores in their order, and on nothing else.
+        key: for dropout. The dropped weights depend on it and on the order of the scores' axes alone.
         implementation: "plain" holds all scores; "blockwise" holds one block at a time, also in the backward pass, so
             its memory is linear in the number of positions. "xla" and "cudnn" call `jax.nn.dot_product_attention`,
             "splash" the TPU kernel of that name, "tokamax" the library Tokamax, which must be installed. Only "plain"

@@ -1,7 +1,7 @@
 """Internal. The implementations of attention, and the one function that picks one for a call.
 
 A new implementation is a function of an `AttentionCall`, or a `Kernel`, and a word in `IMPLEMENTATIONS`. The public
-function asks here once for each call. What an implementation supports, and how it works, is known to its own file only.
+function asks here once for each call. Only the file of an implementation knows what it supports and how it works.
 """
 
 import functools

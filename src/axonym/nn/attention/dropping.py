@@ -30,7 +30,7 @@ def drop(
 ) -> NamedArray:
     """Set weights to zero at random and scale up the others.
 
-    What is dropped depends on the key, and for each weight on its index along each axis, in the order of the axes.
+    Whether a weight is dropped depends on the key and on its index along each axis, in the order of the axes.
 
     Args:
         weights: any axes; that of keys is the last one.

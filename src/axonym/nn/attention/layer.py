@@ -259,7 +259,7 @@ class Attention(Layer):
         return self.query.Out[-1].name
 
     def _check_positions(self, what: str, x: NamedArray, hint: str) -> None:
-        # What has no names at all is refused by the projections.
+        # The projections refuse arrays without names.
         if isinstance(x, NamedArray):
             checks.require("Attention", x, self.pos, what, role=", the positions", hint=hint)
 

@@ -35,7 +35,7 @@ from .plan import Block, BlockPlan, Operands, Rest, Tree, fill, make_like_query,
 
 
 class Rows(NamedTuple):
-    """What is known of each query: the largest score, the sum of exponentials relative to it, and the weighted sum."""
+    """The state of each query: the largest score, the sum of exponentials relative to it, and the weighted sum."""
 
     largest: NamedArray
     total: NamedArray

@@ -1,7 +1,7 @@
 """Internal. Writing into a cache that devices share: each writes into its own part, in a `shard_map`.
 
-Left to the compiler, a write along an axis that is split is a scatter, for which a TPU may bring the whole cache into
-another order and back; a write at a position of split positions gathers the whole cache.
+The compiler would make a scatter of a write along a split axis. For it, a TPU may bring the whole cache into another
+order and back; a write at a position of split positions gathers the whole cache.
 """
 
 from collections.abc import Callable, Mapping

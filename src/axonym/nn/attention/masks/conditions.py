@@ -346,7 +346,7 @@ def materialize(
         problem = f"the position axes of queries and keys are both named {q_pos!r}"
         hint = 'give those of keys another name: KPos.derive("key")'
         raise AxisClashError(message(function, problem, hint=hint))
-    # What is seen may lack axes along which nothing changes; an array that is asked for has them.
+    # `seen` may lack axes along which nothing changes; the caller's array has them.
     queries, keys = count_positions(QPos, q_start), count_positions(KPos, k_start)
     seen = find_visible(mask, Pairing(queries, keys, q_pos, k_pos))
     both = (named(True, ()) if seen is None else seen).broadcast_axis(

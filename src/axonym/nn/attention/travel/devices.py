@@ -3,7 +3,7 @@
 One `jax.shard_map` computes the forward pass, and another one the backward pass, so that JAX, which cannot
 differentiate one inside of another, differentiates neither. Inside of a `shard_map` over mesh axes of the positions,
 the same functions are called at once, and so they are where no positions are split. `local` and `context` call `run`.
-How keys travel is the business of a `Method`, and what a device does with them that of `blocks`; neither is known here.
+A `Method` decides how keys travel, and `blocks` what a device does with them; this module knows neither.
 """
 
 import dataclasses
