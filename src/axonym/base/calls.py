@@ -305,7 +305,7 @@ def _place(
 
 
 def _fill(lacking: list[str], args: tuple[Any, ...], arrays: list[Any]) -> str | None:
-    """Return what a call may give for an argument that is missing."""
+    """Return a hint on the arguments that a call lacks, if one is likely."""
     if lacking == ["key"]:
         if any(hasattr(one, "dtype") for one in args):
             return "the key goes by its name: key=..."

@@ -122,7 +122,7 @@ class Blocks(Generic[V]):
         return stack[-1] if stack else self._root
 
     def _tidy(self) -> None:
-        """Leave JAX's contexts of blocks that were left before those that were entered after them."""
+        """Exit JAX's contexts of blocks that were left out of order, now that all inner blocks have ended."""
         stack = self._stack()
         while stack and stack[-1].left:
             inner = stack.pop().inner

@@ -42,8 +42,8 @@ def separate(array: jax.Array, count: int) -> jax.Array:
 def separate_gradient(array: jax.Array, count: int, *, fits: bool = False) -> jax.Array:
     """Prepare an array for a gather at `count` positions, so that its gradient is not merged with others.
 
-    Positions that fit are out of range only on the devices of a mesh. The gradient of a slice, too, is a scatter if
-    `jax.vmap` maps over starts, which nothing shows.
+    If the positions fit, they are only out of range on the devices of a mesh. The gradient of a slice is a scatter,
+    too, if `jax.vmap` maps over starts, which nothing shows.
     """
     if not jnp.issubdtype(array.dtype, jnp.inexact) or (fits and count_devices(array) == 1):
         return array

@@ -28,7 +28,7 @@ class TransformerBlock(Layer):
     """Attention and a perceptron, each with a norm and beside a residual connection.
 
     With `post_norm`, the norm follows the sum with the residual, as in the first transformers; otherwise it precedes
-    what it belongs to.
+    attention or the perceptron.
 
     Attributes:
         attention_norm: the norm of attention.

@@ -1,4 +1,4 @@
-"""Internal. What the compilers for CPU, GPU and TPU make of the same function.
+"""Internal. Differences between the compilers for CPU, GPU and TPU.
 
 `Walk` and `moves` ask a `Compiler` where programs for different devices differ. No other module names a platform.
 """

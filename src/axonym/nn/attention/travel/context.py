@@ -1,8 +1,8 @@
 """Internal. Context parallelism: attention whose positions are split over devices.
 
 The layout of queries and keys says that positions are split: the mapping on Auto mesh axes, types on Explicit ones.
-`choose` asks here how, and calls `attend_over_devices` with the answer. Here a call becomes a plan of the devices; what
-they compute is the business of `devices`, and how keys travel that of `ring`, `gather` and `exchange`.
+`choose` asks here how, and calls `attend_over_devices` with the answer. This module turns a call into a plan of the
+devices. `devices` computes, and `ring`, `gather` and `exchange` move the keys.
 """
 
 import dataclasses
