@@ -4,6 +4,7 @@ All claims begin here: what a function is (a model, a method, a jitted function)
 them have an axis. It knows nothing of claims.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ from ..errors import (
 )
 from ..layout.assignment import path_text
 from ..names.plans import Names
+from ..partitioning.blocks import axis_mapping
 from ..partitioning.jit import NamedJit
 
 Arrays = list[Payload]
@@ -92,9 +94,12 @@ class Program:
         """Run the function without the `jit` around it, which may remember a trace without names of layers."""
         f: Any
         f, args = self.fill(arrays)
-        while isinstance(f, _JITS):
-            f = f.__wrapped__
-        return self._flatten(f, args)
+        with contextlib.ExitStack() as mappings:
+            while isinstance(f, _JITS):
+                if isinstance(f, NamedJit) and f.roles.inside is not None:
+                    mappings.enter_context(axis_mapping(f.roles.inside))
+                f = f.__wrapped__
+            return self._flatten(f, args)
 
     def fill(self, arrays: Arrays) -> tuple[Callable[..., Any], tuple[Tree, ...]]:
         """Return the function and its arguments with other arrays."""
