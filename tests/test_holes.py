@@ -123,6 +123,7 @@ ALL: dict[str, Call] = {
     "check": lambda tree: str(axn.check(tree, MAPPING, MESH, quiet=True)),
     "cost": lambda tree: str(axn.cost(same, MAPPING, MESH, tree, depth="traced")),
     "debug.diagnose": lambda tree: str(debug.diagnose(tree)),
+    "debug.locate": lambda tree: str(debug.locate(lambda tree: tree["rows"].sum(), tree)),
     "debug.unreached": lambda tree: debug.unreached(tree, lambda tree: tree["rows"].sum()),
     "fold": lambda tree: axn.fold(lambda tree, step: tree, "step")(tree, axn.arange(axn.Axis("step", 2))),
     "from_local": lambda tree: axn.from_local(tree, {}, MESH, strict=False),

@@ -15,17 +15,17 @@ import numpy as np
 from jax.core import Tracer
 from jax.sharding import NamedSharding
 
-from . import parameters
-from .array import NamedArray, is_named_array
-from .axis import shown
-from .base.kinds import Payload, Tree, has_type
-from .engine.audits import Report, checking
-from .engine.core import payload_of
-from .engine.operands import own_names
-from .errors import ArgumentError, AxisSizeError, describe, message
-from .layout.assignment import path_text
-from .partitioning.trees import find_static_axes, is_optimiser_state
-from .report.table import Printed
+from .. import parameters
+from ..array import NamedArray, is_named_array
+from ..axis import shown
+from ..base.kinds import Payload, Tree, has_type
+from ..engine.audits import Report, checking
+from ..engine.core import payload_of
+from ..engine.operands import own_names
+from ..errors import ArgumentError, AxisSizeError, describe, message
+from ..layout.assignment import path_text
+from ..partitioning.trees import find_static_axes, is_optimiser_state
+from ..report.table import Printed
 
 __all__ = ["Diagnosis", "Finding", "checks", "diagnose", "unreached"]
 

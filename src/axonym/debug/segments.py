@@ -1,0 +1,154 @@
+"""Internal. Operations in a row as one program, which says whether each of its results is fine.
+
+To compile each operation takes longer than to compile a layer, and a turn of a loop is compiled once. So operations
+run one by one only where a look at all of them found something.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..testing.equations import Site, Visitor, find_call, list_variables, make_program
+from .devices import Split
+from .dimensions import Dimensions, follow, unknown
+
+# What is wrong with an array, by what a look returns.
+FINE, LARGE, INFINITE, NAN = range(4)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def look(x: Any, bound: float) -> Any:
+    """Return what is wrong with an array, traced."""
+    if not is_inexact(x):
+        return jnp.int32(FINE)
+    wrong = [jnp.isnan(x).any(), jnp.isinf(x).any(), (jnp.abs(x) > bound).any()]
+    return jnp.select(wrong, [NAN, INFINITE, LARGE], FINE).astype(jnp.int32)
+
+
+def is_inexact(x: Any) -> bool:
+    """Return whether an array can have a number that is wrong."""
+    return bool(jnp.issubdtype(jnp.result_type(x), jnp.inexact))
+
+
+def find_wrong(x: Any, seen: int, bound: float) -> Any:
+    """Return where an array is wrong, by what a look at it said."""
+    if seen == LARGE:
+        return jnp.abs(x) > bound
+    return ~jnp.isfinite(x)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Segment:
+    """Operations in a row, without loops and branches: a part of a program.
+
+    Attributes:
+        program: the part, as a program.
+        invars: the variables of its arguments.
+        outvars: those of the results that the rest reads.
+    """
+
+    program: Any
+    invars: Sequence[Any]
+    outvars: Sequence[Any]
+    known: dict[tuple[Dimensions, ...], Sequence[Dimensions]] = dataclasses.field(
+        default_factory=dict[tuple[Dimensions, ...], Sequence[Dimensions]]
+    )
+
+    def follow(
+        self, dimensions: tuple[Dimensions, ...], split: Split | None
+    ) -> Sequence[Dimensions]:
+        """Return what the results count; turns of a loop ask the same again."""
+        if dimensions not in self.known:
+            site = Site(devices=split)
+            self.known[dimensions] = _Names().inline(self.program, dimensions, site)
+        return self.known[dimensions]
+
+
+def group(program: Any) -> Iterator[Any]:
+    """Yield the equations of a program; those in a row that only compute are one segment."""
+    place = {id(equation): i for i, equation in enumerate(program.eqns)}
+    readers: dict[Any, int] = dict.fromkeys(list_variables(program.outvars), len(place))
+    for equation in reversed(program.eqns):
+        for atom in list_variables(equation.invars):
+            readers.setdefault(atom, place[id(equation)])
+    for is_plain, each in itertools.groupby(program.eqns, _is_plain):
+        group = list(each)
+        if not is_plain:
+            yield from group
+            continue
+        made = [variable for equation in group for variable in equation.outvars]
+        last = place[id(group[-1])]
+        results = [variable for variable in made if readers.get(variable, -1) > last]
+        read = (atom for equation in group for atom in list_variables(equation.invars))
+        given = [atom for atom in dict.fromkeys(read) if atom not in set(made)]
+        yield Segment(make_program(group, given, results), given, results)
+
+
+def _is_plain(equation: Any) -> bool:
+    inner = find_call(equation)
+    if inner is not None:
+        return all(map(_is_plain, getattr(inner, "jaxpr", inner).eqns))
+    return equation.primitive.name not in {"cond", "scan", "shard_map", "while"}
+
+
+class _Looks(Visitor):
+    """A walk through a segment that is being compiled, with a look at each result."""
+
+    def __init__(self, bound: float) -> None:
+        self._bound = bound
+        self.found: list[Any] = []
+
+    def apply(
+        self,
+        run: Callable[..., Sequence[Any]],
+        operands: Sequence[Any],
+        count: int,
+        equation: Any,
+        site: Site,
+    ) -> Sequence[Any]:
+        """Run an operation, and look at its results."""
+        results = run(*operands)
+        self.found += [look(x, self._bound) for x in results if x is not None and is_inexact(x)]
+        return results
+
+    def keep(self, array: Any) -> Any:
+        """Return a constant as it is."""
+        return array
+
+
+def run_with_looks(segment: Segment, bound: float, *arrays: Any) -> list[Any]:
+    """Return the results of a segment, and what looks say: the worst of all, and one for each result."""
+    looks = _Looks(bound)
+    results = looks.inline(segment.program, arrays, Site())
+    own = [look(x, bound) for x in results]
+    worst = jnp.max(jnp.stack([*looks.found, jnp.int32(FINE)]))
+    return [*results, jnp.stack([worst, *own])]
+
+
+class _Names(Visitor):
+    """A walk through a segment that computes nothing: values are what dimensions count."""
+
+    def __init__(self) -> None:
+        pass
+
+    def apply(
+        self,
+        run: Callable[..., Sequence[Any]],
+        operands: Sequence[Dimensions],
+        count: int,
+        equation: Any,
+        site: Site,
+    ) -> Sequence[Dimensions]:
+        """Follow an operation."""
+        shapes = [variable.aval.shape for variable in equation.outvars]
+        return (site.devices.follow if site.devices else follow)(equation, operands, shapes)
+
+    def keep(self, array: Any) -> Dimensions:
+        """Return a constant, of which nothing is known."""
+        return unknown(np.shape(array))
