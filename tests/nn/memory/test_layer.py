@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 import axonym as axn
-from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError
+from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError, OperandError
 from tests.nn.layouts import check_on, compiled, draw, fails, same, same_trees
 from tests.nn.remembering import (
     BEGINS,
@@ -73,6 +73,19 @@ def test_padded_prompts_go_on_where_they_ended(kind: Any) -> None:
     same_trees(run(model, X["time", 7:], run(model, X["time", :7])[1], **both)[1], expected[1])
 
 
+@each_kind
+def test_a_state_may_have_axes_that_the_input_lacks(kind: Any) -> None:
+    """Such as a batch of states, all of which go on with one input."""
+    model = layer(kind)
+    (_, state), x = run(model, X), X["batch", 0]
+    y, last = run(model, x, state)
+    repeated, end = run(model, x.broadcast_axis(B), state)
+    same(y, NAMES, repeated.rearrange(NAMES).array)
+    same_trees(last, end)
+    out, _ = compiled(model.step, x["time", 0], state)
+    same(out, ("batch", "embed"), y["time", 0].array)
+
+
 @pytest.mark.parametrize("mode", ["auto_mesh", "explicit_mesh"])
 @each_kind
 def test_on_a_mesh(kind: Any, mode: str, request: pytest.FixtureRequest) -> None:
@@ -131,4 +144,21 @@ def test_errors(kind: Any) -> None:
         AxisNotFoundError,
         f"{kind.__name__}: no axis named 'time'\n  array has: batch=8, embed=4",
         lambda: model(X["time", 0]),
+    )
+    real = axn.named(REAL, ("batch", "time"))
+    fails(
+        AxisNotFoundError,
+        f"{kind.__name__}: the mask 'begins' lacks axis 'time', the positions\n  mask 'begins' has: batch=8",
+        lambda: model(X, begins=real["time", 0]),
+    )
+    fails(
+        AxisNotFoundError,
+        f"{kind.__name__}: the mask 'where' has axis 'bacth', which the input lacks\n"
+        "  mask 'where' has: bacth=8, time=11\n  input has: batch=8, time=11, embed=4\n  hint: did you mean 'batch'?",
+        lambda: model(X, where=real.rename({"batch": "bacth"})),
+    )
+    fails(
+        OperandError,
+        f"{kind.__name__}: the mask 'where' must be booleans, not int32\n  mask 'where' has: batch=8, time=11",
+        lambda: model(X, where=real.astype("int32")),
     )

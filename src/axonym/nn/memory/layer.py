@@ -9,10 +9,11 @@ import jax.numpy as jnp
 
 from ... import random
 from ...array import NamedArray
-from ...axis import Axis, AxisSelector, AxisSpec, axis_name, shown, sized, spec
+from ...axis import Axis, AxisSelector, AxisSpec, axis_name, shown, sized, spec, without_axes
 from ...base.dtypes import widen
-from ...engine.core import facts
-from ...errors import AxisClashError, AxisNotFoundError, message
+from ...engine import checks
+from ...engine.core import Core, facts
+from ...errors import AxisClashError, AxisNotFoundError, OperandError, message, suggestion
 from ...names.plans import Names
 from ...ops.elementwise import exp, log
 from ...ops.logical import logical_and
@@ -94,7 +95,7 @@ class MemoryLayer(Layer):
 
         Args:
             x: axes {axis, *Embed, ...}.
-            state: the state to start from; by default zeros.
+            state: the state to start from; by default zeros. It may have axes that `x` lacks.
             where: booleans, axes {axis, ...}: which positions are real. The others leave the state as it is, and their
                 results are meaningless.
             begins: booleans, axes {axis, ...}: at which positions a new sequence begins, which sees nothing before.
@@ -105,11 +106,15 @@ class MemoryLayer(Layer):
             convolutions of queries, keys and values.
 
         Raises:
-            AxisNotFoundError: if `x` lacks an axis.
+            AxisNotFoundError: if `x` or a mask lacks an axis, or a mask has one that `x` lacks.
             AxisSizeError: if an axis has another size.
             AxisClashError: if the state has the axis to run along.
+            OperandError: if a mask is not one of booleans.
         """
         name = find_axis_name(type(self).__name__, x, self.axis)
+        for what, mask in (("mask 'where'", where), ("mask 'begins'", begins)):
+            if mask is not None:
+                _check_mask(type(self).__name__, what, mask, x, name)
         if where is not None and begins is not None:
             begins = logical_and(begins, where)
 
@@ -155,6 +160,10 @@ class MemoryLayer(Layer):
         write: Callable[[Writes, NamedArray | None], Pair],
     ) -> tuple[NamedArray, State]:
         before = (None, (None,) * 3) if state is None else state
+        features = axis_name((*self.decay.axis, self.query.Out[-1], self.value.Out[-1]))
+        if isinstance(before[0], Core) and isinstance(x, Core):
+            # A state may have axes that the input lacks, such as a batch that begins with one prompt.
+            x = x.broadcast_axis(without_axes(before[0].axes, (*x.names, *features)))
         parts = zip(self.convs, (self.query, self.key, self.value), before[1], strict=True)
         pairs = [convolve(conv, part(x), own) for conv, part, own in parts]
         query, keys, values = (silu(widen(y)) for y, _ in pairs)
@@ -163,7 +172,6 @@ class MemoryLayer(Layer):
             self._gate(x, read, values).astype(jnp.result_type(x.dtype, self.out.weight.dtype))
         )
         # A loop wants a state with the axes in the order of the one before.
-        features = axis_name((*self.decay.axis, self.query.Out[-1], self.value.Out[-1]))
         memory = _rearrange(memory, before[0], features)
         recent = [
             _rearrange(own, given, (TAP, *axis_name(conv.axis)))
@@ -180,6 +188,21 @@ class MemoryLayer(Layer):
     def _gate(self, x: NamedArray, read: NamedArray, values: NamedArray) -> NamedArray:
         """Return the input of the last projection."""
         raise NotImplementedError
+
+
+def _check_mask(function: str, what: str, mask: NamedArray, x: NamedArray, name: str) -> None:
+    checks.require(function, mask, name, what, role=", the positions")
+    given = checks.write_axes(facts(mask), what), checks.write_axes(facts(x), "input")
+    if mask.dtype != jnp.bool_:
+        raise OperandError(
+            message(function, f"the {what} must be booleans, not {mask.dtype}", given[0])
+        )
+    for own in mask.names:
+        if own not in x.names:
+            problem = f"the {what} has axis {own!r}, which the input lacks"
+            raise AxisNotFoundError(
+                message(function, problem, *given, hint=suggestion(own, x.names))
+            )
 
 
 def _rearrange(x: NamedArray, given: NamedArray | None, names: Names) -> NamedArray:
