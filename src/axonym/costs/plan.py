@@ -20,7 +20,7 @@ from .shared.targets import Target
 
 if TYPE_CHECKING:
     from .report.cost import Cost
-    from .search.choice import Choice
+    from .search.choice import Choice, Give
     from .search.layers import EachLayer
     from .search.progress import Progress
     from .search.result import Candidate, Plan
@@ -407,7 +407,7 @@ class _Counter:
         """
         from .search.choice import Choice
         from .search.search import MICROBATCHES, Axes
-        from .search.step import find_state_patterns
+        from .search.step import find_divisors, find_state_patterns
 
         pinned = fixed
         if not isinstance(pinned, Mappings):
@@ -427,10 +427,15 @@ class _Counter:
         self._parameters, self._states = tuple(parameters), find_state_patterns(report)
         arrays = _count_elements(report)
         self._names = tuple(arrays)
-        for name in (*parameters, *data):
-            # Arrays in which an axis has size 1 are not divided along it, so this size does not count.
-            sizes = parameters.get(name, frozenset()) | data.get(name, frozenset())
-            self._sizes[name] = math.gcd(*(sizes - {1} or sizes))
+        names = (*parameters, *data)
+        sizes = {
+            own: parameters.get(own, frozenset()) | data.get(own, frozenset()) for own in names
+        }
+        self._sizes = find_divisors(sizes)
+        layers: dict[Give, int] = {}
+        if piped is not None:
+            for gift, sizes in self._step.iterate_gifts():
+                layers[gift] = sizes.get(piped[0], 1)
         own = _sort_entries(pinned.parameters), _sort_entries(pinned.compute)
         return Axes(
             self.mesh,
@@ -441,6 +446,7 @@ class _Counter:
             piped,
             self._step.count_values(),
             bool(self._states),
+            layers,
         )
 
     def score(self, choice: "Choice") -> tuple[float, ...] | None:
@@ -448,10 +454,10 @@ class _Counter:
         from .search.result import Candidate
 
         chosen = self._step.choose(choice.given)
-        fitted = self._fit(choice)
-        mappings, sizes = fitted.mappings, dict(fitted.mesh.shape)
-        step = self._step.link_parts(fitted.split)
         try:
+            fitted = self._fit(choice)
+            mappings, sizes = fitted.mappings, dict(fitted.mesh.shape)
+            step = self._step.link_parts(fitted.split)
             report = step.count(mappings, sizes, chosen, choice.microbatches)
         except (AxonymError, ValueError):
             self._note(math.inf)
@@ -473,7 +479,10 @@ class _Counter:
         """Return the mappings of a choice, and this mesh or one with some axes split, so that all sizes divide."""
         mappings = choice.make_mappings(self._parameters, self._states)
         mesh = abstract_mesh(self.mesh, "plan")
-        return fit_sizes(mappings, mesh, self._sizes, find_partners(self._names, mappings))
+        sizes = self._sizes
+        if self._step.is_builder:
+            sizes = {**sizes, **self._step.find_sizes(choice.given)}
+        return fit_sizes(mappings, mesh, sizes, find_partners(self._names, mappings))
 
     def _note(self, seconds: float) -> None:
         if self.is_counted:
@@ -507,26 +516,21 @@ def _rank(one: "Candidate") -> tuple[float, ...]:
 
 
 def _collect_sizes(report: "Cost", kind: str) -> dict[str, frozenset[int]]:
-    """Return the sizes of each axis of one kind of arguments; derived axes count as their bases."""
-    found: dict[str, frozenset[int]] = {}
-    for row in report.arguments.get(kind, ()):
-        shape = row.shape[len(row.shape) - len(row.names) :]
-        for name, size in zip(map(_find_base, row.names), shape, strict=True):
-            found[name] = found.get(name, frozenset()) | {size}
-    return found
+    """Return the sizes of each axis of one kind of arguments."""
+    from .search.step import collect_sizes
+
+    return collect_sizes(report.arguments.get(kind, ()))
 
 
 def _count_elements(report: "Cost") -> dict[tuple[str, ...], int]:
     """Return the number of elements of parameters with the same axes, by these axes."""
+    from .search.step import find_base
+
     found: dict[tuple[str, ...], int] = {}
     for row in report.arguments.get("parameters", ()):
-        names = tuple(dict.fromkeys(map(_find_base, row.names)))
+        names = tuple(dict.fromkeys(map(find_base, row.names)))
         found[names] = found.get(names, 0) + math.prod(row.shape)
     return found
-
-
-def _find_base(name: str) -> str:
-    return name.partition(".")[0]
 
 
 def _sort_entries(mapping: ResourceMapping) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -117,24 +117,6 @@ class Keep(NamedTuple):
         return dataclasses.replace(choice, kept=self.entries)
 
 
-class Pipeline(NamedTuple):
-    """Layers along a mesh axis become stages of a pipeline."""
-
-    layers: str
-    rows: str
-    axis: str
-    microbatches: int
-
-    def apply(self, choice: Choice) -> Choice:
-        """Return a choice with the pipeline."""
-        others = dict(choice.computed).get(self.rows, ())
-        # The mesh axis of the stages divides the rows last, so that each stage cuts its own rows.
-        entry = (*(axis for axis in others if axis != self.axis), self.axis)
-        piped = Move(self.layers, (self.axis,), "both", evicts=True).apply(choice)
-        piped = Move(self.rows, entry, "computed", evicts=False).apply(piped)
-        return dataclasses.replace(piped, microbatches=self.microbatches)
-
-
 class Give(NamedTuple):
     """Another value of a keyword argument."""
 
@@ -146,3 +128,24 @@ class Give(NamedTuple):
         given = list(choice.given)
         given[self.at] = self.number
         return dataclasses.replace(choice, given=tuple(given))
+
+
+class Pipeline(NamedTuple):
+    """Layers along a mesh axis become stages of a pipeline, perhaps with a value that stores layers for it."""
+
+    layers: str
+    rows: str
+    axis: str
+    microbatches: int
+    gift: Give | None = None
+
+    def apply(self, choice: Choice) -> Choice:
+        """Return a choice with the pipeline."""
+        others = dict(choice.computed).get(self.rows, ())
+        # The mesh axis of the stages divides the rows last, so that each stage cuts its own rows.
+        entry = (*(axis for axis in others if axis != self.axis), self.axis)
+        piped = Move(self.layers, (self.axis,), "both", evicts=True).apply(choice)
+        piped = Move(self.rows, entry, "computed", evicts=False).apply(piped)
+        if self.gift is not None:
+            piped = self.gift.apply(piped)
+        return dataclasses.replace(piped, microbatches=self.microbatches)

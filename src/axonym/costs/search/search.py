@@ -36,6 +36,7 @@ class Axes:
         piped: the axis of layers that may be stages, and the axis that is cut into microbatches.
         alternatives: the number of values of each keyword argument that is chosen.
         has_state: whether an optimiser keeps arrays like the parameters.
+        layers: the number of layers that are stored, places without one included, by values of keyword arguments.
     """
 
     mesh: Mapping[str, int]
@@ -46,6 +47,7 @@ class Axes:
     piped: tuple[str, str] | None = None
     alternatives: tuple[int, ...] = ()
     has_state: bool = False
+    layers: Mapping[Give, int] = dataclasses.field(default_factory=dict)
 
     @property
     def mesh_axes(self) -> Entry:
@@ -136,15 +138,17 @@ class Axes:
 
     def list_pipelines(self, axis: str) -> list[Pipeline]:
         """List the pipelines along a mesh axis, by their numbers of microbatches."""
-        found: list[Pipeline] = []
-        if self.piped is None or not self.is_divisible(self.piped[0], (axis,)):
-            return found
+        if self.piped is None:
+            return []
         layers, rows = self.piped
-        for several in MICROBATCHES:
-            number = several * self.mesh[axis]
-            if all(size % number == 0 for size in self.data.get(rows, ())):
-                found.append(Pipeline(layers, rows, axis, number))
-        return found
+        gifts: list[Give | None] = [None]
+        if not self.is_divisible(layers, (axis,)):
+            gifts = [own for own, size in self.layers.items() if size % self.mesh[axis] == 0]
+        return [
+            Pipeline(layers, rows, axis, number, gifts[0])
+            for number in (several * self.mesh[axis] for several in MICROBATCHES if gifts)
+            if all(size % number == 0 for size in self.data.get(rows, ()))
+        ]
 
     def list_starts(self) -> list[Choice]:
         """List the choices that experts begin with, those that are best most often first.

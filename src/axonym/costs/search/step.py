@@ -4,19 +4,22 @@
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 from ... import AxisSelector, Mappings, axis_name, pipelined
-from ...engine import MeshLike, Tree, type_text
+from ...engine import MeshLike, Tree, make_mesh, type_text
 from ...errors import AxonymError, OperandError, message
-from ...report import abstract_mesh
+from ...report import ArrayLayout, abstract_mesh
 from ..compiled.devices import find_target
 from ..cost import cost
 from ..report.cost import Cost
+from ..shared.arguments import lay_out_arguments, list_rows
 from ..shared.targets import Target
 from ..traced.reader import trace_cost
+from .choice import Give
 from .layers import EachLayer
 
 
@@ -43,6 +46,7 @@ class Step:
     choices: Mapping[str, Sequence[Tree]]
     piped: tuple[str, str] | None = None
     _built: dict[tuple[int, ...], tuple[Tree, ...]] = dataclasses.field(default_factory=dict)
+    _sizes: dict[tuple[int, ...], dict[str, int]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, values in self.choices.items():
@@ -78,7 +82,7 @@ class Step:
         Raises:
             OperandError: if the function builds no step.
         """
-        if self.args or self.kwargs:
+        if not self.is_builder:
             return self.fn, self.args, {**self.kwargs, **chosen}
         # Values need not be hashable, and the lists of choices hold them.
         key = tuple(map(id, chosen.values()))
@@ -92,6 +96,36 @@ class Step:
             self._built[key] = built
         step, *args = self._built[key]
         return step, tuple(args), {}
+
+    @property
+    def is_builder(self) -> bool:
+        """Whether the function builds the step, so that chosen values may change its arguments."""
+        return not (self.args or self.kwargs)
+
+    def find_sizes(self, given: Sequence[int]) -> dict[str, int]:
+        """Return what devices may divide each axis of the arguments by: the common divisor of its sizes."""
+        stacks = self.find_stacks()
+        key = tuple(0 if at in stacks else number for at, number in enumerate(given))
+        if key not in self._sizes:
+            fn, args, options = self.build(self.choose(key))
+            mesh = make_mesh({"device": 1}, "Explicit")
+            rows = list_rows(lay_out_arguments(fn, Mappings({}, {}), mesh, args, options))
+            self._sizes[key] = find_divisors(collect_sizes(rows.values()))
+        return self._sizes[key]
+
+    def iterate_gifts(self) -> Iterator[tuple[Give, dict[str, int]]]:
+        """Yield each value that may change the arguments, with the sizes that it leads to; see `find_sizes`."""
+        if not self.is_builder:
+            return
+        stacks, count = self.find_stacks(), len(self.choices)
+        for at, values in enumerate(self.choices.values()):
+            for number in range(1, 0 if at in stacks else len(values)):
+                try:
+                    sizes = self.find_sizes([number * (own == at) for own in range(count)])
+                except (AxonymError, ValueError):
+                    # It may need another value of another argument.
+                    continue
+                yield Give(at, number), sizes
 
     def link_parts(self, split: Mapping[str, Mapping[str, int]]) -> "Step":
         """Return the step on a mesh with some axes split, whose parts have the link of the whole."""
@@ -176,6 +210,27 @@ class Step:
         if self.piped is None or microbatches is None:
             return nullcontext()
         return pipelined(self.piped[1], microbatches)
+
+
+def collect_sizes(rows: Iterable[ArrayLayout]) -> dict[str, frozenset[int]]:
+    """Return the sizes of each axis of some arrays; derived axes count as their bases."""
+    found: dict[str, frozenset[int]] = {}
+    for row in rows:
+        shape = row.shape[len(row.shape) - len(row.names) :]
+        for name, size in zip(map(find_base, row.names), shape, strict=True):
+            found[name] = found.get(name, frozenset()) | {size}
+    return found
+
+
+def find_divisors(sizes: Mapping[str, frozenset[int]]) -> dict[str, int]:
+    """Return the common divisor of the sizes of each axis."""
+    # Arrays in which an axis has size 1 are not divided along it, so this size does not count.
+    return {name: math.gcd(*(own - {1} or own)) for name, own in sizes.items()}
+
+
+def find_base(name: str) -> str:
+    """Return the name of an axis that another one may be derived from."""
+    return name.partition(".")[0]
 
 
 def parse_pipeline(pair: object) -> tuple[str, str] | None:
