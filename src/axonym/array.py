@@ -10,7 +10,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .axis import Axis, AxisSelection, AxisSelector, names_in, selection
-from .base.callers import is_called_by
+from .base.callers import find_calling_module
 from .base.calls import explain_calls
 from .base.foreign import ATTRIBUTES, Lacking
 from .base.kinds import Payload, is_concrete
@@ -47,7 +47,7 @@ __all__ = ["NamedArray", "is_named_array", "named"]
 def _refuse_matmul(x: object, y: object) -> NoReturn:
     hint = 'write x.dot(y, axis="embed")'
     problem = "a product of named arrays needs the axis to sum over"
-    if is_called_by("equinox"):
+    if find_calling_module().startswith("equinox."):
         problem = "a layer of Equinox takes arrays without names"
         hint = 'write axn.nmap(layer, out_axis="embed")(x.untag("embed")), or use one of axn.nn'
     raise OperandError(message("@", problem, hint=hint))

@@ -17,7 +17,7 @@ from typing import NoReturn, TypeAlias, TypeVar, overload
 
 from jax.export import is_symbolic_dim
 
-from .base.calls import explain_calls
+from .base.calls import explain_call, explain_calls
 from .base.phrases import missing_axis, refuse_entry
 from .errors import (
     AxisClashError,
@@ -139,7 +139,7 @@ class Axis:
         return Axis(self.name, size)
 
 
-def _refuse_arithmetic(axis: Axis, other: object) -> NoReturn:
+def _refuse_arithmetic(axis: Axis, *others: object, **options: object) -> NoReturn:
     problem = f"{axis.name!r} is an axis, and no number"
     hint = "Axis.size is a number; Embed.resize(2 * Embed.size) is an axis of twice the size"
     raise OperandError(message("Axis", problem, hint=hint))
@@ -149,6 +149,9 @@ def _refuse_arithmetic(axis: Axis, other: object) -> NoReturn:
 for _operator in ["add", "sub", "mul", "floordiv", "truediv", "mod", "pow"]:
     setattr(Axis, f"__{_operator}__", _refuse_arithmetic)
     setattr(Axis, f"__r{_operator}__", _refuse_arithmetic)
+for _conversion in ["index", "int", "float", "array"]:
+    setattr(Axis, f"__{_conversion}__", _refuse_arithmetic)
+Axis.__init__ = explain_call(Axis.__init__)
 
 
 AxisSelector: TypeAlias = Axis | str

@@ -444,3 +444,16 @@ def test_a_pipeline_without_mapped_layers(mesh: Mesh) -> None:
     stack = nn.Stacked.init(axn.Axis("layers", 4), nn.RmsNorm)(axn.Axis("embed", 4))
     with axn.set_mesh(mesh), axn.pipelined("batch", 4):
         axn.named_jit(lambda stack, x: stack.fold(x), {"batch": "data"})(stack, axn.ones({"batch": 8, "embed": 4}))
+
+
+@says(
+    """
+    named_jit: axis 'batch' is mapped to 'data,model', which is not an axis of the mesh
+      mapping: {'batch': 'data,model'}
+      mesh: data=4, model=2
+      hint: several mesh axes go in a tuple: ('data', 'model')
+    """
+)
+def test_several_mesh_axes_in_one_string(mesh: Mesh) -> None:
+    with axn.set_mesh(mesh):
+        axn.named_jit(lambda x: x, {"batch": "data,model"})(X)

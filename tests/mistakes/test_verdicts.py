@@ -44,9 +44,8 @@ ROWS = [
     Row("softmax without an axis", "good", "softmax_without_an_axis log_softmax_without_an_axis"),
     Row(
         "concatenate and stack without the axis first",
-        "usable",
+        "good",
         "concatenate_in_the_order_of_numpy stack_without_an_axis",
-        "of stack, Python's text",
     ),
     Row("a class token that lacks the batch", "good", "a_class_token_that_lacks_the_batch"),
     Row(
@@ -114,9 +113,7 @@ ROWS = [
         "the operation inside of the layer answers, and not the name of the weight",
     ),
     # Transformations.
-    Row(
-        "jax.grad of a named loss", "misleading", "a_gradient_of_a_named_loss", "JAX's text, the first entry of the FAQ"
-    ),
+    Row("jax.grad of a named loss", "good", "a_gradient_of_a_named_loss", "JAX's text, with what to write"),
     Row("a gradient or scalar of an array", "good", "a_gradient_of_an_array a_scalar_of_an_array"),
     Row("jax.vmap over a named axis", "good", "vmap_of_jax_over_a_named_axis"),
     Row("lax.scan over a named axis", "usable", "scan_of_jax_over_a_named_axis", "on Explicit mesh axes, JAX's text"),
@@ -210,7 +207,7 @@ def decorators() -> dict[str, str]:
 def test_the_count_of_verdicts() -> None:
     verdicts = [row.verdict for row in ROWS]
     counts = {verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)}
-    assert counts == {"good": 80, "usable": 7, "silent": 8, "misleading": 3}
+    assert counts == {"good": 82, "usable": 6, "silent": 8, "misleading": 2}
     assert len(ROWS) == 98
 
 

@@ -598,7 +598,8 @@ def test_errors():
     )
     fails(
         AxisNotFoundError,
-        "cross_entropy_loss: no axis named 'time'\n  operand 1 has: batch=8, seq=3, vocab=6\n  operand 2 has: time=2",
+        "cross_entropy_loss: the targets have axis 'time', which the logits lack\n"
+        "  logits have: batch=8, seq=3, vocab=6\n  targets have: time=2",
         lambda: nn.cross_entropy_loss(logits(), V, axn.zeros(axn.Axis("time", 2), int)),
     )
     for Label, given in (((V, B), "2: vocab, batch"), ((), "0: none")):

@@ -73,12 +73,12 @@ def array_at_work() -> Any:
     return None
 
 
-def is_called_by(package: str) -> bool:
-    """Return whether a package, such as `equinox`, called what of ours is running."""
+def find_calling_module() -> str:
+    """Return the name of the module that called what of ours is running, such as `equinox.nn._linear`."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__", "").startswith("axonym."):
         frame = frame.f_back
-    return frame is not None and frame.f_globals.get("__name__", "").startswith(f"{package}.")
+    return "" if frame is None else frame.f_globals.get("__name__", "")
 
 
 def call_at_work() -> tuple[Any, list[object]] | None:

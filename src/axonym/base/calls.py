@@ -7,8 +7,9 @@ operations, which take arrays alone, are not called through it.
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, wraps
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, partial, wraps
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -102,6 +103,9 @@ def explain_call(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return function(*args, **options)
         except TypeError:
+            if function.__name__ == "__init__":
+                made = partial(function, args[0])
+                refuse_misfit(made, type(args[0]).__name__, args[1:], options)
             refuse_misfit(function, function.__name__, args, options)
             raise
 
@@ -169,6 +173,20 @@ def _write_call(count: int, named: int, needed: tuple[int, ...]) -> CodeType:
     text = f"lambda {given}: call_unusual(({values},), extra, others) if {is_unusual} else function({values})"
     made: FunctionType = eval(text)
     return made.__code__
+
+
+@contextmanager
+def explaining_names() -> Iterator[None]:
+    """Add to an error of JAX, which got a named array from a function of the user, what to write there."""
+    try:
+        yield
+    except TypeError as error:
+        if "axonym.array.NamedArray" in str(error) and not getattr(error, "__notes__", None):
+            error.add_note(
+                "hint: a function of JAX got a named array: call the one of axonym, such as axn.clip, or give it "
+                "x.array, which for an array without axes is x.scalar()"
+            )
+        raise
 
 
 def refuse_misfit(
@@ -320,6 +338,8 @@ def _fill(lacking: list[str], args: tuple[Any, ...], arrays: list[Any]) -> str |
             if lacking[0] == "axis"
             else f'name it: {lacking[0]}="all"'
         )
+    if lacking == ["depth"]:
+        return "depth counts the layers: MLP.init(In, Out, width, depth, key=key)"
     if lacking == ["arrays"]:
         return "the axis goes first"
     if lacking == ["size"]:

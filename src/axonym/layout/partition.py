@@ -44,6 +44,9 @@ def no_mesh_axis(function: str, name: str, axis: str, mesh: MeshLike, *facts: st
     # A mapping the wrong way round, from mesh axes to names.
     if name in mesh.axis_names:
         hint = f"the axis of the array comes first: {{{axis!r}: {name!r}}}"
+    parts = axis.replace(",", " ").split()
+    if len(parts) > 1 and set(parts) <= set(mesh.axis_names):
+        hint = f"several mesh axes go in a tuple: {tuple(parts)}"
     return ShardingError(
         message(function, problem, *facts, f"mesh: {describe_mesh(mesh)}", hint=hint)
     )

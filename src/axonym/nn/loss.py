@@ -21,7 +21,7 @@ from ..engine import checks, kernels, pointwise, primitives
 from ..engine.audits import expect
 from ..engine.core import Core, axes_of, facts, wrap
 from ..engine.renaming import share_by_renaming
-from ..errors import ArgumentError, OperandError, message
+from ..errors import ArgumentError, AxisNotFoundError, OperandError, message
 from ..layout import explicit
 from ..layout.context import map_names
 from ..names import plans
@@ -332,6 +332,20 @@ def cross_entropy_loss_and_log_normalizers(
     return _compute_losses(logits, Label, targets, 0.0, 0.0)
 
 
+def _refuse_targets(
+    function: str, logits: NamedArray, targets: NamedArray, name: str
+) -> AxisNotFoundError:
+    """Build the error for an axis of the targets that the logits lack: one of size 1, or one of another name."""
+    size = targets.shape[name]
+    alike = [own for own in logits.names if own not in targets.names and logits.shape[own] == size]
+    hint = f'drop it: targets["{name}", 0]' if size == 1 else None
+    if alike and hint is None:
+        hint = f'if it is the same as {alike[0]!r}, rename it: targets.rename({{"{name}": "{alike[0]}"}})'
+    problem = f"the targets have axis {name!r}, which the logits lack"
+    lines = f"logits have: {facts(logits)}", f"targets have: {facts(targets)}"
+    return AxisNotFoundError(message(function, problem, *lines, hint=hint))
+
+
 def _compute_losses(
     logits: NamedArray,
     Label: AxisSelector,
@@ -353,6 +367,9 @@ def _compute_losses(
         lines = (f"logits have: {facts(logits)}", f"targets have: {facts(targets)}")
         raise OperandError(message(function, problem, *lines, hint=hint))
     label_smoothing = _check_smoothing(function, label_smoothing)
+    for name in targets.names:
+        if name not in logits.names:
+            raise _refuse_targets(function, logits, targets, name)
     # It is static whether they count, but not how much: another factor compiles no other program.
     smooths, drifts = label_smoothing != 0, _is_used(z_loss)
     key = (logits.names, targets.names, (label, size), smooths, drifts)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from ..base.callers import find_calling_module
 from ..base.kinds import Payload, has_type, is_concrete
 from ..engine.core import Core, facts, shape_of
 from ..errors import OperandError, describe, message
@@ -89,6 +90,11 @@ def format_element(x: Core, spec: str) -> str:
     """
     (array,), names = x.node
     if not spec:
+        # `jax.grad` refuses a named loss, and shows it in its error. `jax.debug.print` shows what users ask for.
+        module = find_calling_module()
+        if module.startswith("jax.") and "debug" not in module:
+            plain = "x.mean().scalar()" if names else "x.scalar()"
+            return f"{x!s} (a named array: {plain} is a plain one, and axn.grad takes named ones)"
         return str(x)
     if shape_of("format", array, names):
         problem = f"format {spec!r} applies to a single element, but the array has dimensions"

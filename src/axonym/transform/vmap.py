@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ..array import NamedArray
 from ..axis import Axis, AxisSelection, selection
-from ..base.calls import explain_calls
+from ..base.calls import explain_calls, explaining_names
 from ..base.kinds import is_array
 from ..errors import OperandError, message, suggestion
 from ..faults import empty_arrays
@@ -97,7 +97,8 @@ def _map_over(
 
     def inner(arguments: Skeleton, *arrays: object) -> Parts:
         called, named = arguments.fill(arrays)
-        return take_arrays(fn(*called, **named), numbers=False)
+        with explaining_names():
+            return take_arrays(fn(*called, **named), numbers=False)
 
     def leave_axes(arguments: Skeleton, *arrays: object) -> Parts:
         # A result may not be split over mesh axes that the mapped axis takes: `jax.vmap` adds them to its type.
