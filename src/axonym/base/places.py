@@ -177,7 +177,7 @@ NAMES: dict[str, dict[str, str]] = {
         "axonym.costs.search.layers": "EachLayer",
         "axonym.costs.search.result": "Plan",
         "axonym.costs.shared.targets": "Domain Efficiency Link TARGETS Target Torus",
-        "axonym.layout.assignment": "first_fitting",
+        "axonym.layout.assignment": "first_fitting if_free",
         "axonym.partitioning.blocks": "limit_reshards",
         "axonym.partitioning.fsdp": "fsdp_mapping",
         "axonym.partitioning.hybrid": "make_hybrid_mesh",

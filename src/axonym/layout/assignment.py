@@ -17,7 +17,15 @@ from ..axis import Axis, axis_name
 from ..errors import AxisClashError, OperandError, ShardingError, message
 from ..names.plans import Names
 
-__all__ = ["AxisMapping", "FirstFitting", "Mappings", "ResourceMapping", "first_fitting"]
+__all__ = [
+    "AxisMapping",
+    "FirstFitting",
+    "IfFree",
+    "Mappings",
+    "ResourceMapping",
+    "first_fitting",
+    "if_free",
+]
 
 
 T = TypeVar("T")
@@ -43,7 +51,25 @@ class FirstFitting:
         return f"first_fitting({', '.join(repr(shorten_entry(one) or None) for one in self.alternatives)})"
 
 
-MeshAxes: TypeAlias = str | Sequence[str] | FirstFitting | None
+@dataclasses.dataclass(frozen=True)
+class IfFree:
+    """An entry of a mapping that yields to the other axes of an array, made by `if_free`.
+
+    Attributes:
+        mesh_axes: the mesh axes to take where they are free.
+
+    Examples:
+        >>> axn.partitioning.if_free("model").mesh_axes
+        ('model',)
+    """
+
+    mesh_axes: Entry
+
+    def __repr__(self) -> str:
+        return f"if_free({shorten_entry(self.mesh_axes)!r})"
+
+
+MeshAxes: TypeAlias = str | Sequence[str] | FirstFitting | IfFree | None
 
 # Mapping is invariant in its keys.
 ResourceMapping: TypeAlias = (
@@ -64,6 +90,7 @@ class AxisMapping(Mapping[str, Entry]):
             on Auto mesh axes; by default they are errors everywhere.
         fallbacks: for axes with a `first_fitting`, all alternatives; `entries` has the first of them.
         first: axes that choose before the others, which leave them the mesh axes: those of an override.
+        yielding: axes with an `if_free`, which choose after the others.
 
     Examples:
         >>> with axn.axis_mapping({"batch": "data", "embed": None}):
@@ -76,6 +103,7 @@ class AxisMapping(Mapping[str, Entry]):
     uneven: bool = dataclasses.field(default=False, repr=False)
     fallbacks: tuple[tuple[str, tuple[Entry, ...]], ...] = dataclasses.field(default=(), repr=False)
     first: tuple[str, ...] = dataclasses.field(default=(), repr=False)
+    yielding: tuple[str, ...] = dataclasses.field(default=(), repr=False)
 
     def __getitem__(self, name: str) -> Entry:
         return dict(self.entries)[name]
@@ -91,6 +119,8 @@ class AxisMapping(Mapping[str, Entry]):
 
     def spell(self, name: str) -> MeshAxes:
         """Return the entry of an axis as users write it."""
+        if name in self.yielding and self[name]:
+            return IfFree(self[name])
         several = self.alternatives(name)
         return FirstFitting(several) if len(several) > 1 else shorten_entry(self[name]) or None
 
@@ -100,6 +130,10 @@ class AxisMapping(Mapping[str, Entry]):
         found = dict(self.fallbacks).get(name, ())
         # A block that replaced the entry replaced the alternatives, too.
         return found if entry in found[:1] else (entry,)
+
+    def has_own(self, name: str) -> bool:
+        """Return whether an axis has an entry of its own that does not yield, as those of derived names do."""
+        return name not in self.yielding and name in dict(self.entries)
 
     def choose(
         self, name: str, size: int, mesh: MeshLike | None, left_out: Container[str] = ()
@@ -153,7 +187,10 @@ class AxisMapping(Mapping[str, Entry]):
         kept = tuple((name, several) for name, several in self.fallbacks if name not in other)
         entries = dict(self.entries) | dict(other.entries)
         fallbacks = (*kept, *other.fallbacks)
-        return dataclasses.replace(self, entries=tuple(entries.items()), fallbacks=fallbacks)
+        yielding = (*(name for name in self.yielding if name not in other), *other.yielding)
+        return dataclasses.replace(
+            self, entries=tuple(entries.items()), fallbacks=fallbacks, yielding=yielding
+        )
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -261,6 +298,33 @@ def first_fitting(*alternatives: str | Sequence[str] | None) -> FirstFitting:
     return FirstFitting(tuple(entries))
 
 
+def if_free(mesh_axes: str | Sequence[str]) -> IfFree:
+    """Return an entry of a mapping that takes mesh axes only where the other axes of an array leave them free.
+
+    With tensor parallelism, it shards the positions between the products, where no axis is on the mesh axis of the
+    heads. Where several entries yield, the first name of the alphabet chooses first, and derived names are among them.
+
+    Args:
+        mesh_axes: a mesh axis, or a tuple of them.
+
+    Raises:
+        OperandError: if it is no mesh axis and no tuple of them, or names none.
+
+    Examples:
+        >>> mesh = jax.sharding.AbstractMesh((4,), ("model",))
+        >>> mapping = {"mlp": "model", "pos": axn.partitioning.if_free("model")}
+        >>> axn.pspec_for(axn.ones({"pos": 8, "embed": 4}), mapping, mesh, strict=False)
+        P('model', None)
+        >>> axn.pspec_for(axn.ones({"pos": 8, "mlp": 16}), mapping, mesh)
+        P(None, 'model')
+    """
+    entry = _check_entry("if_free", mesh_axes)
+    if not entry:
+        problem = f"it takes a mesh axis or a tuple of them, not {mesh_axes!r}"
+        raise OperandError(message("if_free", problem, hint='write if_free("model")'))
+    return IfFree(entry)
+
+
 def path_text(keys: Any) -> str:
     """Write the keys of a leaf of a tree as a path, such as `layers.0.weight`."""
     # The key of the array that is stored for a padded one is empty.
@@ -289,7 +353,7 @@ def find_key(table: Container[str], name: str) -> str | None:
 
 def _check_entry(name: str, axes: MeshAxes) -> Entry:
     several = isinstance(axes, Sequence) and all(isinstance(axis, str) for axis in axes)
-    if isinstance(axes, FirstFitting) or (axes is not None and not several):
+    if isinstance(axes, FirstFitting | IfFree) or (axes is not None and not several):
         problem = f"axis {name!r} is mapped to {axes!r}"
         raise OperandError(
             message("axis mapping", problem, hint="map it to a mesh axis, a tuple of them, or None")
@@ -353,13 +417,17 @@ def normalized(mapping: ResourceMapping) -> AxisMapping:
         return mapping
     entries: list[tuple[str, Entry]] = []
     fallbacks: list[tuple[str, tuple[Entry, ...]]] = []
+    yielding: list[str] = []
     for name, axes in check_mapping(mapping).items():
+        if isinstance(axes, IfFree):
+            yielding.append(name)
+            axes = axes.mesh_axes
         if isinstance(axes, FirstFitting):
             axes, *others = axes.alternatives
             if others:
                 fallbacks.append((name, (axes, *others)))
         entries.append((name, _check_entry(name, axes)))
-    return AxisMapping(tuple(entries), fallbacks=tuple(fallbacks))
+    return AxisMapping(tuple(entries), fallbacks=tuple(fallbacks), yielding=tuple(yielding))
 
 
 def add_bases(names: Iterable[str]) -> set[str]:

@@ -152,7 +152,8 @@ def settle(
             wanted[label] = _choose_offer(label, operands, asked[label])
 
     def rank(label: L) -> tuple[bool, bool]:
-        return not set(wanted[label]) & set(asked[label]), label not in entries
+        is_own = isinstance(label, str) and entries.has_own(label)
+        return not set(wanted[label]) & set(asked[label]), not is_own
 
     gets: dict[L, Entry] = {}
     used = set(get_taken_axes())

@@ -177,9 +177,9 @@ def assign_mesh_axes(
     bases = {name: base for name in names if (base := find_key(table, name)) is not None}
 
     def rank(name: str) -> tuple[bool, bool, str]:
-        # Entries of an override choose first. Names with their own entries come before derived ones, whose order is
-        # independent of storage.
-        is_derived = name != bases[name]
+        # Entries of an override choose first. Names with their own entries come before derived ones and those with an
+        # `if_free`, whose order is independent of storage.
+        is_derived = not mapping.has_own(name)
         return bases[name] not in mapping.first, is_derived, name if is_derived else ""
 
     for name in sorted(bases, key=rank):
@@ -193,10 +193,10 @@ def assign_mesh_axes(
         entry = without(mapping.choose(base, sizes[name], mesh, left_out), left_out)
         found[name] = without(entry, used)
         for axis in entry:
-            # A derived name yields, as `embed.out` does beside `embed`, and so does a name beside one of an override;
-            # others that users mapped do not.
+            # A derived name yields, as `embed.out` does beside `embed`, and so does a name with an `if_free`, or beside
+            # one of an override; others that users mapped do not.
             yields = base not in mapping.first and bases.get(used.get(axis, "")) in mapping.first
-            if axis in used and name == base and not yields:
+            if axis in used and mapping.has_own(name) and not yields:
                 problem = (
                     f"mesh axis {axis!r} would shard both {used[axis]!r} and {name!r} of one array"
                 )

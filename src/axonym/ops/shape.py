@@ -341,7 +341,7 @@ def _shard_new_axes(
     }
     # As in a layout by the mapping alone, names with their own entries come before derived ones: two names may ask for
     # one mesh axis.
-    for name in sorted(new, key=lambda name: (name not in mapping, name)):
+    for name in sorted(new, key=lambda name: (not mapping.has_own(name), name)):
         table[name] = explicit.claim(new[name], sizes[target.index(name)], free)
     if not any(plans.values_at(table, new)):
         return None

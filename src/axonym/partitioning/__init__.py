@@ -23,7 +23,10 @@ else:
         Target as Target,
         Torus as Torus,
     )
-    from ..layout.assignment import first_fitting as first_fitting
+    from ..layout.assignment import (
+        first_fitting as first_fitting,
+        if_free as if_free,
+    )
     from ..report.check import check as check
     from ..report.fit import Fitted as Fitted, fit_mapping as fit_mapping
     from ..report.schedule import schedule as schedule

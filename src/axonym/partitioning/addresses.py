@@ -385,7 +385,7 @@ def require_computed(function: str, name: str, names: Names, array: object) -> N
 
 
 def _look_up(name: str, names: Names, mappings: Sequence[AxisMapping] | None = None) -> Entry:
-    """Look up the mesh axes of an axis; a derived one yields to the other axes of its array."""
+    """Look up the mesh axes of an axis; a derived one, or one with an `if_free`, yields to others of its array."""
     if mappings is None:
         mappings = _list_mappings(names)
     for mapping in mappings:
@@ -393,8 +393,10 @@ def _look_up(name: str, names: Names, mappings: Sequence[AxisMapping] | None = N
         if entry is None:
             continue
         used = set[str]()
-        if name not in mapping:
-            used.update(*(mapping.get(other, ()) for other in names))
+        if not mapping.has_own(name):
+            # Among those that yield, the first name chooses first.
+            before = [other for other in names if mapping.has_own(other) or other < name]
+            used.update(*(mapping.get(other, ()) for other in before))
         return partition.without(partition.only(entry, list_manual_axes()), used)
     return ()
 

@@ -46,7 +46,9 @@ def axis_mapping(
         # A surrounding `named_jit` checks the keys of this mapping at its end.
         outer, ledger = MAPPING.pick(values), LEDGER.pick(values)
         whole = outer.updated(normal) if merge and outer is not None else normal
-        inner = dataclasses.replace(kind, entries=whole.entries, fallbacks=whole.fallbacks)
+        inner = dataclasses.replace(
+            kind, entries=whole.entries, fallbacks=whole.fallbacks, yielding=whole.yielding
+        )
         if ledger is not None:
             values = LEDGER.put(values, ledger.entering(inner))
         return MAPPING.put(values, inner)

@@ -69,8 +69,8 @@ def choose(call: AttentionCall) -> Chosen:
         method = min(methods, key=lambda own: count_bytes(own, call, sharding))
         compute = functools.partial(attend_over_devices, method, sharding=sharding)
         return Chosen(method.name, compute)
-    mapping = current_mapping()
-    if mapping is not None and call.q_pos is not None and mapping.get(call.q_pos):
+    mapping, pos = current_mapping(), call.q_pos
+    if mapping is not None and pos is not None and mapping.has_own(pos) and mapping[pos]:
         # A kernel of each device would compute all queries.
         return Chosen(
             "plain", attend_plainly, "the positions of queries are split, those of keys are not"
