@@ -71,6 +71,10 @@ def loss(tree: dict[str, Any]) -> jax.Array:
     return sum((jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)), jnp.zeros(()))
 
 
+def total(tree: dict[str, Any]) -> axn.NamedArray:
+    return tree["rows"].sum()
+
+
 def added(x: dict[str, Any], y: dict[str, Any]) -> dict[str, Any]:
     return jax.tree.map(jnp.add, x, y)
 
@@ -122,6 +126,7 @@ ALL: dict[str, Call] = {
     "auto_sharded": on_mesh(axn.auto_sharded),
     "check": lambda tree: str(axn.check(tree, MAPPING, MESH, quiet=True)),
     "cost": lambda tree: str(axn.cost(same, MAPPING, MESH, tree, depth="traced")),
+    "debug.compare": lambda tree: str(debug.compare(total, total, tree)),
     "debug.diagnose": lambda tree: str(debug.diagnose(tree)),
     "debug.locate": lambda tree: str(debug.locate(lambda tree: tree["rows"].sum(), tree)),
     "debug.unreached": lambda tree: debug.unreached(tree, lambda tree: tree["rows"].sum()),

@@ -1,4 +1,5 @@
-"""Find mistakes: in models and indices, and where numbers first go wrong."""
+"""Find mistakes: in models and indices, where numbers first go wrong, and where two programs part."""
 
+from .comparison import *
 from .diagnosis import *
 from .faults import *

@@ -22,10 +22,18 @@ def as_numbers(array: Any) -> np.ndarray[Any, Any]:
     return found.astype(np.int64) if found.dtype != np.uint64 else found
 
 
-def differences(x: Any, y: Any, *, is_same_program: bool) -> np.ndarray[Any, Any]:
+def differences(
+    x: Any, y: Any, *, is_same_program: bool, limit: float | None = None
+) -> np.ndarray[Any, Any]:
     """Return by how much elements of two arrays differ beyond the tolerance, as a share of the largest; else zero.
 
     Two NaN are equal, and so are two infinities of one sign; against anything else, they differ infinitely.
+
+    Args:
+        x: an array.
+        y: another one.
+        is_same_program: whether one compiled program computes both.
+        limit: the tolerance; by default that of the narrowest dtype.
     """
     one, other = as_numbers(x), as_numbers(y)
     narrowest = max((x.dtype, y.dtype), key=lambda dtype: tolerance(dtype, is_same_program=False))
@@ -36,4 +44,6 @@ def differences(x: Any, y: Any, *, is_same_program: bool) -> np.ndarray[Any, Any
         sizes = np.abs(np.concatenate([np.ravel(one), np.ravel(other)])).astype(np.float64)
         scale = max(sizes[np.isfinite(sizes)], default=0.0)
         share = gap / scale if scale else gap
-    return np.where(share > tolerance(narrowest, is_same_program=is_same_program), share, 0.0)
+    if limit is None:
+        limit = tolerance(narrowest, is_same_program=is_same_program)
+    return np.where(share > limit, share, 0.0)
