@@ -4,9 +4,11 @@ Orbax writes them, while training goes on. Beside the arrays are the names and s
 have another order is transposed, and all else that differs is listed in one error.
 """
 
+import json
 import logging
 import shutil
 import sys
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -101,7 +103,8 @@ class Checkpoints:
         self.wait()
         arrays, forms = flattened(state)
         sums = jax.device_get({path: checksum(array) for path, array in arrays.items()})
-        told = ocp.args.JsonSave({**about, "forms": forms, "sums": {path: int(own) for path, own in sums.items()}})
+        told = {**about, "forms": forms, "sums": {path: int(own) for path, own in sums.items()}}
+        told = ocp.args.JsonSave({**told, "sum": text_sum(told)})
         kept = ocp.args.Composite(arrays=ocp.args.StandardSave(arrays), about=told)
         self._under_way = step
         try:
@@ -135,6 +138,9 @@ class Checkpoints:
             DamagedError: if it cannot be read.
         """
         told: dict[str, Any] = self._read(step, about=ocp.args.JsonRestore())
+        # Checkpoints of earlier releases have no sums.
+        if (own := told.pop("sum", None)) is not None and own != text_sum(told):
+            raise DamagedError("what is kept beside the arrays changed on the disk")
         return told
 
     def restore(self, step: int, template: T, shardings: Any) -> T:
@@ -158,7 +164,6 @@ class Checkpoints:
         asked = {path: as_saved(spec, places[path], orders[path]) for path, spec in wanted.items()}
         arrays = self._read(step, arrays=ocp.args.StandardRestore(asked))
         sums = jax.device_get({path: checksum(array) for path, array in arrays.items()})
-        # Checkpoints of earlier releases have none.
         if changed := [path for path, one in about.get("sums", {}).items() if sums[path] != one]:
             raise DamagedError(f"{', '.join(changed)} changed on the disk")
         leaves = [ordered(arrays[path], orders[path], places[path]) for path in wanted]
@@ -176,6 +181,11 @@ class Checkpoints:
         except Exception as error:  # orbax raises no class of its own for files that are cut or missing
             raise DamagedError(str(error).partition(" [source locations")[0][:300]) from error
         return found
+
+
+def text_sum(about: Mapping[str, Any]) -> int:
+    """Return a checksum of what is kept as JSON."""
+    return zlib.crc32(json.dumps(about, sort_keys=True).encode())
 
 
 @jax.jit

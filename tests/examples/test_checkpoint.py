@@ -1,6 +1,5 @@
 """Checkpoints of examples/lm: into any layout, checked by names, whole or absent."""
 
-import gc
 import json
 import resource
 from collections.abc import Iterator
@@ -85,28 +84,27 @@ def test_a_checksum_tells_each_flipped_bit_and_no_layout(dtype: str) -> None:
     assert checksum(np.zeros((0, 3), x.dtype)) == 0
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_flipped_bit_and_a_file_that_is_cut_are_damage(tmp_path: Path) -> None:
+def test_a_flipped_bit_is_damage(tmp_path: Path) -> None:
     place = jax.NamedSharding(jax.make_mesh((1,), ("data",)), jax.P())
     state = {"x": jnp.arange(3000.0), "y": jnp.ones(3000)}
     places = dict.fromkeys(state, place)
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, state, {}, wait=True)
     files = [file for file in (tmp_path / "1" / "arrays").rglob("*") if file.is_file() and file.stat().st_size > 5000]
-    told = []
+    assert files
     for file in files:
         whole = file.read_bytes()
-        middle = len(whole) // 2
-        for damaged in (whole[:middle] + bytes([whole[middle] ^ 4]) + whole[middle + 1 :], whole[:middle]):
-            file.write_bytes(damaged)
-            with pytest.raises(DamagedError) as caught:
-                checkpoints.restore(1, state, places)
-            told.append(str(caught.value))
+        damaged = bytearray(whole)
+        damaged[len(whole) // 2] ^= 4
+        file.write_bytes(damaged)
+        with pytest.raises(DamagedError):
+            checkpoints.restore(1, state, places)
         file.write_bytes(whole)
-    assert told
     np.testing.assert_array_equal(checkpoints.restore(1, state, places)["x"], np.arange(3000))
+    (tmp_path / "1" / "about" / "metadata").write_text("{")
+    with pytest.raises(DamagedError):
+        checkpoints.about(1)
     checkpoints.close()
-    gc.collect()  # orbax leaves reads of the other arrays unfinished, which Python warns of
 
 
 def test_all_that_differs_is_told_at_once(tmp_path: Path) -> None:

@@ -11,7 +11,11 @@ Batch, Pos, Embed, Mlp = axn.make_axes(batch=8, pos=4, embed=16, mlp=32)
 KEY = jax.random.key(0)
 
 
-@theirs("(a named array: x.scalar() is a plain one, and axn.grad takes named ones)", page="faq.md", answer="`.scalar()` makes one")
+@theirs(
+    "(a named array: x.scalar() is a plain one, and axn.grad takes named ones)",
+    page="faq.md",
+    answer="`.scalar()` makes one",
+)
 def test_a_gradient_of_a_named_loss(x: axn.NamedArray) -> None:
     jax.grad(lambda x: (x**2).mean())(x)
 
