@@ -3,8 +3,9 @@
     python generate.py --model runs/first --prompt "def main(" --prompt "import "
     python generate.py --model ~/Llama-3.2-1B --temperature 0.7 --top-p 0.9 --dtype bfloat16
 
-A folder has `config.json` and `model.safetensors`, and, unless its tokens are bytes, a `tokenizer.json`. Tokens are
-shown as they come. What was compiled serves all prompts of about one length.
+A folder has `config.json` and `model.safetensors`, and, unless its tokens are bytes, a `tokenizer.json`. The settings
+of a `generation_config.json` are the defaults. Tokens are shown as they come. What was compiled serves all prompts of
+about one length.
 """
 
 import dataclasses
@@ -17,7 +18,7 @@ import jax.numpy as jnp
 import tyro
 
 import axonym as axn
-from axonym.models import Sampling, TextGenerator, load, read_tokenizer
+from axonym.models import Sampling, TextGenerator, load, read_sampling, read_tokenizer
 
 PARAMETERS = {"kv_heads": "model", "mlp": "model", "vocab": "model"}
 LAYOUT = {"batch": "data", **PARAMETERS}
@@ -69,6 +70,10 @@ def main(options: Options) -> list[str]:
 
 if __name__ == "__main__":
     try:
-        main(tyro.cli(Options, description=__doc__))
+        given = tyro.cli(Options, description=__doc__)
+        # What the model asks for are the defaults, which only the model tells.
+        asked = dataclasses.asdict(read_sampling(given.model))
+        usual = Options(model=given.model, **asked)
+        main(tyro.cli(Options, description=__doc__, default=usual))
     except (ValueError, OSError) as error:
         sys.exit(f"error: {error}")

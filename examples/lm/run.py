@@ -16,7 +16,8 @@ from trainer import State, Trainer
 
 import axonym as axn
 from axonym import NamedArray
-from axonym.models import Bytes, DecoderConfig, Tokenizer, Vocabulary, load, read_tokenizer
+from axonym.models import Bytes, DecoderConfig, Tokenizer, Vocabulary, load, read_config, read_tokenizer
+from axonym.models.files import read_json
 from axonym.models.tokenizer import check_tokens
 
 
@@ -175,9 +176,7 @@ def prepare(options: Options) -> Run:
     end = tokenizer.ends[0] if tokenizer.ends else None
     train, valid = train_valid_split(load_tokens(options.data, tokenizer), end=end)
     if options.start is not None:
-        from axonym.models.settings import read_file
-
-        config = dataclasses.replace(read_file(options.start), dropout=options.dropout)
+        config = dataclasses.replace(read_config(read_json(options.start / "config.json")), dropout=options.dropout)
     else:
         config = make_config(options, tokenizer.vocab)
     make = abstract_mesh if options.dry_run else make_mesh

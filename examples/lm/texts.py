@@ -55,7 +55,10 @@ def text_of(path: Path | None) -> Iterator[str]:
         elif file.suffix == ".parquet":
             yield from _rows(file)
         else:
-            yield _text(file).decode()
+            try:
+                yield _text(file).decode()
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{file} is no text of UTF-8: {error}") from None
 
 
 def _lines(file: Path) -> Iterator[str]:
@@ -71,8 +74,11 @@ def _lines(file: Path) -> Iterator[str]:
 
 def lines_of(file: Path) -> Iterator[str]:
     """Yield the lines of a file; other separators, as `str.splitlines` knows them, may be part of a text in JSON."""
-    with file.open() as lines:
-        yield from lines
+    try:
+        with file.open(encoding="utf-8") as lines:
+            yield from lines
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is no text of UTF-8: {error}") from None
 
 
 def _rows(file: Path) -> Iterator[str]:

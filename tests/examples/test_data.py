@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from data import load_tokens, main, train_valid_split, unigram_entropy, write_tokens
 from texts import STDLIB_LIMIT, load_text
+from tokenizer import learn, pieces
 from tokenizers import Tokenizer as Loaded, models
 
 from axonym.models import Bytes, Vocabulary
-from axonym.models.tokenizer import learn
 
 
 def text_of(*files: str) -> np.ndarray:
@@ -223,3 +223,11 @@ def test_a_parquet_file_needs_a_package(tmp_path: Path, monkeypatch: pytest.Monk
     file.write_bytes(b"")
     with raises(ValueError, f"{file} is a Parquet file, to read it: pip install pyarrow"):
         load_tokens(file, Bytes())
+
+
+def test_only_words_that_no_token_could_be_are_cut_before_a_tokenizer_learns():
+    text = "some words\n" * 300
+    assert list(pieces(text)) == [text]
+    cut = list(pieces(f"{text}{'x' * 2500} {text}"))
+    assert [len(piece) for piece in cut] == [len(text), 1000, 1000, 500, len(text) + 1]
+    assert "".join(cut) == f"{text}{'x' * 2500} {text}"

@@ -4,6 +4,7 @@ Models are tiny and random, and saved as `transformers` saves them. All paramete
 that each of them matters.
 """
 
+import copy
 import functools
 import os
 
@@ -17,7 +18,7 @@ import torch
 import transformers
 
 import axonym as axn
-from axonym.models import load, save
+from axonym.models import load, read_config, save
 
 SMALL = {
     "vocab_size": 67,
@@ -224,6 +225,22 @@ TOKENS = np.random.default_rng(0).integers(67, size=(2, 13))
 BATCH = axn.named(jnp.asarray(TOKENS, jnp.int32), ("batch", "pos"))
 
 rows = pytest.mark.parametrize("name", ROWS)
+
+
+# Sizes that the defaults of all families divide.
+ROOM = {"num_attention_heads": 64, "hidden_size": 512, "n_embd": 96}
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if "longrope" not in name])
+def test_each_setting_that_is_left_out_is_that_of_transformers(name):
+    kind, settings = ROWS[name]
+    roomy = {key: ROOM.get(key, value) for key, value in settings.items()}
+    for key in settings:
+        # Lists have a number for each layer.
+        lost = {key} | ({"layer_types", "no_rope_layers"} if key == "num_hidden_layers" else set())
+        given = {other: value for other, value in roomy.items() if other not in lost}
+        whole = getattr(transformers, kind)(**copy.deepcopy(given)).to_dict()
+        assert read_config({"model_type": whole["model_type"], **given}) == read_config(whole), key
 
 
 @functools.cache

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizer import learn
 from tokenizers import Tokenizer as Loaded, models, normalizers
 
 from axonym.models import Bytes, Vocabulary, conversations, read_template
-from axonym.models.tokenizer import END, learn
+from axonym.models.tokenizer import END
 from tests.nn.layouts import fails
 
 LINES = [{"prompt": "is it? ", "completion": "yes"}, {"prompt": "and that? ", "completion": "no"}]
@@ -156,7 +157,7 @@ def test_conversations_without_an_answer_within_the_length_are_left_out(
 
 
 def test_a_template_may_have_a_file_of_its_own(tmp_path: Path) -> None:
-    assert read_template(tmp_path) is None
+    assert read_template(str(tmp_path)) is None
     assert read_template(model_with(tmp_path)) is None
     pytest.importorskip("jinja2")
     (tmp_path / "chat_template.jinja").write_text("{{ bos_token }}{{ messages[0].content }}")

@@ -2,13 +2,24 @@
 
 import dataclasses
 import functools
+import json
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from tokenizers import Tokenizer as Loaded, decoders, models
 
 import axonym as axn
-from axonym.models import Bytes, Decoder, DecoderConfig, Sampling, generate
+from axonym.models import (
+    Bytes,
+    Decoder,
+    DecoderConfig,
+    Sampling,
+    TextGenerator,
+    Vocabulary,
+    generate,
+    read_sampling,
+)
 from tests.nn.layouts import fails
 
 CONFIG = DecoderConfig(vocab=256, layers=2, embed=32, mlp=48, heads=4, kv_heads=2, head_dim=8, positions=64)
@@ -77,3 +88,34 @@ def test_flaws():
     fails(ValueError, "new=-1 must be at least 0", lambda: Sampling(new=-1))
     text = "prompts must be a list of texts, not one text: pass ['def']"
     fails(TypeError, text, lambda: generate(model(), Bytes(), "def"))
+
+
+def test_sampling_is_that_of_the_model_unless_it_is_given(tmp_path):
+    assert read_sampling(tmp_path, new=3) == Sampling(new=3)
+    file = tmp_path / "generation_config.json"
+    file.write_text(json.dumps({"eos_token_id": 2}))
+    assert read_sampling(tmp_path) == Sampling(temperature=0.0)
+    settings = {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "repetition_penalty": 1.1, "min_p": None}
+    file.write_text(json.dumps({**settings, "max_new_tokens": 7}))
+    read = Sampling(new=7, temperature=0.6, top_k=50, top_p=0.9, repetition=1.1)
+    assert read_sampling(tmp_path) == read
+    assert read_sampling(tmp_path, top_k=None, seed=3) == dataclasses.replace(read, top_k=None, seed=3)
+
+
+def test_a_continuation_keeps_its_space_and_stops_at_special_tokens(tmp_path):
+    pieces = ["<unk>", "\u2581yes", "\u2581no", "n", "<turn>"]
+    loaded = Loaded(models.WordLevel({piece: i for i, piece in enumerate(pieces)}, unk_token="<unk>"))
+    loaded.decoder = decoders.Metaspace()
+    loaded.add_special_tokens(["<turn>"])
+    loaded.save(str(tmp_path / "tokenizer.json"))
+    tokens = Vocabulary(tmp_path / "tokenizer.json")
+
+    def until(new, *stops):
+        return TextGenerator(model(), tokens, Sampling(stop=stops)).text_until([1], new)
+
+    assert tokens.decode([2]) == "no"
+    assert until([2, 1]) == (" no yes", False)
+    assert until([2, 4, 1]) == (" no yes", False)
+    assert until([2, 4, 1], "never", "<turn>") == (" no", True)
+    assert until([2, 1], " y") == (" no", True)
+    assert until([2, 4, 1], "es") == (" no y", True)

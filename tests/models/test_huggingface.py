@@ -1,11 +1,18 @@
-"""Experts in files of Hugging Face: joined without reading them."""
+"""Files of Hugging Face: experts are joined without reading them; files without a head, and such that need more."""
 
+import dataclasses
+import json
 from pathlib import Path
 
+import jax
 import numpy as np
+import pytest
 
+import axonym as axn
 from axonym import state_dict as sd
+from axonym.models import Decoder, DecoderConfig, load, save
 from axonym.models.huggingface import stacked
+from tests.nn.layouts import fails
 
 
 def test_experts_of_a_file_are_one_array_that_is_not_read(tmp_path: Path) -> None:
@@ -24,3 +31,41 @@ def test_experts_of_a_file_are_one_array_that_is_not_read(tmp_path: Path) -> Non
             copied = stacked(others)
             np.testing.assert_array_equal(copied, np.stack(others))
             assert not np.shares_memory(copied, others[0])
+
+
+CONFIG = DecoderConfig(64, 2, embed=16, mlp=32, heads=2, kv_heads=1, head_dim=8)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_files_without_a_head_are_read(tmp_path: Path, tied: bool) -> None:
+    model = Decoder.init(dataclasses.replace(CONFIG, tied=tied), key=jax.random.key(0))
+    save(model, tmp_path)
+    whole = sd.load_state_dict(tmp_path)
+    # As `LlamaModel.save_pretrained` writes them.
+    bare = {key.removeprefix("model."): np.array(whole[key]) for key in whole if not key.startswith("lm_head.")}
+    sd.save_state_dict(bare, tmp_path / "model.safetensors")
+    if tied:
+        again = load(tmp_path)
+    else:
+        text = "the files are of a model without its head: scores of tokens are those of random weights"
+        with pytest.warns(UserWarning, match=text):
+            again = load(tmp_path)
+        spread = again.unembedding.weight.array.std()
+        assert 0.015 < spread < 0.025
+        again = dataclasses.replace(again, unembedding=model.unembedding)
+    for mine, its in zip(jax.tree.leaves(model.blocks), jax.tree.leaves(again.blocks), strict=True):
+        np.testing.assert_array_equal(np.sort(mine, axis=None), np.sort(its, axis=None))
+    tokens = axn.arange(axn.Axis("pos", 5))
+    np.testing.assert_allclose(again(tokens).array, model(tokens).array, rtol=1e-5, atol=1e-6)
+
+
+def test_weights_that_need_more_than_a_cast_are_refused(tmp_path: Path) -> None:
+    save(Decoder.init(CONFIG, key=jax.random.key(0)), tmp_path, quantization_config={"quant_method": "fp8"})
+    text = f"{tmp_path} is quantized, its quantization_config says quant_method='fp8': save it in bfloat16 first"
+    fails(ValueError, text, lambda: load(tmp_path))
+    settings = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**settings, "quantization_config": None}))
+    load(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    text = f"{tmp_path} has pytorch_model.bin and no safetensors: save it with those first"
+    fails(ValueError, text, lambda: load(tmp_path))

@@ -5,10 +5,11 @@ import re
 
 import numpy as np
 import pytest
+from tokenizer import learn
 from tokenizers import Tokenizer as Loaded, models, pre_tokenizers
 
 from axonym.models import Bytes, Vocabulary, read_tokenizer
-from axonym.models.tokenizer import check_tokens, learn
+from axonym.models.tokenizer import check_tokens
 from tests.nn.layouts import fails
 
 
@@ -48,7 +49,7 @@ def test_tokens_outside_of_the_table_are_refused(tmp_path):
 
 def test_a_folder_without_a_tokenizer_has_bytes(tmp_path):
     (tmp_path / "config.json").write_text('{"vocab_size": 256}')
-    assert isinstance(read_tokenizer(tmp_path), Bytes)
+    assert isinstance(read_tokenizer(str(tmp_path)), Bytes)
     (tmp_path / "config.json").write_text('{"vocab_size": 300}')
     text = f"{tmp_path} has no tokenizer.json, and 300 tokens, which are not bytes"
     fails(ValueError, text, lambda: read_tokenizer(tmp_path))

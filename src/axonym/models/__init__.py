@@ -3,7 +3,7 @@
 from .chats import conversations, read_template
 from .config import DecoderConfig, ExpertsConfig
 from .decoder import Decoder
-from .generation import Sampling, TextGenerator, generate
+from .generation import Sampling, TextGenerator, generate, read_sampling
 from .huggingface import load, save
 from .ropes import Rope
 from .settings import read_config, write_config
@@ -23,6 +23,7 @@ __all__ = [
     "generate",
     "load",
     "read_config",
+    "read_sampling",
     "read_template",
     "read_tokenizer",
     "save",

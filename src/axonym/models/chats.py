@@ -6,6 +6,7 @@ A line is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant"
 
 import datetime
 import json
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.lazy import library
-from .tokenizer import Tokenizer
+from .files import read_json
+from .tokenizer import Tokenizer, check_text
 
 Message = dict[str, Any]
 # From messages to text; whether the beginning of an answer follows.
@@ -25,8 +27,11 @@ WANTED = '{"prompt": "...", "completion": "..."} or {"messages": [...]}'
 
 def read_lines(path: Path) -> Iterator[str]:
     """Yield the lines of a file; other separators, as `str.splitlines` knows them, may be part of a text in JSON."""
-    with path.open(encoding="utf-8") as lines:
-        yield from lines
+    try:
+        with path.open(encoding="utf-8") as lines:
+            yield from lines
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text of UTF-8: {error}") from None
 
 
 def plain(messages: list[Message], begins: bool = False) -> str:
@@ -35,14 +40,15 @@ def plain(messages: list[Message], begins: bool = False) -> str:
     return "".join([*parts, "<|assistant|>\n" if begins else ""])
 
 
-def read_template(folder: Path) -> Template | None:
+def read_template(folder: str | os.PathLike[str]) -> Template | None:
     """Return the template of a model of Hugging Face, if it has one.
 
     Raises:
         ValueError: if there is no jinja2 to run it.
     """
+    folder = Path(folder)
     file, settings_file = folder / "chat_template.jinja", folder / "tokenizer_config.json"
-    settings = json.loads(settings_file.read_text()) if settings_file.exists() else {}
+    settings = read_json(settings_file) if settings_file.exists() else {}
     source = file.read_text() if file.exists() else settings.get("chat_template")
     if isinstance(source, list):  # several of them, by name
         source = next((one["template"] for one in source if one["name"] == "default"), None)
@@ -190,6 +196,7 @@ def conversations(
         try:
             told = json.loads(line)
             parts = said(told, template or plain)
+            check_text("".join(part for part, _ in parts))
         except (KeyError, TypeError, json.JSONDecodeError):
             raise ValueError(f"{path}, line {number}: expected {WANTED}") from None
         except ValueError as error:

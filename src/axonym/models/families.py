@@ -8,6 +8,7 @@ from typing import Any
 from .config import Kind
 
 Settings = Mapping[str, Any]
+USUAL = ("vocab", "layers", "embed", "mlp", "heads", "positions")
 KINDS: dict[str, Kind] = {"full_attention": "global", "sliding_attention": "local"}
 ACTIVATIONS = {
     "silu": "silu",
@@ -24,9 +25,10 @@ class Family:
     Attributes:
         architecture: the name of their class.
         sizes: from fields of `DecoderConfig` to their settings.
+        usual: the sizes `USUAL` of transformers 5, for files that lack them.
         forms: fields that are the same in all models of the family, or functions of the other fields.
         biases: from settings to the layers that have biases where they are true.
-        defaults: settings that files may lack, with the values of transformers 5; a null is a value of its own.
+        defaults: further settings that files may lack, with the values of transformers 5; a null is a value of its own.
         only: settings of which this decoder knows one value.
         rope: settings of rotary positions that files may have outside of `rope_parameters`, by their names there.
         rope_types: names of kinds of rotary positions that mean another one than elsewhere.
@@ -38,6 +40,7 @@ class Family:
 
     architecture: str
     sizes: Mapping[str, str]
+    usual: tuple[int | None, ...]
     forms: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     biases: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -101,16 +104,14 @@ GEMMA = {
     "score_cap": "attn_logit_softcapping",
     "logit_cap": "final_logit_softcapping",
 }
-
-
-def root_of_embed(fields: Mapping[str, Any]) -> float:
-    """Return the factor of the embeddings of Gemma."""
-    return math.sqrt(fields["embed"])
-
-
-SHIFTED = {"norm": "shifted", "embed_scale": root_of_embed}
+SHIFTED: dict[str, Any] = {
+    "norm": "shifted",
+    "embed_scale": lambda fields: math.sqrt(fields["embed"]),
+}
 GEMMA_FORMS = {**SHIFTED, "norm_places": "both"}
 GEMMA_DEFAULTS = {
+    "head_dim": 256,
+    "query_pre_attn_scalar": 256,
     "tie_word_embeddings": True,
     "rms_norm_eps": 1e-6,
     "hidden_activation": "gelu_pytorch_tanh",
@@ -134,10 +135,12 @@ FAMILIES: dict[str, Family] = {
             "activation": "activation_function",
             "dropout": "resid_pdrop",
         },
+        (50257, 12, 768, None, 12, 1024),
         {"norm": "layer", "gated": False, "biases": QKVO | MLP, "rope": None},
         defaults={
             "tie_word_embeddings": True,
             "n_inner": None,
+            "activation_function": "gelu_new",
             "layer_norm_epsilon": 1e-5,
             "resid_pdrop": 0.1,
         },
@@ -149,17 +152,23 @@ FAMILIES: dict[str, Family] = {
         out_first=False,
     ),
     "llama": Family(
-        "LlamaForCausalLM", SIZES, biases={"attention_bias": QKVO, "mlp_bias": MLP}, defaults=UNTIED
+        "LlamaForCausalLM",
+        SIZES,
+        (32000, 32, 4096, 11008, 32, 2048),
+        biases={"attention_bias": QKVO, "mlp_bias": MLP},
+        defaults=UNTIED,
     ),
     "mistral": Family(
         "MistralForCausalLM",
         SIZES,
+        (32000, 32, 4096, 14336, 32, 131072),
         defaults={**UNTIED, "num_key_value_heads": 8, "sliding_window": 4096},
         is_local=always,
     ),
     "mixtral": Family(
         "MixtralForCausalLM",
         SIZES,
+        (32000, 32, 4096, 14336, 32, 131072),
         defaults={
             **UNTIED,
             "rms_norm_eps": 1e-5,
@@ -170,10 +179,18 @@ FAMILIES: dict[str, Family] = {
         },
         is_local=always,
     ),
-    "qwen2": Family("Qwen2ForCausalLM", SIZES, {"biases": QKV}, defaults=QWEN, is_local=upper),
+    "qwen2": Family(
+        "Qwen2ForCausalLM",
+        SIZES,
+        (151936, 32, 4096, 22016, 32, 32768),
+        {"biases": QKV},
+        defaults=QWEN,
+        is_local=upper,
+    ),
     "qwen2_moe": Family(
         "Qwen2MoeForCausalLM",
         SIZES,
+        (151936, 24, 2048, 5632, 16, 32768),
         biases={"qkv_bias": QKV},
         defaults={
             **QWEN,
@@ -191,6 +208,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3": Family(
         "Qwen3ForCausalLM",
         SIZES,
+        (151936, 32, 4096, 22016, 32, 32768),
         {"head_norms": "each"},
         biases={"attention_bias": QKVO},
         defaults={**QWEN, "head_dim": 128},
@@ -199,6 +217,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3_moe": Family(
         "Qwen3MoeForCausalLM",
         SIZES,
+        (151936, 24, 2048, 6144, 32, 32768),
         {"head_norms": "each"},
         biases={"attention_bias": QKVO},
         # A file may have the number of experts under either of two names.
@@ -222,6 +241,7 @@ FAMILIES: dict[str, Family] = {
             "score_scale": "attention_multiplier",
             "logit_divisor": "logits_scaling",
         },
+        (32000, 32, 4096, 11008, 32, 2048),
         biases={"attention_bias": QKVO, "mlp_bias": MLP},
         defaults={
             **UNTIED,
@@ -234,18 +254,12 @@ FAMILIES: dict[str, Family] = {
     "gpt_neox": Family(
         "GPTNeoXForCausalLM",
         {
-            "vocab": "vocab_size",
-            "layers": "num_hidden_layers",
-            "embed": "hidden_size",
-            "mlp": "intermediate_size",
-            "heads": "num_attention_heads",
-            "positions": "max_position_embeddings",
+            **{field: key for field, key in SIZES.items() if field not in ("kv_heads", "head_dim")},
             "norm_eps": "layer_norm_eps",
-            "tied": "tie_word_embeddings",
-            "activation": "hidden_act",
             "dropout": "hidden_dropout",
             "parallel": "use_parallel_residual",
         },
+        (50432, 44, 6144, 24576, 64, 2048),
         {"norm": "layer", "gated": False, "biases": MLP},
         biases={"attention_bias": QKVO},
         defaults={
@@ -263,6 +277,7 @@ FAMILIES: dict[str, Family] = {
     "smollm3": Family(
         "SmolLM3ForCausalLM",
         SIZES,
+        (128256, 36, 2048, 11008, 16, 32768),
         biases={"attention_bias": QKVO, "mlp_bias": MLP},
         defaults={
             **UNTIED,
@@ -279,6 +294,7 @@ FAMILIES: dict[str, Family] = {
     "phi3": Family(
         "Phi3ForCausalLM",
         {**SIZES, "dropout": "resid_pdrop"},
+        (32064, 32, 3072, 8192, 32, 4096),
         defaults={
             **UNTIED,
             "rms_norm_eps": 1e-5,
@@ -292,6 +308,7 @@ FAMILIES: dict[str, Family] = {
     "olmo2": Family(
         "Olmo2ForCausalLM",
         SIZES,
+        (50304, 32, 4096, 11008, 32, 2048),
         {"norm_places": "behind", "head_norms": "all"},
         biases={"attention_bias": QKVO},
         defaults={**UNTIED, "rms_norm_eps": 1e-5},
@@ -299,6 +316,7 @@ FAMILIES: dict[str, Family] = {
     "gemma": Family(
         "GemmaForCausalLM",
         SIZES,
+        (256000, 28, 3072, 24576, 16, 8192),
         SHIFTED,
         biases={"attention_bias": QKVO},
         defaults={
@@ -315,12 +333,11 @@ FAMILIES: dict[str, Family] = {
     "gemma2": Family(
         "Gemma2ForCausalLM",
         GEMMA,
+        (256000, 26, 2304, 9216, 8, 8192),
         GEMMA_FORMS,
         biases={"attention_bias": QKVO},
         defaults={
             **GEMMA_DEFAULTS,
-            "head_dim": 256,
-            "query_pre_attn_scalar": 256,
             "sliding_window_pattern": 2,
             "attn_logit_softcapping": 50.0,
             "final_logit_softcapping": 30.0,
@@ -331,12 +348,11 @@ FAMILIES: dict[str, Family] = {
     "gemma3_text": Family(
         "Gemma3ForCausalLM",
         GEMMA,
+        (262208, 26, 2304, 9216, 8, 131072),
         {**GEMMA_FORMS, "head_norms": "each"},
         biases={"attention_bias": QKVO},
         defaults={
             **GEMMA_DEFAULTS,
-            "head_dim": 256,
-            "query_pre_attn_scalar": 256,
             "sliding_window_pattern": 6,
             "attn_logit_softcapping": None,
             "final_logit_softcapping": None,

@@ -3,7 +3,10 @@
 import collections
 import dataclasses
 import functools
+import os
 from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,6 +20,7 @@ from ..axis import Axis
 from ..layout.assignment import ResourceMapping
 from ..partitioning.jit import NamedJit
 from .decoder import Decoder
+from .files import read_json
 from .tokenizer import Tokenizer, check_tokens
 
 SHOWN = Axis("new", 8)  # tokens from one look at them to the next
@@ -55,6 +59,30 @@ class Sampling:
             raise ValueError(f"temperature={self.temperature} must be at least 0")
         if self.new < 0:
             raise ValueError(f"new={self.new} must be at least 0")
+
+
+def read_sampling(folder: str | os.PathLike[str], **changes: Any) -> Sampling:
+    """Return the sampling that the `generation_config.json` of a model asks for.
+
+    What it leaves out is as in transformers: without `do_sample`, the most probable token each time.
+
+    Args:
+        folder: of the model; without such a file, the result is `Sampling()` with the changes.
+        changes: fields of `Sampling` to set in its place.
+    """
+    file = Path(folder) / "generation_config.json"
+    if not file.exists():
+        return Sampling(**changes)
+    given = {key: value for key, value in read_json(file).items() if value is not None}
+    found: dict[str, Any] = {"temperature": 0.0}
+    if given.get("do_sample"):
+        keys = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": 0.0}
+        found = {key: given.get(key, usual) for key, usual in keys.items()}
+        found["top_k"] = found["top_k"] or None
+    found["repetition"] = given.get("repetition_penalty", 1.0)
+    if "max_new_tokens" in given:
+        found["new"] = given["max_new_tokens"]
+    return Sampling(**{**found, **changes})
 
 
 def generate(
@@ -207,7 +235,7 @@ class TextGenerator:
 
     def texts(self, prompts: Sequence[str]) -> Iterator[list[str]]:
         """Yield the continuations so far, each up to a stop text."""
-        tokenizer, stops = self.tokenizer, self.sampling.stop
+        tokenizer = self.tokenizer
         encoded = [tokenizer.encode(prompt) or list(tokenizer.ends[:1]) for prompt in prompts]
         so_far: list[list[int]] = [[] for _ in prompts]
         stream, ended = self.stream(encoded), None
@@ -218,10 +246,35 @@ class TextGenerator:
                 return
             for tokens, part in zip(so_far, parts, strict=True):
                 tokens += part
-            known = [without(tokens, tokenizer.ends) for tokens in so_far]
-            found = [cut(tokenizer.decode(tokens), stops) for tokens in known]
+            pairs = zip(encoded, so_far, strict=True)
+            found = [self.text_until(prompt, tokens) for prompt, tokens in pairs]
             ended = [is_over for _, is_over in found]
             yield [text for text, _ in found]
+
+    def text_until(self, prompt: list[int], tokens: list[int]) -> tuple[str, bool]:
+        """Return the text of new tokens up to an end or a stop text, and whether there is a stop text.
+
+        Stop texts are looked for among special tokens, too, which the text leaves out.
+        """
+        if tokens and tokens[-1] in self.tokenizer.ends:
+            tokens = tokens[:-1]
+        whole = self.continued(prompt, tokens, special=True)
+        places = [at for at in (whole.find(stop) for stop in self.sampling.stop) if at >= 0]
+        if not places:
+            return self.continued(prompt, tokens), False
+        # The tokens that lie before it as a whole, and its part of the next one.
+        ends = (len(self.continued(prompt, tokens[:n], special=True)) for n in range(len(tokens)))
+        count = max((n for n, end in enumerate(ends) if end <= min(places)), default=0)
+        before = self.continued(prompt, tokens[:count], special=True)
+        return self.continued(prompt, tokens[:count]) + whole[len(before) : min(places)], True
+
+    def continued(self, prompt: list[int], tokens: list[int], *, special: bool = False) -> str:
+        """Return the text of new tokens, with the space before it that only a text with its prompt has."""
+        before = self.tokenizer.decode(prompt, special=special)
+        whole = self.tokenizer.decode([*prompt, *tokens], special=special)
+        if whole.startswith(before):
+            return whole[len(before) :]
+        return self.tokenizer.decode(tokens, special=special)
 
     def counted(self, padded: NDArray[np.int32], count: NDArray[np.int32]) -> NamedArray:
         """Count the tokens of prompts."""
@@ -236,14 +289,3 @@ class TextGenerator:
 def power_of_two(number: int) -> int:
     """Return the next power of two, at least 16: of so many sizes there are few programs."""
     return max(16, 1 << (int(number) - 1).bit_length())
-
-
-def without(tokens: list[int], ends: tuple[int, ...]) -> list[int]:
-    """Return tokens without the last one, if it ends a text."""
-    return tokens[:-1] if tokens and tokens[-1] in ends else tokens
-
-
-def cut(text: str, stops: tuple[str, ...]) -> tuple[str, bool]:
-    """Return the text before the first of some stop texts, and whether there is one."""
-    places = [at for at in (text.find(stop) for stop in stops) if at >= 0]
-    return (text[: min(places)], True) if places else (text, False)

@@ -5,6 +5,7 @@ import functools
 import json
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from .. import nn, state_dict as sd
 from ..layout.assignment import ResourceMapping
 from .config import DecoderConfig
 from .decoder import Decoder
+from .files import read_json
 from .settings import read_config, write_config
 
 # From parts of our keys to parts of theirs. A star stands for the number of an expert.
@@ -214,7 +216,7 @@ def load(
         dropout: the probability of dropping; by default as in the file.
 
     Raises:
-        ValueError: if the model is of an unknown family, or files do not fit its configuration.
+        ValueError: if the model is of an unknown family or quantized, or files do not fit its configuration.
 
     Examples:
         >>> import tempfile
@@ -227,8 +229,9 @@ def load(
         ('vocab', 'embed')
     """
     folder = Path(folder)
-    settings = json.loads((folder / "config.json").read_text())
+    settings = read_json(folder / "config.json")
     config, name = read_config(settings), settings["model_type"]
+    _check_format(folder, settings)
     if dropout is not None:
         config = dataclasses.replace(config, dropout=dropout)
     keys = KEYS.get(name, LLAMA)
@@ -247,6 +250,17 @@ def load(
         mesh=mesh,
     )
     return model
+
+
+def _check_format(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Refuse weights that need more than a cast, and those of a format that runs programs."""
+    if quantized := settings.get("quantization_config"):
+        method = quantized.get("quant_method", "unknown")
+        problem = f"{folder} is quantized, its quantization_config says quant_method={method!r}"
+        raise ValueError(f"{problem}: save it in bfloat16 first")
+    pickles = sorted(file.name for file in folder.glob("pytorch_model*.bin"))
+    if pickles and not any(folder.glob("*.safetensors")):
+        raise ValueError(f"{folder} has {pickles[0]} and no safetensors: save it with those first")
 
 
 def save(
@@ -317,6 +331,16 @@ def apart(
             experts.setdefault(f"{expert[1]}.*.{expert[3]}", {})[int(expert[2])] = stored
         else:
             specs[key], makers[key] = array, functools.partial(np.asanyarray, array)
+    if not rooted and not config.tied and "lm_head.weight" not in specs:
+        told = "the files are of a model without its head: scores of tokens are those of random weights"
+        warnings.warn(told, stacklevel=3)
+        dtype = next(iter(files.values())).dtype
+        head = (config.vocab, config.embed)
+        specs["lm_head.weight"] = jax.ShapeDtypeStruct(head, dtype)
+        rng = np.random.default_rng(0)
+        makers["lm_head.weight"] = lambda: (0.02 * rng.standard_normal(head, np.float32)).astype(
+            dtype
+        )
     for key, numbered in experts.items():
         parts = [files[numbered[i]] for i in sorted(numbered)]
         specs[key] = jax.ShapeDtypeStruct((len(parts), *parts[0].shape), parts[0].dtype)
@@ -366,7 +390,7 @@ def together(state: sd.StateDict, config: DecoderConfig, fusions: Sequence[Fusio
             for i in range(spec.shape[0]):
                 name = key.replace("*", str(i))
                 specs[name] = jax.ShapeDtypeStruct(spec.shape[1:], spec.dtype)
-                makers[name] = functools.partial(_expert, state, key, i)
+                makers[name] = functools.partial(lambda key, i: state[key][i], key, i)
         else:
             specs[key], makers[key] = spec, functools.partial(state.__getitem__, key)
     for name, parts in fused_keys.items():
@@ -375,16 +399,9 @@ def together(state: sd.StateDict, config: DecoderConfig, fusions: Sequence[Fusio
         shapes = [list(state.spec(part).shape) for part in parts]
         shapes[0][fusion.axis] = sum(shape[fusion.axis] for shape in shapes)
         specs[name] = jax.ShapeDtypeStruct(tuple(shapes[0]), state.spec(parts[0]).dtype)
-        makers[name] = functools.partial(_side_by_side, fusion, state, sorted(parts), config)
+        makers[name] = functools.partial(
+            lambda one, parts: one.join([state[part] for part in parts], config),
+            fusion,
+            sorted(parts),
+        )
     return Arrays(specs, lambda key: makers[key]())
-
-
-def _side_by_side(
-    fusion: Fusion, state: sd.StateDict, parts: list[str], config: DecoderConfig
-) -> NDArray[Any]:
-    return fusion.join([state[part] for part in parts], config)
-
-
-def _expert(state: sd.StateDict, key: str, number: int) -> NDArray[Any]:
-    part: NDArray[Any] = state[key][number]
-    return part

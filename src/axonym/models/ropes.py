@@ -73,7 +73,9 @@ class DynamicScaling:
     def at_length(self, frequencies: Frequencies, length: NamedArray) -> NamedArray:
         """Return the frequencies for a text, axes {pair, those of the length}."""
         times = axn.maximum(length, self.positions).astype("float32") / self.positions
-        growth = (times * self.factor - (self.factor - 1)).broadcast_axis(_pair(frequencies))
+        growth = (times * self.factor - (self.factor - 1)).broadcast_axis(
+            Axis("pair", len(frequencies))
+        )
         powers = _by_pair(np.linspace(0, 1, len(frequencies)))
         return _by_pair(frequencies) / growth**powers
 
@@ -98,7 +100,7 @@ class LongRopeScaling:
     def at_length(self, frequencies: Frequencies, length: NamedArray) -> NamedArray:
         """Return the frequencies for a text, axes {pair, those of the length}."""
         long, short = (_by_pair(frequencies / np.array(each)) for each in (self.long, self.short))
-        is_long = (length > self.original_length).broadcast_axis(_pair(frequencies))
+        is_long = (length > self.original_length).broadcast_axis(Axis("pair", len(frequencies)))
         return axn.where(is_long, long, short)
 
 
@@ -139,7 +141,7 @@ def rotary_table(
             last = positions.max("pos") if positions.has_axis("pos") else positions
             length = last + 1
         frequencies = rope.theta ** -(np.arange(0, size, 2) / size)
-        spread = positions.astype("float32").broadcast_axis(_pair(frequencies))
+        spread = positions.astype("float32").broadcast_axis(Axis("pair", len(frequencies)))
         angles = spread * scaling.at_length(frequencies, length)
         angles = angles.rearrange((*positions.names, "pair"))
         table = nn.RotaryTable(axn.cos(angles), axn.sin(angles), HeadDim, False)
@@ -149,10 +151,6 @@ def rotary_table(
         return table
     cos, sin = table.cos * rope.magnitude, table.sin * rope.magnitude
     return nn.RotaryTable(cos, sin, HeadDim, False)
-
-
-def _pair(frequencies: Frequencies) -> Axis:
-    return Axis("pair", len(frequencies))
 
 
 def _by_pair(values: Frequencies) -> NamedArray:

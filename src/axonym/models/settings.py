@@ -1,15 +1,13 @@
 """What `config.json` of Hugging Face says, in the words of `DecoderConfig`, and back."""
 
 import dataclasses
-import json
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from .. import nn
 from .config import DecoderConfig, ExpertsConfig, Kind
-from .families import ACTIVATIONS, FAMILIES, KINDS, Family, Settings, family_of
+from .families import ACTIVATIONS, FAMILIES, KINDS, USUAL, Family, Settings, family_of
 from .ropes import DynamicScaling, LongRopeScaling, Rope, Scaling, YarnScaling
 
 
@@ -21,7 +19,9 @@ def read_config(given: Settings) -> DecoderConfig:
     """
     family = family_of(given)
     try:
-        return _read(family, {**family.defaults, **given})
+        usual = dict(zip(USUAL, family.usual, strict=True))
+        sizes = {key: usual[field] for field, key in family.sizes.items() if field in usual}
+        return _read(family, {**sizes, **family.defaults, **given})
     except KeyError as error:
         raise ValueError(f"config.json of a {given['model_type']} lacks {error.args[0]}") from None
 
@@ -61,11 +61,6 @@ def _read(family: Family, settings: Settings) -> DecoderConfig:
 
 # What a file may leave out or set to null, since it follows from others or is none.
 OPTIONAL = {"kv_heads", "head_dim", "mlp", "tied", "score_size", "score_cap", "logit_cap"}
-
-
-def read_file(folder: Path) -> DecoderConfig:
-    """Return the configuration of the model in a folder."""
-    return read_config(json.loads((folder / "config.json").read_text()))
 
 
 def write_config(cfg: DecoderConfig, family: str | None = None) -> dict[str, Any]:

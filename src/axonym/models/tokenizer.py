@@ -1,14 +1,15 @@
 """From text to tokens and back: bytes, or a `tokenizer.json` of the package `tokenizers`."""
 
-import json
+import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
 from ..base.lazy import library
+from .files import read_json
 
 END = "<|endoftext|>"
 
@@ -40,6 +41,7 @@ class Bytes:
 
     def encode(self, text: str, *, bare: bool = False) -> list[int]:
         """Return the tokens of a text."""
+        check_text(text)
         return list(text.encode())
 
     def locate(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
@@ -63,7 +65,10 @@ class Vocabulary:
 
     def __init__(self, file: Path, ends: tuple[int, ...] = ()) -> None:
         loaded = library("Vocabulary", "tokenizers", extra="models").Tokenizer
-        self._loaded = loaded.from_file(str(file))
+        try:
+            self._loaded = loaded.from_file(str(file))
+        except Exception as error:  # the package raises no class of its own
+            raise ValueError(f"{file} is no tokenizer: {error}") from None
         own = self._loaded.token_to_id(END)
         # There may be fewer tokens than the largest one says.
         self.vocab = 1 + max(self._loaded.get_vocab().values())
@@ -75,11 +80,13 @@ class Vocabulary:
 
     def encode(self, text: str, *, bare: bool = False) -> list[int]:
         """Return the tokens of a text."""
+        check_text(text)
         ids: list[int] = self._loaded.encode(text, add_special_tokens=not bare).ids
         return ids
 
     def locate(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Return the tokens of a bare text, and their places in it."""
+        check_text(text)
         encoded = self._loaded.encode(text, add_special_tokens=False)
         return encoded.ids, encoded.offsets
 
@@ -93,9 +100,23 @@ class Vocabulary:
         self._loaded.save(str(file))
 
 
-def read_tokenizer(folder: Path) -> Tokenizer:
+def check_text(text: str) -> None:
+    """Refuse half of a character, as JSON may have it: no tokenizer has a token for it.
+
+    Raises:
+        ValueError: for the first of them.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = f"a text has a lone surrogate, {text[error.start]!r}, at character {error.start}"
+        raise ValueError(f"{half}: it is half of a character") from None
+
+
+def read_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
     """Return the tokenizer of a model: that of its folder, else bytes."""
-    settings = json.loads((folder / "config.json").read_text())
+    folder = Path(folder)
+    settings = read_json(folder / "config.json")
     if (folder / "tokenizer.json").exists():
         read = Vocabulary(folder / "tokenizer.json")
         # Some models leave tokens out that their texts never have, such as those of images.
@@ -121,10 +142,10 @@ def read_ends(folder: Path, number: Callable[[str], int | None]) -> tuple[int, .
     found: list[int] = []
     for name in ("config.json", "generation_config.json"):
         if (folder / name).exists():
-            ends = json.loads((folder / name).read_text()).get("eos_token_id")
+            ends = read_json(folder / name).get("eos_token_id")
             found += [] if ends is None else ends if isinstance(ends, list) else [ends]
     if not found and (folder / "tokenizer_config.json").exists():
-        own = json.loads((folder / "tokenizer_config.json").read_text()).get("eos_token")
+        own = read_json(folder / "tokenizer_config.json").get("eos_token")
         text = own.get("content") if isinstance(own, dict) else own
         found = [end for end in [None if text is None else number(text)] if end is not None]
     return tuple(dict.fromkeys(found))
@@ -147,17 +168,3 @@ def check_tokens(tokens: NDArray[Any], rows: int, source: str) -> None:
     known = f"the table of the model has {rows} rows, for the tokens 0 to {rows - 1}"
     cause = "is the tokenizer that of the model, and was a token added to it?"
     raise ValueError(f"{source} has token {outside}, but {known}: {cause}")
-
-
-def learn(texts: Iterator[str], vocab: int, out: Path) -> None:
-    """Learn pairs of bytes to join (BPE) from texts, and write the tokenizer."""
-    parts = library("learn", "tokenizers", extra="models")
-    made = parts.Tokenizer(parts.models.BPE())
-    made.pre_tokenizer = parts.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = parts.decoders.ByteLevel()
-    alphabet = parts.pre_tokenizers.ByteLevel.alphabet()
-    trainer = parts.trainers.BpeTrainer(
-        vocab_size=vocab, special_tokens=[END], initial_alphabet=alphabet
-    )
-    made.train_from_iterator(texts, trainer)
-    made.save(str(out))
