@@ -37,7 +37,7 @@ def test_a_right_call_gets_its_arguments(args: tuple[float, ...], options: dict[
     [
         ((), {}, "x is missing"),
         ((), {"by": 3}, "x is missing"),
-        ((1, 2, 3), {}, "3 arguments are given by position, where there are 2: x, by"),
+        ((1, 2, 3), {}, "3 arguments are given by position, where it takes 2: x, by"),
         ((1,), {"x": 1}, "x is given by position and by name"),
         ((1,), {"factor": 1}, "there is no argument 'factor'"),
     ],

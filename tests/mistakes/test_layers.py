@@ -348,7 +348,7 @@ def test_a_layer_without_a_key() -> None:
 
 @says(
     """
-    RmsNorm.init: 3 arguments are given by position, where there are 2: axis, eps
+    RmsNorm.init: 3 arguments are given by position, where it takes 2: axis, eps
       it takes: (axis, eps=1e-05, *, use_weight=True, use_bias=True, dtype=None)
       hint: give the others by name
     """

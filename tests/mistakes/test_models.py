@@ -310,7 +310,7 @@ def test_a_cache_without_positions() -> None:
 
 @says(
     """
-    KVCache.attend() missing 2 required positional arguments: 'keys' and 'values'
+    KVCache.attend() missing 1 required positional argument: 'keys'
     """
 )
 def test_a_cache_that_is_called_by_position(x: axn.NamedArray) -> None:

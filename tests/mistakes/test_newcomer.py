@@ -62,7 +62,7 @@ ROWS = [
         "several axes as arguments of named",
         "good",
         lambda x: axn.named(np.ones((2, 4)), Batch, Embed),
-        "named: 3 arguments are given by position, where there are 2: array, axes\n"
+        "named: 3 arguments are given by position, where it takes 2: array, axes\n"
         "  it takes: (array, axes)\n"
         '  hint: several axes go in a tuple: axes=("batch", "embed")',
     ),
@@ -78,7 +78,7 @@ ROWS = [
         "names for make_axes",
         "good",
         lambda x: axn.make_axes("batch", "embed"),
-        "make_axes: 2 arguments are given by position, where there are 0: none\n"
+        "make_axes: 2 arguments are given by position, where it takes 0: none\n"
         "  it takes: (**sizes)\n"
         "  hint: write batch=..., embed=...",
     ),
@@ -209,7 +209,7 @@ ROWS = [
         "a key by position",
         "good",
         lambda x: nn.Linear.init(Embed, Mlp, KEY),
-        "Linear.init: 3 arguments are given by position, where there are 2: In, Out\n"
+        "Linear.init: 3 arguments are given by position, where it takes 2: In, Out\n"
         "  it takes: (In, Out, *, key, use_bias=True, out_first=False, init_scale=1.0, initializer=None, dot_general=None)\n"
         "  hint: write key=...",
     ),
@@ -217,7 +217,7 @@ ROWS = [
         "a key by position for an embedding",
         "good",
         lambda x: nn.Embedding.init(Mlp, Embed, KEY),
-        "Embedding.init: 3 arguments are given by position, where there are 2: Vocab, Embed\n"
+        "Embedding.init: 3 arguments are given by position, where it takes 2: Vocab, Embed\n"
         "  it takes: (Vocab, Embed, *, key, init_scale=1.0, initializer=None)\n"
         "  hint: write key=...",
     ),
@@ -358,7 +358,7 @@ ROWS = [
         "queries, keys and values",
         "good",
         lambda x: ATTEND(x, x, x),
-        "Attention: 3 arguments are given by position, where there are 2: x, mask\n"
+        "Attention: 3 arguments are given by position, where it takes 2: x, mask\n"
         "  it takes: (x, mask=None, *, context=None, rotate=None, bias=None, implementation=None, key=None)\n"
         "  hint: give the others by name",
     ),
@@ -435,7 +435,7 @@ ROWS = [
         "a stack of several arguments",
         "good",
         lambda x: axn.stack("pair", x, x),
-        "stack: 3 arguments are given by position, where there are 2: axis, arrays\n"
+        "stack: 3 arguments are given by position, where it takes 2: axis, arrays\n"
         "  it takes: (axis, arrays)\n"
         "  hint: several arrays go in a list, as one argument",
     ),
@@ -450,7 +450,7 @@ ROWS = [
         "a range by numbers",
         "good",
         lambda x: axn.arange(0, 8),
-        "arange: 2 arguments are given by position, where there are 1: axis\n"
+        "arange: 2 arguments are given by position, where it takes 1: axis\n"
         "  it takes: (axis, *, start=0, step=1, dtype=None)\n"
         "  hint: give the others by name",
     ),
@@ -458,7 +458,7 @@ ROWS = [
         "numbers of linspace",
         "good",
         lambda x: axn.linspace(0, 1, 10),
-        "linspace: 3 arguments are given by position, where there are 1: axis\n"
+        "linspace: 3 arguments are given by position, where it takes 1: axis\n"
         "  it takes: (axis, *, start, stop, endpoint=True, dtype=None)\n"
         "  hint: give the others by name",
     ),
@@ -466,7 +466,9 @@ ROWS = [
         "a value before the axes",
         "good",
         lambda x: axn.full(3.0, Batch),
-        'full: 3.0 is neither an Axis nor the name of one\n  hint: an axis is written as Axis("batch", 32)',
+        "full: 3.0 is neither an Axis nor the name of one\n"
+        "  it takes: (shape, fill_value, dtype=None)\n"
+        "  hint: give the arguments in this order, or by name",
     ),
     Row(
         "a short word for a dtype",

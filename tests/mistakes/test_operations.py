@@ -184,7 +184,7 @@ def test_irfft_to_another_axis(x: axn.NamedArray) -> None:
 
 @says(
     """
-    scan: 3 arguments are given by position, where there are 2: f, axis
+    scan: 3 arguments are given by position, where it takes 2: f, axis
       it takes: (f, axis, *, remat=False, reverse=False, unroll=1, is_scanned=is_scanned_by_default, out_axis=0)
       hint: the others go to what it returns: scan(f, axis)(...)
     """
@@ -248,7 +248,7 @@ def test_a_split_into_sizes_that_do_not_add_up(x: axn.NamedArray) -> None:
 
 @says(
     """
-    rename: 3 arguments are given by position, where there are 2: x, renames
+    rename: 3 arguments are given by position, where it takes 2: x, renames
       it takes: (x, renames)
       hint: names go in a dict: {"pos": "time"}
     """

@@ -143,7 +143,7 @@ def turned(x: axn.NamedArray) -> axn.NamedArray:
 
 STORED = "('batch', 'pos', 'embed') (as axn.rearrange(x, ('batch', 'pos', 'embed')) stores it)"
 TURNED = "('embed', 'batch', 'pos') (as axn.rearrange(x, ('embed', 'batch', 'pos')) stores it)"
-WHERE_ORDERS_DIFFER = {"page": "faq.md", "answer": "Let both end in the same one"}
+WHERE_ORDERS_DIFFER = {"page": "faq.md", "answer": "Both branches must return axes in the same order"}
 
 
 @theirs(f"with pytree metadata {STORED} but false_fun output is a", **WHERE_ORDERS_DIFFER)

@@ -6,6 +6,7 @@ operations, which take arrays alone, are not called through it.
 """
 
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ _OTHER_WORDS: dict[str, tuple[str, ...]] = {
     "embedding_dim": ("Embed",),
     "epsilon": ("eps",),
     "features": ("Out",),
+    "fill": ("fill_value",),
     "generator": ("key",),
     "in_features": ("In",),
     "input": ("x", "inputs", "logits"),
@@ -42,6 +44,7 @@ _OTHER_WORDS: dict[str, tuple[str, ...]] = {
     "max": ("high", "a_max"),
     "min": ("low", "a_min"),
     "normalized_shape": ("axis",),
+    "num_classes": ("class_axis",),
     "num_embeddings": ("Vocab",),
     "num_groups": ("groups",),
     "num_heads": ("Heads",),
@@ -68,6 +71,7 @@ _ADVICE: dict[str, str] = {
     **dict.fromkeys(("out", "inplace"), "leave it out: arrays do not change, so use the result"),
     **dict.fromkeys(("batch_first", "order"), "leave it out: axes are found by name, in any order"),
     **dict.fromkeys(("in_axes", "out_axes"), 'name the axis that is mapped: axn.vmap(f, "batch")'),
+    "is_causal": "write mask=nn.causal()",
     "device": "jax.device_put(x, device) or axn.shard(x, mapping) moves an array",
     "requires_grad": "gradients are those of functions: axn.grad(loss)(x)",
     **dict.fromkeys(
@@ -75,6 +79,8 @@ _ADVICE: dict[str, str] = {
         "eqx.nn.inference_mode(model) returns a model that does not drop",
     ),
 }
+# The hint below what a function takes.
+IN_ORDER = "give the arguments in this order, or by name"
 _MISSING = object()
 _AXES = {"axis", "axes", "new_axis", "new_axes", "In", "Out"}
 
@@ -118,7 +124,8 @@ def explain_call(function: Callable[..., Any]) -> Callable[..., Any]:
     def call_unusual(values: tuple[Any, ...], extra: tuple[Any, ...], others: Any) -> Any:
         __tracebackhide__ = True
         # If there are too many by position, all of these were given so.
-        by_position = values[:count] if extra else values[:1] if values[0] is not _MISSING else ()
+        first = itertools.takewhile(lambda one: one is not _MISSING, values[:unnamed])
+        by_position = values[:count] if extra else tuple(first)
         options = {
             name: value
             for name, value in list(zip(names, values, strict=True))[len(by_position) :]
@@ -129,6 +136,8 @@ def explain_call(function: Callable[..., Any]) -> Callable[..., Any]:
     defaults = function.__defaults__ or ()
     by_name = {name: (function.__kwdefaults__ or {}).get(name, _MISSING) for name in names[count:]}
     lacking = count - len(defaults)
+    # All that are needed but the last one, which is often an axis, and given by its name.
+    unnamed = max(1, lacking - 1)
     needed = (
         *range(lacking),
         *(i for i in range(count, all_count) if by_name[names[i]] is _MISSING),
@@ -139,7 +148,7 @@ def explain_call(function: Callable[..., Any]) -> Callable[..., Any]:
         "MISSING": _MISSING,
         "__name__": __name__,  # errors leave out frames of the package
     }
-    template = _write_call(count, all_count - count, needed)
+    template = _write_call(count, all_count - count, unnamed, needed)
     passing = template.replace(co_varnames=(*names, *template.co_varnames[all_count:]))
     made = FunctionType(passing, scope, function.__name__, (_MISSING,) * lacking + defaults)
     made.__kwdefaults__ = by_name
@@ -155,20 +164,23 @@ def _take_all_by_position(function: Callable[..., Any]) -> FunctionType:
 
 
 @cache
-def _write_call(count: int, named: int, needed: tuple[int, ...]) -> CodeType:
+def _write_call(count: int, named: int, unnamed: int, needed: tuple[int, ...]) -> CodeType:
     """Write a function that passes usual calls on, and all others, right or wrong, to a slower one.
 
-    Its first argument has no name, so that one that is given twice arrives: `concatenate([x, y], axis="embed")`. Only
-    the names of the others differ between functions, so that few texts are compiled.
+    Its first arguments have no names, so that one that is given twice arrives: `concatenate([x, y], axis="embed")`.
+    Only the names of the others differ between functions, so that few texts are compiled.
 
     Args:
         count: how many arguments may be given by position.
         named: how many others there are.
+        unnamed: how many of the first ones have no names.
         needed: which ones have no default.
     """
     names = [f"_{i}" for i in range(count + named)]
     values = ", ".join(names)
-    given = ", ".join([names[0], "/", *names[1:count], "*extra", *names[count:], "**others"])
+    given = ", ".join(
+        [*names[:unnamed], "/", *names[unnamed:count], "*extra", *names[count:], "**others"]
+    )
     is_unusual = " or ".join(["extra", "others", *(f"_{i} is MISSING" for i in needed)])
     text = f"lambda {given}: call_unusual(({values},), extra, others) if {is_unusual} else function({values})"
     made: FunctionType = eval(text)
@@ -220,10 +232,17 @@ def write_arguments(function: Callable[..., Any]) -> str:
     return re.sub(r"<function (\w+) at 0x\w+>", r"\1", f"it takes: {shown}")
 
 
-def find_order(is_meant: Callable[[object], bool]) -> tuple[str, ...]:
-    """Return what the function takes that the user called, as a fact, if one of its arguments is in a wrong place."""
+def find_order(entry: object, is_meant: Callable[[object], bool]) -> tuple[str, ...]:
+    """Return what the function takes that the user called, as a fact, if arguments of it may be exchanged.
+
+    Args:
+        entry: the argument that does not fit.
+        is_meant: whether another one would fit there.
+    """
     call = call_at_work()
-    return (write_arguments(call[0]),) if call is not None and any(map(is_meant, call[1])) else ()
+    if call is None or not any(one is entry for one in call[1]) or not any(map(is_meant, call[1])):
+        return ()
+    return (write_arguments(call[0]),)
 
 
 def is_axes(value: object) -> bool:
@@ -272,7 +291,8 @@ def _find_misfit(
         return f"{twice[0]} is given by position and by name", hint
     if extra:
         names = ", ".join(positional) or "none"
-        problem = f"{len(args)} arguments are given by position, where there are {len(positional)}: {names}"
+        are = "argument is" if len(args) == 1 else "arguments are"
+        problem = f"{len(args)} {are} given by position, where it takes {len(positional)}: {names}"
         return problem, _place(title, extra, args[: len(positional)], positional, taken, lacking)
     problem = f"{', '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} missing"
     return problem, _fill(lacking, args, arrays)
@@ -307,11 +327,15 @@ def _place(
     last, several = positional[-1:], (*args[-1:], *extra)
     if "key" in lacking and any(hasattr(one, "dtype") for one in (*args, *extra)):
         return "write key=..."
+    if not positional and all(isinstance(one, Mapping) for one in extra):
+        return f"write {title}(**...)"
     if not positional and all(isinstance(one, str) for one in extra):
         return f"write {', '.join(f'{one}=...' for one in extra)}"
     # The last argument takes several of a kind, where one is there and more follow.
     if last and last[0] in _AXES and all(map(is_axis, several)):
         return f"several axes go in a tuple: {last[0]}=({', '.join(map(_write, several))})"
+    if last == ["layers"]:
+        return "layers go in a list, as one argument"
     if last == ["arrays"] and all(map(_has_names, several)):
         return "several arrays go in a list, as one argument"
     if last == ["renames"] and all(map(is_axis, several)):
@@ -338,13 +362,15 @@ def _fill(lacking: list[str], args: tuple[Any, ...], arrays: list[Any]) -> str |
             if lacking[0] == "axis"
             else f'name it: {lacking[0]}="all"'
         )
+    if lacking[:1] == ["axis"] and args and callable(args[0]):
+        return 'name the axis that is mapped, as in axn.vmap(f, "batch")'
     if lacking == ["depth"]:
         return "depth counts the layers: MLP.init(In, Out, width, depth, key=key)"
     if lacking == ["arrays"]:
         return "the axis goes first"
     if lacking == ["size"]:
         return 'an axis has a size: Axis("batch", 32); where one is there, "batch" alone names it'
-    return None
+    return IN_ORDER if args else None
 
 
 def _has_names(value: object) -> bool:

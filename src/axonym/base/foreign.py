@@ -58,7 +58,18 @@ def _each_of(names: str, hint: str) -> dict[str, str]:
 
 ATTRIBUTES: dict[str, str] = {
     **dict.fromkeys(
-        ("T", "mT", "t", "transpose", "swapaxes", "permute", "movedim", "moveaxis", "align_to"),
+        (
+            "T",
+            "mT",
+            "t",
+            "transpose",
+            "swapaxes",
+            "swap_axes",
+            "permute",
+            "movedim",
+            "moveaxis",
+            "align_to",
+        ),
         _REORDER,
     ),
     **dict.fromkeys(("reshape", "ravel", "view", "resize", "unflatten"), _REGROUP),

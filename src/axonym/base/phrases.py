@@ -6,9 +6,6 @@ from types import NoneType
 from ..errors import AxisNotFoundError, OperandError, describe, message, suggestion
 from .callers import array_at_work
 
-# The hint below what a function takes.
-IN_ORDER = "give the arguments in this order, or by name"
-
 _SEVERAL = {"keys", "logits", "values"}
 
 
@@ -53,13 +50,13 @@ def write_size_conflict(name: str, size: object, but: str) -> str:
 
 def refuse_entry(entry: object, function: str, need_sizes: bool) -> OperandError:
     """Build the error for something that is no axis: a size, a position, or an argument in a wrong place."""
-    from .calls import find_order, is_axes, is_axis
+    from .calls import IN_ORDER, find_order, is_axes, is_axis
     from .kinds import type_text  # imports JAX, which plans of names do without
 
     if isinstance(entry, int) and not isinstance(entry, bool):
         if need_sizes:
             hint = f'name it: Axis("name", {entry}), or {{"name": {entry}}}'
-            problem, lines = f"{entry} is a size without a name", find_order(is_axis)
+            problem, lines = f"{entry} is a size without a name", find_order(entry, is_axis)
             if lines:
                 problem, hint = f"{entry} stands where axes go", IN_ORDER
             return OperandError(message(function, problem, *lines, hint=hint))
@@ -87,6 +84,6 @@ def refuse_entry(entry: object, function: str, need_sizes: bool) -> OperandError
         hint = f"axn.{function}imum(x, y) compares the elements of two arrays"
     problem = f"{text} is neither an Axis nor the name of one"
     # An array or a function has its own place, so that its arguments may be exchanged.
-    lines = find_order(is_axes) if what in ("NamedArray", "function") else ()
+    lines = find_order(entry, is_axes) if what in ("NamedArray", "function", "float") else ()
     hint = IN_ORDER if lines else hint
     return OperandError(message(function, problem, *lines, hint=hint))

@@ -14,9 +14,9 @@ import numpy as np
 from jax.export import is_symbolic_dim
 
 from ..axis import Axis, AxisSelection, Pairs, names_in, selection
-from ..base.calls import find_order
+from ..base.calls import IN_ORDER, find_order
 from ..base.kinds import Payload, type_text
-from ..base.phrases import IN_ORDER, missing_axis, verb, write_size_conflict
+from ..base.phrases import missing_axis, verb, write_size_conflict
 from ..errors import AxisError, AxisSizeError, OperandError, describe, explained, message
 from ..layout.scope import current_scope
 from ..names import plans
@@ -279,9 +279,11 @@ def no_names(function: str, x: Payload, *wanted: str) -> OperandError:
     if holds_named(x):
         hint = APART
     elif isinstance(x, str | Axis | int) and (
-        order := find_order(lambda one: isinstance(one, Core))
+        order := find_order(x, lambda one: isinstance(one, Core))
     ):
         lines, hint = [*order], IN_ORDER
+    elif isinstance(x, list | tuple) and any(isinstance(one, Axis) for one in x):
+        hint = "these are axes; axn.zeros(axes) is an array"
     elif shape is None and not isinstance(x, list | tuple | int | float):
         hint = getattr(type(x), "how_to_read", None)
     return OperandError(message(function, problem, *lines, hint=hint))

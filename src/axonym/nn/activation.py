@@ -16,6 +16,7 @@ from jax import lax
 
 from ..array import NamedArray
 from ..axis import AxisSelector, shown
+from ..base.calls import explain_calls
 from ..engine import along, pointwise
 from ..engine.core import facts
 from ..engine.primitives import add, multiply, subtract
@@ -438,3 +439,6 @@ def _where_positive(result: jax.Array, tangent: jax.Array) -> jax.Array:
 
 def _relu_squared(x: jax.Array) -> jax.Array:
     return jax.nn.relu(x) ** 2
+
+
+explain_calls(globals(), __all__)

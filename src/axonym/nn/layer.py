@@ -47,6 +47,9 @@ _HINTS_OF_METHODS = {
     "requires_grad_": "give what is trained to eqx.partition(model, mask), and differentiate by that part",
     "forward": "call the layer: layer(x)",
     "apply": "call the layer: layer(x); its parameters are in it",
+    **dict.fromkeys(
+        ("in_features", "out_features"), "the axes of a layer are layer.In and layer.Out"
+    ),
     "bind": "call the layer: layer(x); its parameters are in it",
 }
 

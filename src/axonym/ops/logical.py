@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
+from ..base.calls import explain_calls
 from ..engine import checks, pointwise
 from ..engine.core import Core, Operand
 from ..errors import AxisSizeError, BroadcastError
@@ -198,3 +199,6 @@ def signbit(x: "NamedArray") -> "NamedArray":
 
 
 add_examples({name: globals()[name] for name in __all__})
+
+
+explain_calls(globals(), ["allclose", "array_equal", "isclose"])

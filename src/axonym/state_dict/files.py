@@ -13,6 +13,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from numpy.typing import NDArray
 
+from ..base.calls import explain_calls
 from ..base.kinds import Payload, Typed
 from ..errors import ArgumentError, message
 from .axes import StoredArray, StoredAxes
@@ -243,3 +244,6 @@ def _fits(axes: StoredAxes, shape: tuple[int, ...]) -> bool:
         dim is None or math.prod(axis.size for axis in dim) == size
         for dim, size in zip(axes, shape, strict=True)
     )
+
+
+explain_calls(globals(), __all__)

@@ -11,7 +11,7 @@ from ...axis import Axis, AxisSelector, AxisSpec, axis_name, shown, spec
 from ...create import zeros
 from ...engine import checks
 from ...engine.core import Operand
-from ...errors import AxisNotFoundError, message
+from ...errors import AxisNotFoundError, OperandError, message
 from ..initializer import Initializer
 from ..layer import Layer, enter_scope
 from ..linear import Linear
@@ -268,5 +268,9 @@ class Attention(Layer):
     ) -> tuple[NamedArray, NamedArray, NamedArray]:
         query, keys, values = self.query(x), self.key(context), self.value(context)
         if rotate is not None:
+            if not callable(rotate):
+                problem = f"rotate must be a function of queries and keys, not {rotate!r}"
+                hint = "a RotaryTable is one: nn.RotaryEmbedding.init(HeadDim).at(Pos)"
+                raise OperandError(message("Attention", problem, hint=hint))
             query, keys = rotate(query), rotate(keys)
         return query, keys, values

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from ....array import NamedArray
 from ....axis import Axis
+from ....base.calls import explain_calls
 from ....engine.core import Core, Operand
 from ....errors import ArgumentError, OperandError, message
 from ...settings import check_int
@@ -120,6 +121,8 @@ class AttentionMask(eqx.Module):
             found = f"an array of {mask.dtype}" if isinstance(mask, Core) else type(mask).__name__
             problem = f"a mask must be an AttentionMask or a NamedArray of booleans, not {found}"
             hint = "add numbers to the scores as a bias" if isinstance(mask, Core) else None
+            if isinstance(mask, str):
+                hint = "write nn.causal(), nn.window(...), nn.prefix(...) or nn.segments(...)"
             if callable(mask):
                 hint = "call it, as in nn.causal()"
             if jnp.issubdtype(getattr(mask, "dtype", None), jax.dtypes.prng_key):
@@ -291,3 +294,6 @@ def prefix(length: int | Operand) -> AttentionMask:
         [[1, 1, 0], [1, 1, 0], [1, 1, 1]]
     """
     return AttentionMask(prefix=length)
+
+
+explain_calls(globals(), ["causal", "prefix", "segments", "window"])

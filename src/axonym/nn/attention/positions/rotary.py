@@ -15,6 +15,7 @@ from jax.typing import DTypeLike
 
 from ....array import NamedArray
 from ....axis import Axis, AxisSelector, selector, shown, sized
+from ....base.calls import explain_calls
 from ....base.dtypes import at_least_float32
 from ....engine import auto, checks, kernels
 from ....engine.core import Core, facts, shape_of, wrap
@@ -424,3 +425,6 @@ def _rotate_pairs(
     if 2 * half < x.shape[at]:
         turned.append(lax.slice_in_dim(x, 2 * half, x.shape[at], axis=at))
     return turned[0] if len(turned) == 1 else lax.concatenate(turned, at)
+
+
+explain_calls(globals(), __all__)
