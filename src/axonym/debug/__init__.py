@@ -1,5 +1,6 @@
-"""Find mistakes: in models and indices, where numbers first go wrong, and where two programs part."""
+"""Find mistakes: in models and indices, where numbers first go wrong, and where two programs part; measure layers."""
 
 from .comparison import *
 from .diagnosis import *
 from .faults import *
+from .statistics import *

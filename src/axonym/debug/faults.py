@@ -115,7 +115,7 @@ def locate(f: Callable[..., Any], *args: Tree, bound: float | None = None) -> Fa
         >>> x = axn.ones((Batch, Embed)).at["batch", 1].set(0)
         >>> print(axn.debug.locate(lambda x: (x / x.sum(Embed)).mean(), x))
         locate: NaN at batch=1, all of embed
-          first appears: outside of layers, operation div, <doctest ...>:1
+          first appears: outside of layers, operation div
           operands: float32 from 0 to 1; float32 from 0 to 3
     """
     program = Program("locate", f, args)

@@ -264,7 +264,7 @@ def _name_modules(tree: Tree) -> Generator[None]:
     Classes are changed and restored, since a copy of a module would be another class to the user's code.
     """
     changed: list[tuple[type, str, Any]] = []
-    for cls in {cls for module in _list_modules(tree) for cls in type(module).__mro__}:
+    for cls in {cls for module in list_modules(tree) for cls in type(module).__mro__}:
         if (
             not issubclass(cls, eqx.Module)
             or issubclass(cls, Layer)
@@ -286,7 +286,7 @@ def _name_modules(tree: Tree) -> Generator[None]:
             setattr(cls, name, value)
 
 
-def _list_modules(tree: Any) -> list[eqx.Module]:
+def list_modules(tree: Any) -> list[eqx.Module]:
     """Return the modules of a tree, also those in static fields, of bound methods, and in closures of functions."""
     found: list[eqx.Module] = []
     waiting, seen = [tree], set[int]()
@@ -319,4 +319,4 @@ def _list_children(node: Any) -> Iterable[Any]:
 def _list_classes(tree: Any) -> set[str]:
     """Return the names of the classes of modules: those of a tree, and those of layers."""
     layers = {name for name in dir(nn) if isinstance(getattr(nn, name), type)}
-    return layers | {type(module).__name__ for module in _list_modules(tree)}
+    return layers | {type(module).__name__ for module in list_modules(tree)}

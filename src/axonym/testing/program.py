@@ -88,10 +88,15 @@ class Program:
 
     def run(self, arrays: Arrays) -> Arrays:
         """Run the function as it is."""
-        return self._flatten(*self.fill(arrays))
+        f, args = self.fill(arrays)
+        return self._list(f(*args))
 
     def run_unwrapped(self, arrays: Arrays) -> Arrays:
         """Run the function without the `jit` around it, which may remember a trace without names of layers."""
+        return self._list(self.call_unwrapped(arrays))
+
+    def call_unwrapped(self, arrays: Arrays) -> Any:
+        """Return what `run_unwrapped` lists."""
         f: Any
         f, args = self.fill(arrays)
         with contextlib.ExitStack() as mappings:
@@ -99,7 +104,7 @@ class Program:
                 if isinstance(f, NamedJit) and f.roles.inside is not None:
                     mappings.enter_context(axis_mapping(f.roles.inside))
                 f = f.__wrapped__
-            return self._flatten(f, args)
+            return f(*args)
 
     def fill(self, arrays: Arrays) -> tuple[Callable[..., Any], tuple[Tree, ...]]:
         """Return the function and its arguments with other arrays."""
@@ -110,10 +115,10 @@ class Program:
         f, args = jax.tree.unflatten(self._structure, leaves)
         return f, args
 
-    def _flatten(self, f: Callable[..., Any], args: tuple[Tree, ...]) -> Arrays:
+    def _list(self, result: Tree) -> Arrays:
         found = [
             (path_text(path), own_names(leaf), payload_of(leaf))
-            for path, leaf in jax.tree.leaves_with_path(f(*args), is_leaf=is_named_array)
+            for path, leaf in jax.tree.leaves_with_path(result, is_leaf=is_named_array)
             if has_type(payload_of(leaf))
         ]
         self.results = [Place(path, names, False) for path, names, _ in found]
