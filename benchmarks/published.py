@@ -140,6 +140,12 @@ def of_tokens(batch: float, positions: int, rate: float) -> float:
 
 def list_rows() -> Iterable[Row]:
     """Yield the published runs."""
+    yield from list_v6e_rows()
+    yield from list_other_rows()
+
+
+def list_v6e_rows() -> Iterable[Row]:
+    """Yield the published runs on v6e."""
     # AI-Hypercomputer/tpu-recipes, training/trillium/*/README.md: the time in the log, and the configuration.
     recipes = "tpu-recipes, trillium/"
     for chips, batch, seconds in (
@@ -174,6 +180,10 @@ def list_rows() -> Iterable[Row]:
         "v6e Mixtral 8x7B, 256", MIXTRAL, {"data": 256}, FSDP, 12, 4096, OFFLOADED_QKVO,
         f"{recipes}Mixtral-8x7B-MaxText", 13.484,
     )  # fmt: skip
+
+
+def list_other_rows() -> Iterable[Row]:
+    """Yield the published runs on v5p, v5e and H100."""
     # AI-Hypercomputer/maxtext, MaxText/configs/v5p: README.md and the scripts beside it. v5p-128 has 64 chips.
     for scale, chips, batch, tensor, kept, rate in (
         (32, 64, 6, 4, DOTS, 328), (64, 64, 3, 4, DOTS, 323), (128, 128, 1, 8, DOTS, 315), (128, 256, 1, 8, DOTS, 316),

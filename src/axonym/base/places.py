@@ -172,6 +172,7 @@ NAMES: dict[str, dict[str, str]] = {
         "axonym.nn.transformer": "TransformerBlock",
     },
     "axonym.partitioning": {
+        "axonym.costs.calibrate": "calibrate",
         "axonym.costs.report.cost": "Cost",
         "axonym.costs.report.lock": "assert_layout",
         "axonym.costs.search.layers": "EachLayer",

@@ -54,6 +54,7 @@ def plan(
     pipelined: tuple[AxisSelector, AxisSelector] | None = None,
     choices: Mapping[str, Sequence[Tree]] | None = None,
     slices: int = 1,
+    measure: int = 0,
     **kwargs: Tree,
 ) -> "Plan":
     """Find the mappings of a training step that take the least time and fit, by `axn.cost` in its traced depth.
@@ -100,6 +101,8 @@ def plan(
             value.
         slices: the number of slices of TPUs, or of NVLink domains, that the devices are in. For a number of devices,
             they are the mesh axis `slice`, which comes first, as in `axn.partitioning.make_hybrid_mesh`.
+        measure: the number of the best mappings to run on devices of this machine, which must be those of the target.
+            The fastest one is then the best. Their arrays are made up: only shapes of the arguments count.
         kwargs: keyword arguments.
 
     Returns:
@@ -110,9 +113,9 @@ def plan(
         ShardingError: if the fixed entries do not fit.
         OperandError: if `fn` cannot be called, or gets no arguments and builds no step; for an unknown target; for
             choices without values; for a `pipelined` that names no two axes of the arguments; if the target does not
-            say how slices are connected.
-        ArgumentError: if `limit` or the number of devices is not positive, or `verify` is negative; if slices do not
-            divide the devices.
+            say how slices are connected; if this machine has too few devices of the target to measure on.
+        ArgumentError: if `limit` or the number of devices is not positive, or `verify` or `measure` is negative; if
+            slices do not divide the devices.
 
     Examples:
         >>> Batch, Embed, Mlp = axn.make_axes(batch=4096, embed=32, mlp=128)
@@ -126,6 +129,7 @@ def plan(
     """
     # Imported here, so that a program that asks for no plan does not wait for the search.
     from .compiled.devices import find_target
+    from .search.measuring import check_devices, measure_best
     from .search.result import Plan
     from .search.search import Budget
     from .search.step import Step, parse_pipeline
@@ -137,6 +141,7 @@ def plan(
     known = find_target(target, "plan")
     if slices != 1:
         known = target = known.resize_domains(_count_in_slice(mesh, slices))
+    check_devices(measure, mesh, known)
     step = Step(fn, args, kwargs, target, choices or {}, parse_pipeline(pipelined))
     # If all links are alike, meshes with swapped sizes are the same.
     is_symmetric = not fixed and not known.links
@@ -161,17 +166,26 @@ def plan(
         candidates += [counting.candidates[choice] for choice in search.list_best()]
     counted = sum(len(search.scores) for _, search in searches)
 
+    def find_mesh(one: "Candidate") -> MeshLike | Mapping[str, int]:
+        """Return the mesh of a candidate, with the devices of the mesh if it has some."""
+        return (
+            divide_mesh(mesh, one.split)
+            if isinstance(mesh, Mesh | AbstractMesh)
+            else dict(one.mesh)
+        )
+
     def compile_candidate(one: "Candidate") -> "Cost":
-        """Compile a candidate, for the devices of the mesh if it has some."""
-        where: MeshLike | Mapping[str, int] = dict(one.mesh)
-        if isinstance(mesh, Mesh | AbstractMesh):
-            where = divide_mesh(mesh, one.split)
         tally.add("compiling", PRICE, math.inf)
         divided = step.link_parts(one.split)
-        return divided.cost(one.mappings, where, one.choices, one.microbatches, "compiled")
+        return divided.cost(one.mappings, find_mesh(one), one.choices, one.microbatches, "compiled")
 
     ranked = sort_near(sorted(candidates, key=_rank))
-    (best, *others), text = verifier.run(ranked, counted, compile_candidate)
+    verified, text = verifier.run(ranked, counted, compile_candidate)
+    best, *others = measure_best(
+        verified,
+        measure,
+        lambda one: step.measure(one.mappings, find_mesh(one), one.choices, one.microbatches),
+    )
     tally.close()
     # A choice without a candidate was not legal.
     illegal = counted - len(candidates)

@@ -11,6 +11,7 @@ if not _typing.TYPE_CHECKING:
 
     __all__, __getattr__, __dir__ = _lazy.names_of("axonym.partitioning")
 else:
+    from ..costs.calibrate import calibrate as calibrate
     from ..costs.report.cost import Cost as Cost
     from ..costs.report.lock import assert_layout as assert_layout
     from ..costs.search.layers import EachLayer as EachLayer

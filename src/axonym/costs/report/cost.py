@@ -15,7 +15,7 @@ from ..shared.targets import Target
 from ..shared.units import write_count, write_mesh, write_time
 from .bars import Bar, Bars
 from .difference import Difference
-from .file import compare, save, summarise
+from .file import compare, list_times, save, summarise
 
 __all__ = ["Cost"]
 
@@ -58,6 +58,8 @@ class Cost(Printed):
             otherwise None.
         attention: the implementations of attention, with the reason for one that is no kernel of the target, and the
             layers of each.
+        measured: seconds of one run, where it was measured. `dataclasses.replace(cost, measured=3.4)` puts your own
+            measurement beside a cost, and `save` writes it.
 
     Examples:
         >>> Batch, Embed = axn.make_axes(batch=64, embed=32)
@@ -82,6 +84,7 @@ class Cost(Printed):
     notes: tuple[str, ...] = ()
     operations: float | None = None
     attention: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    measured: float | None = None
 
     @property
     def is_scheduled(self) -> bool:
@@ -232,8 +235,8 @@ class Cost(Printed):
         """
         before, after = summarise(self), summarise(other)
         for content, cost in ((before, self), (after, other)):
-            # A file has no times, but a reader of a comparison wants them, in nanoseconds.
-            content["time"] = {"of one run": round(cost.time.seconds * 1e9)}
+            # A file has times only with a measured one, but a reader of a comparison wants them.
+            content["time"] = list_times(cost)
         return compare(before, after, (self.title, other.title))
 
     def save(self, path: str | Path) -> None:
@@ -266,6 +269,11 @@ class Cost(Printed):
             return f"expected: not known, since {name} says no shares of its peaks"
         reached = ", ".join(f"{share:.0%} in {what}" for what, share in vars(shares).items())
         return f"expected: {write_time(seconds)}, if {name} reaches of its peaks {reached}"
+
+    def _write_measured(self, seconds: float) -> str:
+        time = self.time
+        what = "bound" if time.expected is None else "expected"
+        return f"measured: {write_time(seconds)}, {seconds / (time.compared or 1):.2f} of the {what} time"
 
     def _list_memory(self) -> dict[str, int]:
         """Return the parts of memory at the peak that are not empty."""
@@ -397,6 +405,8 @@ class Cost(Printed):
             if hidden:
                 how = f"{write_time(hidden)} of {write_time(time.sending)} of sending are hidden"
             lines.insert(1, f"{write_time(time.scheduled)} as the program is scheduled: {how}")
+        if self.measured is not None:
+            lines.append(self._write_measured(self.measured))
         if self.memory.host:
             beside = write_time(time.copying - time.copied)
             text = f"copies take {write_time(time.copying)}, of which {beside} are hidden"

@@ -1,6 +1,7 @@
 """Internal. Files of costs: layouts, collectives by named axis, memory and sums, one line for each.
 
-`Cost.save` and `Cost.diff` call it, and so does `assert_layout`. Times are left out, since they change with the target.
+`Cost.save` and `Cost.diff` call it, and so does `assert_layout`. Times change with the target, so a file has them only
+beside a measured one, as a record of how far to trust them.
 """
 
 import json
@@ -58,6 +59,13 @@ def summarise(cost: "Cost") -> Locked:
     }
 
 
+def list_times(cost: "Cost") -> dict[str, str | int]:
+    """Return the times of one run in nanoseconds: the bound, and those that are expected and measured, if known."""
+    time = cost.time
+    found = {"of one run": time.seconds, "expected": time.expected, "measured": cost.measured}
+    return {what: round(seconds * 1e9) for what, seconds in found.items() if seconds is not None}
+
+
 def compare(before: Locked, after: Locked, titles: tuple[str, str]) -> Difference:
     """Compare the contents of two files, whose titles appear in the result."""
     changes: list[Change] = []
@@ -73,6 +81,8 @@ def compare(before: Locked, after: Locked, titles: tuple[str, str]) -> Differenc
 def save(cost: "Cost", path: str | Path) -> None:
     """Write a file, with one line for each layout and number, so that a diff of it can be read."""
     content = {"version": VERSION, "jax": jax.__version__, **summarise(cost)}
+    if cost.measured is not None:
+        content["time"] = list_times(cost)
     Path(path).write_text(
         json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
     )

@@ -139,7 +139,8 @@ class Plan(Printed):
             how = "the search ended at its limit"
         lines = [
             f"for {target}, mesh {write_mesh(self.best.mesh)}: {self.counted} mappings counted,"
-            f" {self.illegal} of them not legal; {how}"
+            f" {self.illegal} of them not legal; {how}",
+            self._write_times(),
         ]
         for axis, parts in self.split.items():
             whole = write_mesh([(axis, math.prod(parts.values()))])
@@ -163,6 +164,15 @@ class Plan(Printed):
         verified = [one for one in (self.best, *self.others) if one.compiled or one.refusal]
         if verified:
             yield self._make_verified_table(verified)
+        measured = [one for one in (self.best, *self.others) if one.cost.measured]
+        if measured:
+            yield self._make_measured_table(measured)
+
+    def _write_times(self) -> str:
+        """Write which of its two times ranks the mappings."""
+        if self.best.cost.time.expected is None:
+            return "times are bounds, at the peaks of the device"
+        return "times are expected ones, by the shares of its peaks that the device reaches"
 
     def _make_table(self, others: Sequence[Candidate]) -> Table:
         """Make the table of the best candidates by their traced cost, with the reasons why others lose."""
@@ -188,6 +198,16 @@ class Plan(Printed):
             rows.append((*_write_mapped(one), *pairs))
         numbers = ("time", "compiled", "sent", "compiled", "peak", "compiled")
         return self._trim(Table((*MAPPED, *numbers), tuple(rows), right=numbers))
+
+    def _make_measured_table(self, measured: Sequence[Candidate]) -> Table:
+        """Make the table of candidates that ran, with their measured beside their predicted times."""
+        rows: list[tuple[Cell, ...]] = []
+        for one in measured:
+            seconds, predicted = one.cost.measured or 0.0, one.cost.time.compared
+            numbers = (write_time(predicted), write_time(seconds))
+            rows.append((*_write_mapped(one), *numbers, f"{seconds / (predicted or 1):.2f}"))
+        header = ("predicted", "measured", "ratio")
+        return self._trim(Table((*MAPPED, *header), tuple(rows), right=header))
 
     def _trim(self, table: Table) -> Table:
         """Drop the column of meshes if there is one mesh, and that of choices if there are none."""
@@ -259,6 +279,8 @@ def _explain(one: Candidate, best: Candidate) -> str:
     """Write why a candidate loses, by the compiler if it compiled both."""
     if one.refusal:
         return "the compiler refuses it"
+    if one.cost.measured and best.cost.measured:
+        return f"{one.cost.measured / best.cost.measured - 1:.0%} slower, measured"
     own, other, suffix = one.cost, best.cost, ""
     if one.compiled is not None and (best.compiled is not None or not one.fits):
         own, other, suffix = one.compiled, best.compiled or best.cost, ", compiled"

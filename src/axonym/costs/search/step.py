@@ -14,6 +14,7 @@ from ...engine import MeshLike, Tree, make_mesh, type_text
 from ...errors import AxonymError, OperandError, message
 from ...report import ArrayLayout, abstract_mesh
 from ..compiled.devices import find_target
+from ..compiled.running import measure_run
 from ..cost import cost
 from ..report.cost import Cost
 from ..shared.arguments import lay_out_arguments, list_rows
@@ -204,6 +205,18 @@ class Step:
         target, abstract = find_target(self.target, "plan"), abstract_mesh(mesh, "plan")
         with self._enter_pipeline(microbatches):
             return trace_cost(fn, mappings, abstract, target, args, options, is_explained=False)
+
+    def measure(
+        self,
+        mappings: Mappings,
+        mesh: MeshLike | Mapping[str, int],
+        chosen: Mapping[str, Tree],
+        microbatches: int | None,
+    ) -> float:
+        """Return the seconds of one run of the step on devices of this machine."""
+        fn, args, options = self.build(chosen)
+        with self._enter_pipeline(microbatches):
+            return measure_run(fn, mappings, mesh, args, options)
 
     def _enter_pipeline(self, microbatches: int | None) -> AbstractContextManager[Any]:
         # A pipeline is not an argument, but a block around the call.

@@ -73,8 +73,11 @@ class Arguments(NamedTuple):
         return f"{name}, mapping {mappings.compute if is_one else mappings}"
 
     @contextmanager
-    def enter(self, mesh: MeshLike, ledger: Ledger, machine: Machine) -> Generator[None]:
-        """Make a mesh, the mapping, a ledger and a machine current, while a reader traces or compiles the function."""
+    def enter(self, mesh: MeshLike, ledger: Ledger, machine: Machine | None) -> Generator[None]:
+        """Make a mesh, the mapping, a ledger and a machine current, while a reader traces or compiles the function.
+
+        Without a machine, the function is one for the devices that are here.
+        """
         # JAX forgets what it traced before under another ledger, so that all axes are noted anew.
         ledger.is_alone, ledger.sizes = True, {}
         # A `NamedJit` enters its own mappings.
