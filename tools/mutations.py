@@ -55,7 +55,11 @@ FAULTS = [
     ),
     # layouts
     Fault("faults/gathered_moves.py", "own[-count:] == group", "own[:count] == group"),
-    Fault("layout/partition.py", "if axis in used and name == base and not yields:", "if axis in used and not yields:"),
+    Fault(
+        "layout/partition.py",
+        "if axis in used and mapping.has_own(name) and not yields:",
+        "if axis in used and not yields:",
+    ),
     Fault("engine/prefixes.py", "edge = 0 if reverse else -1", "edge = 0"),
     Fault("ops/roll.py", "jnp.rot90, k=k, axes=axis", "jnp.rot90, k=-k, axes=axis"),
     Fault(

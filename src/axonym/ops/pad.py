@@ -94,9 +94,10 @@ def pad(
     # Only the options of the mode are part of the key of the kernel, so that others do not compile it again.
     fixed = kernels.static(pad, options)
     kernel = checks.run_plan("pad", (x,), _make_padding, names, given, widths, mode, fixed)
-    # An operand, not an option: a loop over values compiles once.
-    value = _check_scalar("pad", constant_values)
-    return wrap(x, kernel.call(array, value), names)
+    # An operand, not an option: a loop over values compiles once. Zero, the default, need not be sent to the device.
+    is_zero = isinstance(constant_values, int) and not constant_values
+    values = () if is_zero else (_check_scalar("pad", constant_values),)
+    return wrap(x, kernel.call(array, *values), names)
 
 
 def _read_width(axis: AxisSelector, width: tuple[int, int] | int) -> tuple[int, int]:
@@ -128,7 +129,7 @@ def _make_padding(
     at = plans.positions(names, names_in(given))
 
     # Sizes are read when the kernel is traced, so that one serves arrays of any shape.
-    def body(array: jax.Array, value: jax.Array) -> jax.Array:
+    def body(array: jax.Array, *values: jax.Array) -> jax.Array:
         shape = shape_of("pad", array, names)
         checks.check_given("pad", given, names, shape)
         every = [(0, 0)] * len(shape)  # anonymous dimensions stay
@@ -138,13 +139,13 @@ def _make_padding(
                 problem = f"axis {name!r} is empty, and mode {mode!r} extends existing elements"
                 raise AxisSizeError(message("pad", problem, f"array has: {describe(names, shape)}"))
 
-        def pad_array(array: jax.Array, value: jax.Array) -> jax.Array:
+        def pad_array(array: jax.Array, value: jax.Array | int = 0) -> jax.Array:
             array = separate_padding(array)
             if mode == "constant" or not array.size:  # JAX reads elements that are not there
                 return jnp.pad(array, every, constant_values=value)
             return jnp.pad(array, every, mode, **kernels.keywords_of(options))
 
-        return auto.move_elements(pad_array, [array, value])
+        return auto.move_elements(pad_array, [array, *values])
 
     return kernels.Kernel(names, body)
 
