@@ -240,9 +240,11 @@ NO_READERS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         "softmax: expected a NamedArray, got PaddedArray" + READ,
     ),
     "a layer that cannot read it": (
-        lambda: pad_axes(nn.RmsNorm.init(Embed), {"embed": 3})(axn.ones(Embed)),
+        lambda: pad_axes(nn.DiagonalSSM.init("pos", Embed, Mlp, key=jax.random.key(0)), {"mlp": 2})(
+            axn.ones((Pos, Embed))
+        ),
         AttributeError,
-        "PaddedArray: a padded parameter has no 'names'" + READ,
+        "PaddedArray: a padded parameter has no 'astype'" + READ,
     ),
     "numpy": (lambda: np.sum(PADDED), OperandError, "PaddedArray: a padded parameter is no array" + READ),
     "an operator": (lambda: PADDED * 2, TypeError, "unsupported operand type(s) for *: 'PaddedArray' and 'int'"),

@@ -253,12 +253,17 @@ def find_derived_names(inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> d
     return {out.name: stored.name for out, stored in pairs if out != stored}
 
 
+def read_vector(parameter: NamedArray | PaddedArray) -> NamedArray:
+    """Return a parameter that is not a factor of a product, in the layout of the mapping and without padding."""
+    return auto_sharded(parameter.cut() if isinstance(parameter, PaddedArray) else parameter)
+
+
 def collect_parameters(weight: NamedArray | None, bias: NamedArray | None) -> list[NamedArray]:
     """Return those parameters that a layer has, sharded by the mapping.
 
     A parameter that is gathered before the kernel is gathered once; inside of it, the backward pass would do so again.
     """
-    return [auto_sharded(own) for own in (weight, bias) if own is not None]
+    return [read_vector(own) for own in (weight, bias) if own is not None]
 
 
 def apply_affine(

@@ -116,6 +116,14 @@ def test_half_precision_is_near(kind: Any) -> None:
 
 
 @each_kind
+def test_padded_parameters_are_read_without_padding(kind: Any) -> None:
+    model = layer(kind)
+    padded = axn.partitioning.pad_axes(model, {"heads": 4, "value_dim": 4})
+    same(run(padded, X)[0], NAMES, run(model, X)[0].array)
+    same(compiled(padded.step, X["time", 0])[0], ("batch", "embed"), compiled(model.step, X["time", 0])[0].array)
+
+
+@each_kind
 def test_errors(kind: Any) -> None:
     make = functools.partial(kind.init, "time", E, (H, G), K, V, key=jax.random.key(0))
     fails(

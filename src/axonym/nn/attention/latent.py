@@ -18,6 +18,7 @@ from ...partitioning.shard import auto_sharded
 from ..initializer import Initializer
 from ..layer import enter_scope
 from ..linear import Linear
+from ..lora import merge_lora
 from ..norm import RmsNorm
 from ..settings import check_fraction
 from ..weights import make_if, multiply
@@ -199,8 +200,10 @@ class LatentAttention(Attention):
         latent, rotated_key = self._compress(x, rotate)
         query, rotated_query = self._read_query(x, rotate)
         (Latent,), (Rotary,), HeadDim = self.latent.Out, self.rotary_key.Out, self.query.Out[-1]
+        # A product from the other side needs the whole weight.
+        key, value = merge_lora((self.key, self.value))
         # q (W c) = (q W) c: queries meet latents as they are, so that no key is made of them.
-        query = multiply(query, self.key.weight, (HeadDim,), self.key.dot_general)
+        query = multiply(query, key.weight, (HeadDim,), key.dot_general)
         scale = 1 / math.sqrt(HeadDim.size + Rotary.size) if self.scale is None else self.scale
         attended, cache = cache.attend(
             self.pos if x.has_axis(self.pos) else None,
@@ -209,14 +212,14 @@ class LatentAttention(Attention):
             _join({Latent.name: latent, Rotary.name: rotated_key}, Latent.name),
             mask=mask,
             scale=scale,
-            sinks=self.sinks,
+            sinks=self._sinks,
             count=count,
             layer=layer,
         )
         # They average latents, and what was rotated, which is of no use here.
         attended = index(attended, {Latent.name: slice(Latent.size)})
         # As for keys: values of averages are averages of values.
-        values = multiply(attended, self.value.weight, (Latent,), self.value.dot_general)
+        values = multiply(attended, value.weight, (Latent,), value.dot_general)
         return self.out(values), cache
 
     @property

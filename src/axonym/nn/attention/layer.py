@@ -18,7 +18,7 @@ from ..linear import Linear
 from ..roles import Overrides, Role
 from ..settings import as_python, check_fraction
 from ..switch import switchable
-from ..weights import make_if
+from ..weights import make_if, read_vector
 from .attention import dot_product_attention
 from .cache.cache import KVCache
 from .masks.mask import AttentionMask
@@ -196,7 +196,7 @@ class Attention(Layer):
             mask,
             bias,
             scale=self.scale,
-            sinks=self.sinks,
+            sinks=self._sinks,
             implementation=implementation,
             dropout=self.dropout,
             inference=self.inference or key is None,
@@ -247,11 +247,15 @@ class Attention(Layer):
             values,
             mask,
             scale=self.scale,
-            sinks=self.sinks,
+            sinks=self._sinks,
             count=count,
             layer=layer,
         )
         return self.out(attended), cache
+
+    @property
+    def _sinks(self) -> NamedArray | None:
+        return None if self.sinks is None else read_vector(self.sinks)
 
     @property
     def _features(self) -> str:

@@ -17,7 +17,6 @@ from ...errors import AxisClashError, AxisNotFoundError, OperandError, message, 
 from ...names.plans import Names
 from ...ops.elementwise import exp, log
 from ...ops.logical import logical_and
-from ...partitioning.shard import auto_sharded
 from ..activation import silu, softplus
 from ..initializer import Initializer
 from ..inputs import find_axis_name
@@ -25,6 +24,7 @@ from ..layer import Layer, enter_scope
 from ..linear import Linear
 from ..norm import RmsNorm
 from ..roles import Role
+from ..weights import read_vector
 from .chunks import Writes, write_all, write_one
 from .short_conv import TAP, ShortConv
 
@@ -58,8 +58,8 @@ class Decay(Layer):
 
     def __call__(self, x: NamedArray) -> tuple[NamedArray, NamedArray]:
         """Return steps and the logs of decays, axes {*axis, ...}; float32 or wider."""
-        step = softplus(widen(x) + widen(auto_sharded(self.bias)))
-        return step, -step * exp(widen(auto_sharded(self.log_rate)))
+        step = softplus(widen(x) + widen(read_vector(self.bias)))
+        return step, -step * exp(widen(read_vector(self.log_rate)))
 
 
 class MemoryLayer(Layer):

@@ -9,11 +9,11 @@ from ...array import NamedArray
 from ...axis import Axis, AxisSelector, AxisSpec
 from ...base.dtypes import widen
 from ...create import ones
-from ...partitioning.shard import auto_sharded
 from ..activation import silu
 from ..initializer import Initializer
 from ..norm import RmsNorm
 from ..settings import check_int
+from ..weights import read_vector
 from .chunks import Writes
 from .layer import MemoryLayer, make_parts
 
@@ -111,5 +111,5 @@ class Mamba2(MemoryLayer):
         return Writes(query, keys, values * step, log_decay, None)
 
     def _gate(self, x: NamedArray, read: NamedArray, values: NamedArray) -> NamedArray:
-        skipped = values * widen(auto_sharded(self.skip))
+        skipped = values * widen(read_vector(self.skip))
         return self.norm((read + skipped) * silu(widen(self.gate(x))))

@@ -17,12 +17,11 @@ from ...ops.join import concatenate
 from ...ops.pad import pad
 from ...ops.roll import roll
 from ...ops.where import where
-from ...partitioning.shard import auto_sharded
 from ..initializer import uniform
 from ..layer import Layer
 from ..roles import Role
 from ..settings import check_int
-from ..weights import make_if
+from ..weights import make_if, read_vector
 
 TAP = "tap"
 
@@ -76,7 +75,7 @@ class ShortConv(Layer):
         Returns:
             The sums, and the recent inputs for the positions that follow.
         """
-        count, reach = x.axis_size(name), self.weight.axis_size(TAP) - 1
+        count, reach = x.axis_size(name), read_vector(self.weight).axis_size(TAP) - 1
         if real is not None:
             x = where(real, x, 0.0)
         emptied = None if begins is None else cumsum(begins.astype(jnp.int32), name)
@@ -99,17 +98,18 @@ class ShortConv(Layer):
 
     def step(self, x: NamedArray, recent: NamedArray | None) -> tuple[NamedArray, NamedArray]:
         """Convolve one position, axes {*axis, ...}; see `__call__`."""
-        taps = self.weight.resolve_axis(TAP)
+        weight = read_vector(self.weight)
+        taps = weight.resolve_axis(TAP)
         if recent is None:
             seen = pad(x.broadcast_axis(taps.resize(1)), {TAP: (taps.size - 1, 0)})
         else:
             one = x.broadcast_axis(taps.resize(1))
             seen = concatenate(TAP, [recent.astype(x.dtype), one])
-        y = (widen(seen) * widen(auto_sharded(self.weight))).sum(TAP)
+        y = (widen(seen) * widen(weight)).sum(TAP)
         return self._finish(y, x), seen[TAP, 1:]
 
     def _sum(self, x: NamedArray, name: str, emptied: NamedArray | None) -> NamedArray:
-        weight, place = widen(auto_sharded(self.weight)), arange(x.resolve_axis(name))
+        weight, place = widen(read_vector(self.weight)), arange(x.resolve_axis(name))
         size = weight.axis_size(TAP)
         y = widen(x) * weight[TAP, size - 1]
         for back in range(1, size):
@@ -122,6 +122,6 @@ class ShortConv(Layer):
 
     def _finish(self, y: NamedArray, x: NamedArray) -> NamedArray:
         if self.bias is not None:
-            y = y + widen(auto_sharded(self.bias))
+            y = y + widen(read_vector(self.bias))
         result: NamedArray = y.astype(jnp.result_type(x.dtype, self.weight.dtype))
         return result
