@@ -403,7 +403,7 @@ def _separate(names: Sequence[str], arrays: Sequence[Sequence[str]]) -> list[tup
 
 
 class Lessons:
-    """Lessons from choices that are not legal, on any mesh: names that cannot be mapped, alone or in pairs."""
+    """Lessons from choices that are not legal, on any mesh: entries that cannot be, and pairs that cannot share."""
 
     def __init__(self) -> None:
         self._good: set[frozenset[str]] = set()
@@ -413,7 +413,7 @@ class Lessons:
         """Learn from a choice. If it is not legal and has one reason that no legal choice has, that one is to blame."""
         reasons = _find_reasons(choice)
         if is_legal:
-            # A name that works once is not to blame, even if it seemed so before.
+            # An entry that works once is not to blame, even if it seemed so before.
             self._good |= reasons
             self._bad -= reasons
             return
@@ -430,10 +430,10 @@ class Lessons:
 
 
 def _find_reasons(choice: Choice) -> Set[frozenset[str]]:
-    """Return possible reasons for a failure: names that the computation maps, and pairs on one mesh axis."""
+    """Return possible reasons for a failure: entries, since others may divide the axis, and pairs on one mesh axis."""
     # A pipeline makes other mappings legal, and so does another number of microbatches.
     how = f"{choice.microbatches} microbatches"
-    found = {frozenset((name, how)) for name, _ in choice.computed}
+    found = {frozenset((f"{name} on {entry}", how)) for name, entry in choice.computed}
     for (one, first), (other, second) in itertools.combinations(choice.computed, 2):
         if set(first) & set(second):
             found.add(frozenset((one, other, how)))
