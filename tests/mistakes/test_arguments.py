@@ -21,7 +21,9 @@ ATTEND = nn.Attention.init(Embed, axn.Axis("heads", 2), axn.Axis("head_dim", 8),
 ROWS: list[tuple[Callable[[Any], object], str]] = [
     (
         lambda x: axn.take(x, IDS, axis="embed"),
-        "take: axis is given by position and by name\n  it takes: (x, axis, index, *, mode='fill', fill_value=None)",
+        "take: axis is given by position and by name\n"
+        "  it takes: (x, axis, index, *, mode='fill', fill_value=None)\n"
+        "  hint: give the arguments in this order, or by name",
     ),
     (
         lambda x: axn.take("embed", x, 0),

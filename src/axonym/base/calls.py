@@ -8,7 +8,7 @@ operations, which take arrays alone, are not called through it.
 import inspect
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial, wraps
 from types import CodeType, FunctionType
@@ -188,7 +188,7 @@ def _write_call(count: int, named: int, unnamed: int, needed: tuple[int, ...]) -
 
 
 @contextmanager
-def explaining_names() -> Iterator[None]:
+def explaining_names() -> Generator[None, None, None]:
     """Add to an error of JAX, which got a named array from a function of the user, what to write there."""
     try:
         yield
@@ -285,9 +285,7 @@ def _find_misfit(
         return f"there is no argument {unknown[0]!r}", hint
     twice = [name for name in positional[: len(args)] if name in options]
     if twice:
-        hint = (
-            f"{twice[0]} goes first" if twice[0] == positional[0] and len(positional) > 1 else None
-        )
+        hint = f"{twice[0]} goes first" if twice[0] == positional[0] else IN_ORDER
         return f"{twice[0]} is given by position and by name", hint
     if extra:
         names = ", ".join(positional) or "none"

@@ -15,12 +15,11 @@ from .kinds import Payload
 
 A = TypeVar("A")
 # What torch and configurations call dtypes.
-_SHORT = {"bf16": "bfloat16", "fp16": "float16", "f16": "float16", "half": "float16"}
-_SHORT |= {
-    "fp32": "float32",
-    "f32": "float32",
-    "fp64": "float64",
-    "f64": "float64",
+_SHORT = {
+    "bf16": "bfloat16",
+    **dict.fromkeys(("fp16", "f16", "half"), "float16"),
+    **dict.fromkeys(("fp32", "f32"), "float32"),
+    **dict.fromkeys(("fp64", "f64"), "float64"),
     "long": "int64",
 }
 
@@ -66,7 +65,7 @@ def match_ranks(x: Payload, y: Payload) -> tuple[Payload, Payload]:
     return lax.expand_dims(x, range(rank - x.ndim)), lax.expand_dims(y, range(rank - y.ndim))
 
 
-def refuse_dtype(function: str, dtype: object) -> None:
+def refuse_dtype(function: str, dtype: Any) -> None:
     """Raise OperandError for a dtype that JAX has refused, and do nothing for any other."""
     try:
         jnp.dtype(dtype)

@@ -125,7 +125,7 @@ class AttentionMask(eqx.Module):
                 hint = "write nn.causal(), nn.window(...), nn.prefix(...) or nn.segments(...)"
             if callable(mask):
                 hint = "call it, as in nn.causal()"
-            if jnp.issubdtype(getattr(mask, "dtype", None), jax.dtypes.prng_key):
+            if hasattr(mask, "dtype") and jnp.issubdtype(mask.dtype, jax.dtypes.prng_key):
                 hint = "the key goes by its name: key=..."
             raise OperandError(message(function, problem, hint=hint))
         return AttentionMask(explicit=mask)
