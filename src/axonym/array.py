@@ -578,8 +578,8 @@ def named(array: Payload, axes: AxisSelection) -> NamedArray:
         words = (array,) if isinstance(array, str) else array
         if isinstance(words, tuple) and words and all(isinstance(one, str) for one in words):
             problem = "names are given in the place of the array"
-            hint = "the array comes first: named(array, axes)"
-            raise OperandError(message("named", problem, hint=hint))
+            order = "the array comes first: named(array, axes)"
+            raise OperandError(message("named", problem, hint=order))
         array = jnp.asarray(array)
     given = dict(selection(axes, "named"))
     if len(given) != array.ndim:

@@ -149,9 +149,9 @@ def _refuse_arithmetic(axis: Axis, *others: object, **options: object) -> NoRetu
 for _operator in ["add", "sub", "mul", "floordiv", "truediv", "mod", "pow"]:
     setattr(Axis, f"__{_operator}__", _refuse_arithmetic)
     setattr(Axis, f"__r{_operator}__", _refuse_arithmetic)
-for _conversion in ["index", "int", "float", "array"]:
+for _conversion in ["index", "int", "float"]:
     setattr(Axis, f"__{_conversion}__", _refuse_arithmetic)
-Axis.__init__ = explain_call(Axis.__init__)
+setattr(Axis, "__init__", explain_call(Axis.__init__))  # noqa: B010
 
 
 AxisSelector: TypeAlias = Axis | str

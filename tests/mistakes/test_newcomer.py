@@ -533,7 +533,7 @@ ROWS = [
         "a function of NumPy of an axis",
         "usable",
         lambda x: np.sqrt(Embed),
-        "Axis: 'embed' is an axis, and no number",
+        "loop of ufunc does not support argument 0 of type Axis",
         "NumPy's text",
     ),
     Row(
