@@ -5,8 +5,10 @@ import jax.numpy as jnp
 import pytest
 
 import axonym as axn
-from axonym import testing
+from axonym import nn, testing
 from axonym.errors import ArgumentError
+from axonym.testing.program import Program
+from axonym.testing.proving import Proofs
 
 B, P, E = axn.make_axes(batch=1024, pos=4096, embed=8192)
 X = jax.eval_shape(lambda: axn.zeros((B, P, E), jnp.bfloat16))
@@ -31,3 +33,14 @@ def test_what_is_not_proven_of_abstract_arguments_is_an_error():
     )
     with pytest.raises(ArgumentError, match=text):
         testing.assert_causal(center, P, X)
+
+
+def test_tokens_have_no_gradient_and_the_values_are_proven():
+    layer = nn.Embedding.init(axn.Axis("vocab", 5), axn.Axis("embed", 4), key=jax.random.key(0))
+    tokens = axn.NamedArray(jax.ShapeDtypeStruct((3, 2), "int32"), ("batch", "pos"))
+    table = jax.eval_shape(lambda: layer)
+    mixed = lambda layer, x: layer(x) + layer(x).mean("batch")  # noqa: E731
+    for kind, axis in (("independent", "batch"), ("causal", "pos"), ("equivariant", "pos")):
+        program = Program("check", lambda layer, x: layer(x), (table, tokens))
+        assert Proofs(program).find_verdict(kind, axis)
+    assert not Proofs(Program("check", mixed, (table, tokens))).find_verdict("independent", "batch")

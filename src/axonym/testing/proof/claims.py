@@ -26,8 +26,8 @@ from .facts import Known
 from .places import Cause, Digit, Digits, Part, Span, strip
 from .walk import NoProofError, Walk
 
-# Their code is not the user's.
-_LIBRARIES = tuple(str(Path(str(one.__file__)).parent) for one in (errors, jax, eqx))
+# Their code is not the user's, nor is code that is made as a text, such as an `__init__` of a dataclass.
+_LIBRARIES = (*(str(Path(str(one.__file__)).parent) for one in (errors, jax, eqx)), "<")
 
 Kind: TypeAlias = Literal["independent", "causal", "equivariant"]
 
@@ -144,8 +144,9 @@ def check(traced: Traced, claim: Claim) -> Verdict:
         _judge(claim, one, *own, variable.aval.shape, count, is_gradient=is_gradient)
         for own, one, variable in found
     ]
-    # Where every result is a total, nothing was asked.
-    has_axis = any(
+    # Where every result is a total, nothing was asked. Gradients are asked for beside values: with tokens, which are
+    # integers, only parameters have gradients, and these are totals.
+    has_axis = is_gradient or any(
         {claim.axis, *claim.out_axes} & {*names} for names in dict(traced.results).values()
     )
     if not has_axis and any(one.reach for one in known):
