@@ -123,7 +123,7 @@ def test_the_page_of_a_notebook():
 
 def test_notebooks_end_with_a_picture_and_fit_the_page():
     notebooks = sorted((ROOT / "docs/notebooks").glob("*.py"))
-    assert len(notebooks) == 8
+    assert len(notebooks) == 9
     for path in notebooks:
         cells = NOTEBOOK["cells"](path.read_text())
         first, last = cells[0][1], cells[-1][1]
