@@ -100,7 +100,7 @@ print(f"{train_flops(config, 96) / 1e6:.0f} MFLOP for a byte")
 # %% [markdown]
 # ## Where a number went wrong
 #
-# A step whose numbers are not finite is taken again, layer by layer.
+# A step whose numbers are not finite runs again, operation by operation.
 
 # %%
 import equinox as eqx
