@@ -1,4 +1,4 @@
-"""The decoder of examples/lm against `transformers` on torch: logits, gradients, generation, and files both ways.
+"""The decoder of `axonym.models` against `transformers` on torch: logits, gradients, generation, and files both ways.
 
 Models are tiny and random, and saved as `transformers` saves them. All parameters are drawn anew, with numbers so large
 that each of them matters.

@@ -1,4 +1,4 @@
-"""The decoder of examples/lm: layouts, caches, losses and files; tests/huggingface compares it with others."""
+"""The decoder: layouts, caches, losses and files; tests/huggingface compares it with others."""
 
 import dataclasses
 import functools

@@ -73,11 +73,9 @@ class DynamicScaling:
     def at_length(self, frequencies: Frequencies, length: NamedArray) -> NamedArray:
         """Return the frequencies for a text, axes {pair, those of the length}."""
         times = axn.maximum(length, self.positions).astype("float32") / self.positions
-        growth = (times * self.factor - (self.factor - 1)).broadcast_axis(
-            Axis("pair", len(frequencies))
-        )
+        growth = times * self.factor - (self.factor - 1)
         powers = _by_pair(np.linspace(0, 1, len(frequencies)))
-        return _by_pair(frequencies) / growth**powers
+        return _by_pair(frequencies) / growth.broadcast_axis(powers.axes) ** powers
 
 
 @dataclasses.dataclass(frozen=True)
