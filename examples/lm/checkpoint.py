@@ -102,7 +102,7 @@ class Checkpoints:
         """
         self.wait()
         arrays, forms = flattened(state)
-        sums = jax.device_get({path: checksum(array) for path, array in arrays.items()})
+        sums = {path: int(checksum(array)) for path, array in arrays.items()}
         told = {**about, "forms": forms, "sums": {path: int(own) for path, own in sums.items()}}
         told = ocp.args.JsonSave({**told, "sum": text_sum(told)})
         kept = ocp.args.Composite(arrays=ocp.args.StandardSave(arrays), about=told)
@@ -163,7 +163,7 @@ class Checkpoints:
         orders = {path: order(own[path], saved[path]) for path in wanted}
         asked = {path: as_saved(spec, places[path], orders[path]) for path, spec in wanted.items()}
         arrays = self._read(step, arrays=ocp.args.StandardRestore(asked))
-        sums = jax.device_get({path: checksum(array) for path, array in arrays.items()})
+        sums = {path: int(checksum(array)) for path, array in arrays.items()}
         if changed := [path for path, one in about.get("sums", {}).items() if sums[path] != one]:
             raise DamagedError(f"{', '.join(changed)} changed on the disk")
         leaves = [ordered(arrays[path], orders[path], places[path]) for path in wanted]

@@ -115,3 +115,16 @@ def test_accelerators_scatter_and_gather_in_place_of_sums(problem):
     assert not sums(spread)
     assert _count(spread, "reduce-scatter", "model") >= 32
     _check_carries(spread, whole)
+
+
+def test_a_plan_tries_it():
+    sizes = {Batch: 4, Pos: 4096, Embed: 1024}
+    x = axn.NamedArray(jax.ShapeDtypeStruct(tuple(sizes.values()), "float32"), tuple(one.name for one in sizes))
+    wide = Embed.resize(1024)
+    layer = jax.eval_shape(lambda key: nn.MLP.init(wide, wide, 4096, 1, key=key), jax.random.key(0))
+    step = jax.grad(lambda layer, x: ((x + layer(x)) ** 2).mean().scalar())
+    hidden = next(name for name in layer.layers[0].weight.names if name != "embed")
+    fixed = axn.Mappings({hidden: "model"}, {"batch": "data", hidden: "model"})
+    found = axn.plan(step, SIZES, layer, x, target="h100", verify=0, fixed=fixed, limit=20)
+    assert found.mappings.compute.spell("pos") == if_free("model")
+    assert "pos→if_free(model)" in str(found)

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from .report.cost import Cost
     from .search.choice import Choice, Give
     from .search.layers import EachLayer
+    from .search.lessons import Budget
     from .search.progress import Progress
     from .search.result import Candidate, Plan
-    from .search.search import Axes, Budget, Search
+    from .search.search import Axes, Search
     from .search.step import Step
     from .search.tally import Tally
     from .search.verifier import Verifier
@@ -35,6 +36,8 @@ __all__ = ["plan"]
 CLIMBED = 2
 # Other values of arguments are tried with so many of the best starts.
 GIVEN = 2
+# What published rules would choose is among so many starts.
+STARTS = 15
 # This part of the budget is for meshes with one axis more, and this one for decisions layer by layer.
 FINER = 0.125
 DECIDING = 0.25
@@ -65,11 +68,12 @@ def plan(
 
     The search begins with mappings that experts write: each axis of data on all mesh axes, with parameters stored so,
     too, along one of them, or whole; axes that divide the layers, such as heads, the width of a perceptron or experts,
-    along one mesh axis or all, with data along the others; two axes of data at a time; and nothing mapped. From the
-    best two of these, it moves one axis after another to other mesh axes, for the parameters, the computation or both,
-    as long as that helps. If you give a number of devices, it then divides a mesh axis of the best mapping, and moves
-    something to the new mesh axis `inner`. It learns from mappings that are not legal. The search is deterministic, and
-    does not depend on what axes are called; it does not prove that no mapping is better.
+    along one mesh axis or all, with data along the others, and perhaps other data, such as positions, between the
+    layers (`if_free`); two axes of data at a time; and nothing mapped. From the best two of these, it moves one axis
+    after another to other mesh axes, for the parameters, the computation or both, as long as that helps. If you give a
+    number of devices, it then divides a mesh axis of the best mapping, and moves something to the new mesh axis
+    `inner`. It learns from mappings that are not legal. The search is deterministic, and does not depend on what axes
+    are called; it does not prove that no mapping is better.
 
     Sizes need not divide: as in `axn.partitioning.fit_mapping`, a mesh axis that divides an axis in part is split in
     two, and the other part holds copies, or divides the one axis beside it that is free, such as the groups of queries
@@ -129,9 +133,9 @@ def plan(
     """
     # Imported here, so that a program that asks for no plan does not wait for the search.
     from .compiled.devices import find_target
+    from .search.lessons import Budget
     from .search.measuring import check_devices, measure_best
     from .search.result import Plan
-    from .search.search import Budget
     from .search.step import Step, parse_pipeline
     from .search.tally import Tally
     from .search.verifier import PRICE, sort_near
@@ -235,7 +239,8 @@ def _begin(
     counters: "Sequence[_Counter]", fixed: ResourceMapping | Mappings | None, budget: "Budget"
 ) -> "list[tuple[_Counter, Search]]":
     """Look at the choices that experts begin with, on all meshes."""
-    from .search.search import Lessons, Search
+    from .search.lessons import Lessons
+    from .search.search import Search
 
     # The searches on all meshes share what they may spend, and what they learn.
     share, lessons = budget.left, Lessons()
@@ -246,15 +251,17 @@ def _begin(
         data = data or _rank_data(counting, axes)
         axes = dataclasses.replace(axes, data=data)
         search = Search(axes, counting.score, budget, lessons)
-        # The starts use at most half of the budget, so that the rest is left for changes.
-        search.begin(max(1, share // (2 * len(counters))), is_first=not found)
+        # The starts use half of the budget, so that the rest is left for changes; of a small one, they use more.
+        starts = max(share // 2, min(3 * share // 4, STARTS))
+        search.begin(max(1, starts // len(counters)), is_first=not found)
         found.append((counting, search))
     return found
 
 
 def _rank_data(counting: "_Counter", axes: "Axes") -> Mapping[str, frozenset[int]]:
     """Return the axes of data, the one that is best to divide first: so on two devices, which divide almost all."""
-    from .search.search import Budget, Search
+    from .search.lessons import Budget
+    from .search.search import Search
 
     longest = max(axes.mesh, key=lambda axis: axes.mesh[axis], default="")
     mesh = {axis: 2 if axis == longest else 1 for axis in axes.mesh}
@@ -455,7 +462,12 @@ class _Counter:
             self.mesh,
             parameters,
             data,
-            Choice(*own, microbatches=microbatches, given=given),
+            Choice(
+                *own,
+                microbatches=microbatches,
+                given=given,
+                yielding=tuple(sorted(pinned.compute.yielding)),
+            ),
             arrays,
             piped,
             self._step.count_values(),

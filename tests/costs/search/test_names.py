@@ -9,7 +9,8 @@ import pytest
 
 import axonym as axn
 from axonym.costs.search.choice import Choice
-from axonym.costs.search.search import Axes, Budget, Search
+from axonym.costs.search.lessons import Budget
+from axonym.costs.search.search import Axes, Search
 
 PARAMETERS = ("vocab", "embed", "heads", "size", "mlp")
 DATA = ("batch", "pos")

@@ -2,8 +2,9 @@
 
 import dataclasses
 
-from axonym.costs.search.choice import Choice
-from axonym.costs.search.search import Axes, Budget, Lessons, Search
+from axonym.costs.search.choice import Choice, Move, Spread
+from axonym.costs.search.lessons import Budget, Lessons
+from axonym.costs.search.search import Axes, Search
 
 SIZES = {"embed": frozenset({16}), "mlp": frozenset({6, 12})}
 ARRAYS = {("embed", "mlp"): 100, ("embed",): 1}
@@ -93,6 +94,52 @@ def test_starts_are_what_experts_write():
     ):
         assert Choice(stored, computed) in starts
     assert len(starts) == len(set(starts))
+
+
+def test_the_first_starts_are_those_of_every_published_rule():
+    data = {"batch": frozenset({8}), "pos": frozenset({64})}
+    tensor = tuple((name, ("model",)) for name in ("heads", "mlp", "vocab"))
+    for mesh in ({"data": 4, "model": 2}, {"slice": 2, "data": 4, "model": 2}):
+        sizes = dict.fromkeys(EIGHT, frozenset({64}))
+        axes = Axes(mesh, sizes, data, Choice(), LAYERS)
+        every = tuple(mesh)
+        rows = ("batch", axes.find_widest("batch", every))
+        rest = ("batch", axes.find_widest("batch", every[:-1]))
+        # With sequence parallelism and without.
+        spread = tuple(sorted((rest, *tensor, ("pos", ("model",)))))
+        first = axes.list_starts()[:10]
+        for choice in (
+            Choice((("embed", every),), (rows,)),
+            Choice((), (rows,)),
+            Choice((("embed", every[:-1]), *tensor), spread, yielding=("pos",)),
+            Choice((("embed", every[:-1]), *tensor), (rest, *tensor)),
+        ):
+            assert choice in first
+    # Fully sharded inside of slices, with copies between them.
+    axes = Axes({"slice": 2, "data": 4}, sizes, data, Choice(), LAYERS)
+    inside = Choice((("embed", ("data",)),), (("batch", ("slice", "data")),))
+    assert inside in axes.list_starts()[:20]
+
+
+def test_what_lies_where_others_leave_it_free_shares_their_mesh_axis():
+    tensor = Choice((), (("batch", ("data",)), ("mlp", ("model",))))
+    spread = Spread("pos", ("model",)).apply(tensor)
+    mapping = spread.make_mappings(["mlp"]).compute
+    assert mapping.yielding == ("pos",)
+    assert str(mapping) == "{'batch': 'data', 'mlp': 'model', 'pos': if_free('model')}"
+    # Another move of the axis, or of one that takes its place, takes the entry back.
+    assert Move("pos", (), "computed", evicts=False).apply(spread) == tensor
+    assert Move("mlp", ("model",), "both", evicts=True).apply(spread).yielding == ()
+    # It changes nothing if the mesh axis has nothing else, or the axis an entry.
+    alone = Choice((), (("batch", ("data",)),))
+    assert Spread("pos", ("model",)).apply(alone) is alone
+    assert Spread("batch", ("model",)).apply(tensor) is tensor
+    # Lessons of the one say nothing of the other.
+    lessons = Lessons()
+    lessons.learn(tensor, is_legal=True)
+    lessons.learn(spread, is_legal=False)
+    assert lessons.forbid(spread)
+    assert not lessons.forbid(Move("pos", ("data",), "computed", evicts=True).apply(tensor))
 
 
 def test_experts_may_share_the_mesh_axis_of_rows():

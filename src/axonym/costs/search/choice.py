@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from ... import Mappings
 from ...engine import Entry
+from ...partitioning import if_free
 
 Role: TypeAlias = Literal["stored", "computed", "both"]
 Entries: TypeAlias = tuple[tuple[str, Entry], ...]
@@ -24,6 +25,7 @@ class Choice:
         kept: the entries for the state of the optimiser; None if it is sharded like the parameters.
         microbatches: the number of microbatches of a pipeline; None without one.
         given: the number of the value of each keyword argument that is chosen.
+        yielding: the axes of the computation that take their mesh axes only where others leave them free, sorted.
     """
 
     stored: Entries = ()
@@ -31,6 +33,7 @@ class Choice:
     kept: Entries | None = None
     microbatches: int | None = None
     given: tuple[int, ...] = ()
+    yielding: tuple[str, ...] = ()
 
     def make_mappings(self, parameters: Sequence[str], states: Sequence[str] = ()) -> Mappings:
         """Return the mappings of the choice.
@@ -45,11 +48,15 @@ class Choice:
             # An array that has an axis only the computation lists would be taken for data.
             if name in stored or name in computed:
                 listed[name] = stored.get(name, ())
+        mapped = {
+            name: if_free(entry) if name in self.yielding else entry
+            for name, entry in computed.items()
+        }
         if self.kept is None:
-            return Mappings(listed, computed)
+            return Mappings(listed, mapped)
         # Entries of the parameters do not apply to the state, so those on no mesh axis are listed, too.
         kept = {**dict.fromkeys(listed, ()), **dict(self.kept)}
-        return Mappings(listed, computed, dict.fromkeys(states, kept))
+        return Mappings(listed, mapped, dict.fromkeys(states, kept))
 
     def divide(self, axis: str, inner: str) -> "Choice":
         """Return the same choice on a mesh where one axis is split in two: itself and its inner part."""
@@ -89,12 +96,14 @@ class Move(NamedTuple):
 
     def apply(self, choice: Choice) -> Choice:
         """Return a choice with the move made."""
-        stored, computed = choice.stored, choice.computed
+        stored, computed, yielding = choice.stored, choice.computed, choice.yielding
         if self.role in ("stored", "both"):
             stored = self._change(stored)
         if self.role in ("computed", "both"):
             computed = self._change(computed)
-        return dataclasses.replace(choice, stored=stored, computed=computed)
+            others = {name for name, _ in computed} - {self.name}
+            yielding = tuple(name for name in yielding if name in others)
+        return dataclasses.replace(choice, stored=stored, computed=computed, yielding=yielding)
 
     def _change(self, entries: Entries) -> Entries:
         found: dict[str, Entry] = {self.name: self.entry}
@@ -105,6 +114,22 @@ class Move(NamedTuple):
                 entry = tuple(axis for axis in entry if axis not in self.entry)
             found[name] = entry
         return tuple(sorted((name, entry) for name, entry in found.items() if entry))
+
+
+class Spread(NamedTuple):
+    """An axis of data takes mesh axes where others leave them free, such as positions between the products."""
+
+    name: str
+    entry: Entry
+
+    def apply(self, choice: Choice) -> Choice:
+        """Return a choice with the axis there; the same one, if it is mapped already, or none would be beside it."""
+        used = {axis for _, entry in choice.computed for axis in entry}
+        if self.name in dict(choice.computed) or not used.issuperset(self.entry):
+            return choice
+        computed = tuple(sorted((*choice.computed, (self.name, self.entry))))
+        yielding = tuple(sorted((*choice.yielding, self.name)))
+        return dataclasses.replace(choice, computed=computed, yielding=yielding)
 
 
 class Keep(NamedTuple):

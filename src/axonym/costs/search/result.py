@@ -271,7 +271,13 @@ def _write_numbers(cost: Cost) -> tuple[str, str, str]:
 
 def _write_mapping(mapping: AxisMapping) -> str:
     """Write the entries of a mapping, such as `embed→data`."""
-    found = [f"{name}→{'+'.join(entry)}" for name, entry in mapping.entries if entry]
+    found: list[str] = []
+    for name, entry in mapping.entries:
+        text = "+".join(entry)
+        if entry:
+            found.append(
+                f"{name}→if_free({text})" if name in mapping.yielding else f"{name}→{text}"
+            )
     return ", ".join(found) or "nothing"
 
 

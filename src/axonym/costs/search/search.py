@@ -11,7 +11,8 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from typing import TypeAlias
 
 from ...engine import Entry, only
-from .choice import Change, Choice, Give, Keep, Move, Pipeline, Role
+from .choice import Change, Choice, Give, Keep, Move, Pipeline, Role, Spread
+from .lessons import Budget, Lessons
 
 # Bytes that do not fit, seconds, bytes sent, bytes at the peak: the first number that differs decides.
 Score: TypeAlias = tuple[float, ...]
@@ -108,6 +109,7 @@ class Axes:
                         found.append(Move(name, entry, role, evicts=True))
         for axis in self._narrow_first:
             found += self.list_pipelines(axis)
+        found += [one for axis in self._narrow_first for one in self._list_spreads((axis,))]
         # ZeRO: the state of the optimiser may be divided where parameters are not.
         if self.has_state:
             found.append(Keep(None))
@@ -115,6 +117,12 @@ class Axes:
                 for entry in self.iterate_entries(name):
                     found.append(Keep(((name, entry),)))
         return found
+
+    def _list_spreads(self, entry: Entry) -> list[Spread]:
+        """List the axes of data alone that mesh axes divide, to lie there where others leave them free."""
+        names = [name for name in self.data if name not in self.parameters]
+        unmapped = [name for name in names if name not in dict(self.fixed.computed)]
+        return [Spread(name, entry) for name in unmapped if self.count_ways(name, entry) > 1]
 
     def list_gifts(self) -> list[Give]:
         """List all values of keyword arguments."""
@@ -153,13 +161,13 @@ class Axes:
     def list_starts(self) -> list[Choice]:
         """List the choices that experts begin with, those that are best most often first.
 
-        They are: data on all mesh axes, with parameters stored so, too, or along one mesh axis, or not; axes that
-        divide the layers along one mesh axis or all of them, with data and the other parameters along the rest; two
-        axes of data on mesh axes of their own; experts and the like along mesh axes of the rows; pipelines along one
-        mesh axis; and nothing mapped.
+        They are: data on all mesh axes, with parameters stored so, too, or along some of them, or not; axes that divide
+        the layers along one mesh axis or all of them, with data and the other parameters along the rest, and perhaps
+        other data there between the layers; two axes of data on mesh axes of their own; experts and the like along mesh
+        axes of the rows; pipelines along one mesh axis; and nothing mapped.
         """
         # Each rule gives its choices in order, and rules take turns: a small limit sees the first choices of all.
-        rows: list[Iterable[Choice]] = []
+        rows: list[Iterator[Choice]] = []
         for name in self.data:
             if most := self.find_widest(name, self.mesh_axes):
                 rows.append(self._divide_data(Move(name, most, "computed", evicts=True)))
@@ -169,7 +177,9 @@ class Axes:
         rules += layers[1:]
         if len(self.mesh_axes) > 1:
             rules.append(self._divide_layers(self.mesh_axes))
-        turns = itertools.chain.from_iterable(itertools.zip_longest(*rules))
+        # Axes of the layers have one turn more: with other data between the layers, and without.
+        first = itertools.chain.from_iterable(itertools.islice(rule, 1) for rule in layers[:1])
+        turns: Iterable[Choice | None] = itertools.chain(first, *itertools.zip_longest(*rules))
         found = [choice for choice in turns if choice is not None]
         return list(dict.fromkeys(map(self._restore_fixed, (*found, self.fixed))))
 
@@ -185,9 +195,10 @@ class Axes:
     def _divide_data(self, data: Move) -> Iterator[Choice]:
         """Yield choices with data along mesh axes, and parameters stored along some of them."""
         divided = data.apply(self.fixed)
-        # All mesh axes first: it needs the least memory.
-        entries = [self.mesh_axes, *((axis,) for axis in self._narrow_first)]
-        for at, entry in enumerate(entries):
+        # All mesh axes first: it needs the least memory. Then all but one, such as those inside of slices.
+        rest = [only(self.mesh_axes, {*self.mesh_axes} - {axis}) for axis in self._narrow_first]
+        entries = dict.fromkeys([self.mesh_axes, *rest, *((axis,) for axis in self._narrow_first)])
+        for at, entry in enumerate(filter(None, entries)):
             name, own = self._find_stored(entry, ())
             if own:
                 yield Move(name, own, "stored", evicts=True).apply(divided)
@@ -196,8 +207,15 @@ class Axes:
 
     def _divide_layers(self, entry: Entry) -> Iterator[Choice]:
         """Yield choices with some axes of the layers along mesh axes, and data along the others."""
-        groups = [self._divide_group(group, entry) for group in self.find_groups(entry)]
-        # The best choice with each group comes first.
+        sets = self.find_groups(entry)
+        # Small layers are faster if only their largest products are divided.
+        alone = [names[:1] for names in sets[:1] if len(names) > 1]
+        groups = [
+            self._divide_group(names, entry) for names in dict.fromkeys((*sets[:1], *alone, *sets))
+        ]
+        # The first group is best most often, so that it has two choices before the others have one.
+        for first in groups[:1]:
+            yield from itertools.islice(first, 2)
         turns = itertools.chain.from_iterable(itertools.zip_longest(*groups))
         yield from (choice for choice in turns if choice is not None)
 
@@ -236,7 +254,10 @@ class Axes:
             if most := self.find_widest(name, rest):
                 divided = Move(name, most, "computed", evicts=False).apply(base)
                 # Parameters are usually stored along all mesh axes, so that comes first.
-                yield from reversed(list(self._add_rest(divided)))
+                for choice in reversed(list(self._add_rest(divided))):
+                    # Other axes of data, such as positions, are divided between the layers.
+                    spreads = [spread.apply(choice) for spread in self._list_spreads(entry)]
+                    yield from dict.fromkeys((*spreads, choice))
 
     def _divide_stages(self, axis: str) -> Iterator[Choice]:
         """Yield pipelines along a mesh axis, with data along the others, and stages that are divided, too."""
@@ -292,15 +313,17 @@ class Axes:
         groups = _separate(names, list(self.arrays))
         return sorted(groups, key=lambda one: self._rank_group(one, entry))[:GROUPS]
 
-    def _rank_group(self, names: Sequence[str], entry: Entry) -> tuple[int, int]:
+    def _rank_group(self, names: Sequence[str], entry: Entry) -> tuple[int, int, int]:
         # In percent, so that norms do not count. Among sets that divide as much, larger ones treat more layers alike.
+        # Then short axes come first: heads before their features, over which attention sums.
         total = sum(self.arrays.values()) or 1
         divided = 0.0
         for own, count in self.arrays.items():
             # What a size does not divide stays on all devices.
             parts = max((self.count_ways(name, entry) for name in names if name in own), default=1)
             divided += count * (1 - 1 / parts) / (1 - 1 / self.count_devices(entry))
-        return -round(100 * divided / total), -len(names)
+        size = sum(max(self.parameters[name]) for name in names)
+        return -round(100 * divided / total), -len(names), size
 
     def _count_elements(self, name: str) -> int:
         """Return the number of elements of the parameters that have an axis."""
@@ -380,6 +403,7 @@ class Axes:
             computed=tuple(sorted(computed.items())),
             kept=kept,
             microbatches=microbatches,
+            yielding=tuple(sorted({*self.fixed.yielding, *computed.keys() & choice.yielding})),
         )
 
 
@@ -402,44 +426,6 @@ def _separate(names: Sequence[str], arrays: Sequence[Sequence[str]]) -> list[tup
     return found
 
 
-class Lessons:
-    """Lessons from choices that are not legal, on any mesh: entries that cannot be, and pairs that cannot share."""
-
-    def __init__(self) -> None:
-        self._good: set[frozenset[str]] = set()
-        self._bad: set[frozenset[str]] = set()
-
-    def learn(self, choice: Choice, *, is_legal: bool) -> None:
-        """Learn from a choice. If it is not legal and has one reason that no legal choice has, that one is to blame."""
-        reasons = _find_reasons(choice)
-        if is_legal:
-            # An entry that works once is not to blame, even if it seemed so before.
-            self._good |= reasons
-            self._bad -= reasons
-            return
-        unknown = reasons - self._good
-        # A pair that shares a mesh axis is a better explanation than one mapped name.
-        several = {reason for reason in unknown if len(reason) > 2}
-        blamed = several or unknown
-        if len(blamed) == 1:
-            self._bad |= blamed
-
-    def forbid(self, choice: Choice) -> bool:
-        """Return whether a choice has a reason that was to blame before."""
-        return bool(_find_reasons(choice) & self._bad)
-
-
-def _find_reasons(choice: Choice) -> Set[frozenset[str]]:
-    """Return possible reasons for a failure: entries, since others may divide the axis, and pairs on one mesh axis."""
-    # A pipeline makes other mappings legal, and so does another number of microbatches.
-    how = f"{choice.microbatches} microbatches"
-    found = {frozenset((f"{name} on {entry}", how)) for name, entry in choice.computed}
-    for (one, first), (other, second) in itertools.combinations(choice.computed, 2):
-        if set(first) & set(second):
-            found.add(frozenset((one, other, how)))
-    return found
-
-
 def _count_idle(before: Choice, after: Choice) -> int:
     """Return the number of mesh axes that no longer divide the computation."""
 
@@ -447,22 +433,6 @@ def _count_idle(before: Choice, after: Choice) -> int:
         return {axis for _, entry in choice.computed for axis in entry}
 
     return len(collect_used(before) - collect_used(after))
-
-
-class Budget:
-    """The number of choices that may still be counted, on all meshes together."""
-
-    def __init__(self, limit: int) -> None:
-        self.left = limit
-        self.ran_out = False
-
-    def take(self, end: int = 0) -> bool:
-        """Take one, if more than `end` are left; return whether there was one."""
-        if self.left <= end:
-            self.ran_out = True
-            return False
-        self.left -= 1
-        return True
 
 
 class Search:
