@@ -230,6 +230,8 @@ LEFT_OUT = {
         "NamedJit.__init__",
         "ShardMap.__init__",
     ],
+    "a decoder, which has what it needs": ["models.TextGenerator.__init__", "models.generate", "models.save"],
+    "values of a choice": ["partitioning.EachLayer.__init__"],
     "a function of numbers": ["fromfunction"],
 }
 

@@ -348,6 +348,10 @@ def _space(
     return _name_and_shard(made.array, made.names)
 
 
+# Without a program, JAX sends `k` to the device.
+_make_eye = jax.jit(jnp.eye, static_argnums=(0, 1, 2, 3))
+
+
 def eye(
     row: Axis, column: AxisSelector, *, k: int = 0, dtype: DTypeLike | None = None
 ) -> NamedArray:
@@ -366,7 +370,8 @@ def eye(
          [0. 1.]]
     """
     first, second = _check_matrix_axes("eye", row, column)
-    return _name_and_shard(jnp.eye(first.size, second.size, k, dtype), (first.name, second.name))
+    made = _make_eye(first.size, second.size, k, dtype)
+    return _name_and_shard(made, (first.name, second.name))
 
 
 def tri(

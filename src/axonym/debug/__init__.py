@@ -3,4 +3,4 @@
 from .comparison import *
 from .diagnosis import *
 from .faults import *
-from .statistics import *
+from .sizes import *

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from ...array import NamedArray
 from ...axis import Axis, without_axes
-from ...create import arange, zeros_like
+from ...create import arange, eye, zeros_like
 from ...engine import prefixes
 from ...ops.contract import dot
 from ...ops.cumulative import cumsum
@@ -165,9 +165,7 @@ def _write_chunks(
         own = _solve(changed, values * strength)
         of_memory = _solve(changed, _multiply(keys, since * strength))
         # Each feature before, to each feature after.
-        Feature = keys.resolve_axis(feature)
-        From = Axis(FROM, Feature.size)
-        one = (arange(Feature).broadcast_axis(From) == arange(From)).astype(keys.dtype)
+        one = eye(keys.resolve_axis(feature), FROM, dtype=keys.dtype)
         map_ = _multiply(one, last) - dot(kept, of_memory.rename({feature: FROM}), axis=WITHIN)
     added = dot(kept, own, axis=WITHIN)
 
