@@ -150,13 +150,9 @@ def plan(
     # If all links are alike, meshes with swapped sizes are the same.
     is_symmetric = not fixed and not known.links
     meshes = list(iterate_meshes(mesh, is_symmetric=is_symmetric, slices=slices))
-    if limit < len(meshes):
-        problem = f"limit={limit} mappings cannot be counted on {len(meshes)} meshes"
-        raise ArgumentError(message("plan", problem, hint="use a larger limit"))
+    _check_limit(limit, len(meshes))
     # Only a mesh of the caller may have devices.
-    first: MeshLike | Mapping[str, int] = meshes[0]
-    if not isinstance(mesh, int):
-        first = mesh
+    first = meshes[0] if isinstance(mesh, int) else mesh
     verifier = _make_verifier(first, target, limit, verify)
     tally = Tally(progress, limit)
     budget = Budget(max(len(meshes), limit - verifier.reserve))
@@ -165,36 +161,57 @@ def plan(
     counters = [_Counter(step, sizes, tally) for sizes in meshes]
     with _collect_rarely():
         searches = _search(counters, fixed, budget, step.find_stacks(), divides=divides)
-    candidates: list[Candidate] = []
-    for counting, search in searches:
-        candidates += [counting.candidates[choice] for choice in search.list_best()]
+    candidates = _list_candidates(searches)
     counted = sum(len(search.scores) for _, search in searches)
-
-    def find_mesh(one: "Candidate") -> MeshLike | Mapping[str, int]:
-        """Return the mesh of a candidate, with the devices of the mesh if it has some."""
-        return (
-            divide_mesh(mesh, one.split)
-            if isinstance(mesh, Mesh | AbstractMesh)
-            else dict(one.mesh)
-        )
 
     def compile_candidate(one: "Candidate") -> "Cost":
         tally.add("compiling", PRICE, math.inf)
         divided = step.link_parts(one.split)
-        return divided.cost(one.mappings, find_mesh(one), one.choices, one.microbatches, "compiled")
+        return divided.cost(
+            one.mappings, _find_mesh(mesh, one), one.choices, one.microbatches, "compiled"
+        )
 
     ranked = sort_near(sorted(candidates, key=_rank))
     verified, text = verifier.run(ranked, counted, compile_candidate)
     best, *others = measure_best(
         verified,
         measure,
-        lambda one: step.measure(one.mappings, find_mesh(one), one.choices, one.microbatches),
+        lambda one: step.measure(
+            one.mappings, _find_mesh(mesh, one), one.choices, one.microbatches
+        ),
     )
     tally.close()
     # A choice without a candidate was not legal.
-    illegal = counted - len(candidates)
-    bound = _find_bound(step, searches, best)
-    return Plan(best, tuple(others), counted, illegal, not budget.ran_out, text, bound)
+    numbers = counted, counted - len(candidates), not budget.ran_out
+    return Plan(best, tuple(others), *numbers, text, _find_bound(step, searches, best))
+
+
+def _check_limit(limit: int, meshes: int) -> None:
+    """Check that a mapping can be counted on each mesh.
+
+    Raises:
+        ArgumentError: if not.
+    """
+    if limit < meshes:
+        problem = f"limit={limit} mappings cannot be counted on {meshes} meshes"
+        raise ArgumentError(message("plan", problem, hint="use a larger limit"))
+
+
+def _list_candidates(searches: "Sequence[tuple[_Counter, Search]]") -> "list[Candidate]":
+    """List the candidates of all meshes, the best one of each mesh first."""
+    found: list[Candidate] = []
+    for counting, search in searches:
+        found += [counting.candidates[choice] for choice in search.list_best()]
+    return found
+
+
+def _find_mesh(
+    mesh: MeshLike | Mapping[str, int] | int, one: "Candidate"
+) -> MeshLike | Mapping[str, int]:
+    """Return the mesh of a candidate, with the devices of the mesh if it has some."""
+    if isinstance(mesh, Mesh | AbstractMesh):
+        return divide_mesh(mesh, one.split)
+    return dict(one.mesh)
 
 
 def _search(
