@@ -120,6 +120,7 @@ else:
     from .partitioning.shard_map import *
     from .ref import *
     from .report.check import check as check
+    from .samples import *
     from .transform.associative_scan import *
     from .transform.checkpoint import *
     from .transform.grad import *

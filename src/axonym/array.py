@@ -11,11 +11,11 @@ from jax.core import Tracer
 
 from .axis import Axis, AxisSelection, AxisSelector, names_in, selection
 from .base.callers import find_calling_module
-from .base.calls import explain_calls
+from .base.calls import explain_call
 from .base.foreign import ATTRIBUTES, Lacking
 from .base.kinds import Payload, is_concrete
 from .base.phrases import write_size_conflict
-from .engine.checks import require
+from .engine.checks import refuse_names, refuse_words, require
 from .engine.core import Core, Order, axes_of, facts, register, shape_of
 from .engine.operators import equality_operator, left_operator, right_operator
 from .errors import AxisSizeError, OperandError, message
@@ -82,7 +82,7 @@ class NamedArray(Core):
     def __init__(self, array: Payload, axes: AxisSelection) -> None:
         pairs = selection(axes, "NamedArray")
         names = names_in(pairs)
-        _refuse_names("NamedArray", array)
+        refuse_names("NamedArray", array)
         # Transformations use other objects as leaves, such as `None` or a sharding, which have no shape to check.
         have = getattr(array, "shape", None)
         if have is not None and len(have) < len(names):
@@ -554,6 +554,7 @@ for _name, _hint in ATTRIBUTES.items():
     setattr(NamedArray, _name, Lacking(_name, _hint))
 
 
+@explain_call
 def named(array: Payload, axes: AxisSelection) -> NamedArray:
     """Name the dimensions of anything that `jax.numpy.asarray` accepts.
 
@@ -573,13 +574,9 @@ def named(array: Payload, axes: AxisSelection) -> NamedArray:
         NamedArray(int32[x=3])
         [1 2 3]
     """
-    _refuse_names("named", array)
+    refuse_names("named", array)
     if not isinstance(array, jax.Array):
-        words = (array,) if isinstance(array, str) else array
-        if isinstance(words, tuple) and words and all(isinstance(one, str) for one in words):
-            problem = "names are given in the place of the array"
-            order = "the array comes first: named(array, axes)"
-            raise OperandError(message("named", problem, hint=order))
+        refuse_words("named", array)
         array = jnp.asarray(array)
     given = dict(selection(axes, "named"))
     if len(given) != array.ndim:
@@ -593,13 +590,6 @@ def named(array: Payload, axes: AxisSelection) -> NamedArray:
     return NamedArray(array, given)
 
 
-def _refuse_names(function: str, array: Payload) -> None:
-    if isinstance(array, Core):
-        problem = "the array has names already"
-        hint = "rename its axes with x.rename, name its anonymous dimensions with x.tag, or pass x.array"
-        raise OperandError(message(function, problem, f"array has: {facts(array)}", hint=hint))
-
-
 def is_named_array(leaf: object) -> bool:
     """Return whether `leaf` is a NamedArray; as `is_leaf` of `jax.tree` functions, this makes named arrays leaves.
 
@@ -608,6 +598,3 @@ def is_named_array(leaf: object) -> bool:
         {'x': ('pos',)}
     """
     return isinstance(leaf, NamedArray)
-
-
-explain_calls(globals(), ["named"])

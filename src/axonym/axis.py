@@ -13,19 +13,13 @@ import dataclasses
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NoReturn, TypeAlias, TypeVar, overload
+from typing import TypeAlias, TypeVar, overload
 
 from jax.export import is_symbolic_dim
 
-from .base.calls import explain_call, explain_calls
+from .base.calls import explain_call, refuse_arithmetic
 from .base.phrases import missing_axis, refuse_entry
-from .errors import (
-    AxisClashError,
-    AxisNotFoundError,
-    AxisSizeError,
-    OperandError,
-    message,
-)
+from .errors import AxisClashError, AxisNotFoundError, AxisSizeError, OperandError, message
 
 __all__ = [
     "Axis",
@@ -139,19 +133,7 @@ class Axis:
         return Axis(self.name, size)
 
 
-def _refuse_arithmetic(axis: Axis, *others: object, **options: object) -> NoReturn:
-    problem = f"{axis.name!r} is an axis, and no number"
-    hint = "Axis.size is a number; Embed.resize(2 * Embed.size) is an axis of twice the size"
-    raise OperandError(message("Axis", problem, hint=hint))
-
-
-# Not in the class, so that type checkers report them.
-for _operator in ["add", "sub", "mul", "floordiv", "truediv", "mod", "pow"]:
-    setattr(Axis, f"__{_operator}__", _refuse_arithmetic)
-    setattr(Axis, f"__r{_operator}__", _refuse_arithmetic)
-for _conversion in ["index", "int", "float"]:
-    setattr(Axis, f"__{_conversion}__", _refuse_arithmetic)
-setattr(Axis, "__init__", explain_call(Axis.__init__))  # noqa: B010
+refuse_arithmetic(Axis)
 
 
 AxisSelector: TypeAlias = Axis | str
@@ -289,6 +271,7 @@ def shown(*axes: Axis) -> str:
     return ", ".join(f"{axis.name}={axis.size}" for axis in axes)
 
 
+@explain_call
 def make_axes(**sizes: int) -> tuple[Axis, ...]:
     """Make several axes at once.
 
@@ -612,6 +595,3 @@ def unsize_axes(
         if name not in known:
             raise _missing_axis("unsize_axes", name, known)
     return selectors(tuple((name, None if name in names else size) for name, size in pairs))
-
-
-explain_calls(globals(), ["make_axes"])

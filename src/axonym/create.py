@@ -39,23 +39,16 @@ from .layout import constraints, explicit
 
 __all__ = [
     "arange",
-    "bartlett",
-    "blackman",
     "eye",
-    "fftfreq",
     "fromfunction",
     "full",
     "full_like",
     "geomspace",
-    "hamming",
-    "hanning",
-    "kaiser",
     "linspace",
     "logspace",
     "one_hot",
     "ones",
     "ones_like",
-    "rfftfreq",
     "tri",
     "zeros",
     "zeros_like",
@@ -232,7 +225,7 @@ def arange(
         count = count * _cast_number(step, dtype)
     if not isinstance(start, int) or start != 0:
         count = count + _cast_number(start, dtype)
-    return _name_and_shard(count, names)
+    return _name(count, names)
 
 
 def _cast_number(value: ArrayLike, dtype: DTypeLike) -> ArrayLike:
@@ -241,10 +234,8 @@ def _cast_number(value: ArrayLike, dtype: DTypeLike) -> ArrayLike:
     return np.asarray(value).astype(dtype) if isinstance(value, int) else jnp.asarray(value, dtype)
 
 
-def _name_and_shard(array: jax.Array, names: tuple[str, ...]) -> NamedArray:
-    """Name a new array; on a mesh with Explicit axes, shard it by the mapping."""
-    sharding = constraints.explicit_sharding(names, array.shape, is_strict=False)
-    return NamedArray(array if sharding is None else jax.reshard(array, sharding), names)
+def _name(array: jax.Array, names: tuple[str, ...]) -> NamedArray:
+    return NamedArray(constraints.shard_new(array, names), names)
 
 
 def linspace(
@@ -345,7 +336,7 @@ def _space(
         ends = (NamedArray(jnp.asarray(first), ()), *ends[1:])
     options: dict[str, Any] = {"num": size, "endpoint": endpoint, "dtype": dtype, "axis": -1}
     made = apply_batched(fn, ends, ((),) * len(ends), (name,), **options)
-    return _name_and_shard(made.array, made.names)
+    return _name(made.array, made.names)
 
 
 # Without a program, JAX sends `k` to the device.
@@ -371,7 +362,7 @@ def eye(
     """
     first, second = _check_matrix_axes("eye", row, column)
     made = _make_eye(first.size, second.size, k, dtype)
-    return _name_and_shard(made, (first.name, second.name))
+    return _name(made, (first.name, second.name))
 
 
 def tri(
@@ -392,7 +383,7 @@ def tri(
          [1. 1.]]
     """
     first, second = _check_matrix_axes("tri", row, column)
-    return _name_and_shard(jnp.tri(first.size, second.size, k, dtype), (first.name, second.name))
+    return _name(jnp.tri(first.size, second.size, k, dtype), (first.name, second.name))
 
 
 def _check_matrix_axes(function: str, row: Axis, column: AxisSelector) -> tuple[Axis, ...]:
@@ -432,100 +423,7 @@ def fromfunction(fn: Callable[..., Any], axes: AxisSpec, dtype: DTypeLike = int)
         problem = f"the function returned axes {facts(result)}"
         raise AxisError(message("fromfunction", problem, f"asked for: {shown(*every)}"))
     whole = result.broadcast_to(every)
-    return _name_and_shard(whole.array, whole.names)
-
-
-def bartlett(axis: Axis) -> NamedArray:
-    """Make a Bartlett window: a triangle that is zero at both ends.
-
-    Args:
-        axis: the axis of the window, with its size.
-
-    Returns:
-        A window with this axis, as `jnp.bartlett` of its size.
-
-    Examples:
-        >>> axn.bartlett(axn.Axis("time", 5)).round(2)
-        NamedArray(float32[time=5])
-        [0.  0.5 1.  0.5 0. ]
-    """
-    return _make_window(jnp.bartlett, axis)
-
-
-def blackman(axis: Axis) -> NamedArray:
-    """Make a Blackman window, the sum of a constant and two cosines.
-
-    Args:
-        axis: the axis of the window, with its size.
-
-    Returns:
-        A window with this axis, as `jnp.blackman` of its size.
-
-    Examples:
-        >>> axn.blackman(axn.Axis("time", 5)).round(2)
-        NamedArray(float32[time=5])
-        [-0.    0.34  1.    0.34 -0.  ]
-    """
-    return _make_window(jnp.blackman, axis)
-
-
-def hamming(axis: Axis) -> NamedArray:
-    """Make a Hamming window, a raised cosine that is above zero at both ends.
-
-    Args:
-        axis: the axis of the window, with its size.
-
-    Returns:
-        A window with this axis, as `jnp.hamming` of its size.
-
-    Examples:
-        >>> axn.hamming(axn.Axis("time", 3)).round(2)
-        NamedArray(float32[time=3])
-        [0.08 1.   0.08]
-    """
-    return _make_window(jnp.hamming, axis)
-
-
-def hanning(axis: Axis) -> NamedArray:
-    """Make a von Hann window, a raised cosine that is zero at both ends.
-
-    Args:
-        axis: the axis of the window, with its size.
-
-    Returns:
-        A window with this axis, as `jnp.hanning` of its size.
-
-    Examples:
-        >>> axn.hanning(axn.Axis("time", 5)).round(2)
-        NamedArray(float32[time=5])
-        [0.  0.5 1.  0.5 0. ]
-    """
-    return _make_window(jnp.hanning, axis)
-
-
-def kaiser(axis: Axis, beta: ArrayLike) -> NamedArray:
-    """Make a Kaiser window, from a Bessel function.
-
-    Args:
-        axis: the axis of the window, with its size.
-        beta: the shape; the window is narrower for a larger one.
-
-    Returns:
-        A window with this axis, as `jnp.kaiser` of its size.
-
-    Examples:
-        >>> axn.kaiser(axn.Axis("time", 3), 2.0).round(2)
-        NamedArray(float32[time=3])
-        [0.44 1.   0.44]
-    """
-    if isinstance(beta, Core) or jnp.ndim(beta):
-        raise OperandError(message("kaiser", f"beta must be a scalar, not {type_text(beta)}"))
-    return _make_window(jnp.kaiser, axis, beta)
-
-
-def _make_window(fn: Callable[..., jax.Array], axis: Axis, *arguments: ArrayLike) -> NamedArray:
-    given = sized(axis, checks.title(fn))
-    return _name_and_shard(fn(given.size, *arguments), (given.name,))
+    return _name(whole.array, whole.names)
 
 
 def one_hot(x: Operand, class_axis: Axis, *, dtype: DTypeLike | None = None) -> NamedArray:
@@ -567,44 +465,6 @@ def one_hot(x: Operand, class_axis: Axis, *, dtype: DTypeLike | None = None) -> 
         widen_positions(x.array), classes.size, dtype=float if dtype is None else dtype
     )
     return wrap(x, hot, (*x.names, classes.name))
-
-
-def fftfreq(axis: Axis, d: ArrayLike = 1.0, *, dtype: DTypeLike | None = None) -> NamedArray:
-    """Return the frequencies of `fft` over an axis whose samples are `d` apart, in cycles per unit of `d`.
-
-    Args:
-        axis: the axis of the samples, with its size.
-        d: the distance of neighbouring samples.
-        dtype: by default JAX's float dtype.
-
-    Returns:
-        The frequencies over the same axis; the negative ones come last.
-
-    Examples:
-        >>> axn.fftfreq(axn.Axis("time", 4), 0.5).tolist()
-        [0.0, 0.5, -1.0, -0.5]
-    """
-    samples = sized(axis, "fftfreq")
-    return _name_and_shard(jnp.fft.fftfreq(samples.size, d, dtype=dtype), (samples.name,))
-
-
-def rfftfreq(axis: Axis, d: ArrayLike = 1.0, *, dtype: DTypeLike | None = None) -> NamedArray:
-    """Return the frequencies of `rfft` over an axis whose samples are `d` apart, in cycles per unit of `d`.
-
-    Args:
-        axis: the axis of the samples, with its size n.
-        d: the distance of neighbouring samples.
-        dtype: by default JAX's float dtype.
-
-    Returns:
-        The frequencies over an axis of the same name, of size n // 2 + 1.
-
-    Examples:
-        >>> axn.rfftfreq(axn.Axis("time", 4), 0.5).axes
-        (Axis(name='time', size=3),)
-    """
-    samples = sized(axis, "rfftfreq")
-    return _name_and_shard(jnp.fft.rfftfreq(samples.size, d, dtype=dtype), (samples.name,))
 
 
 explain_calls(globals(), __all__)

@@ -12,10 +12,12 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial, wraps
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, NoReturn, TypeVar, cast
 
 from ..errors import OperandError, message, suggestion
 from .callers import call_at_work
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 # Words of NumPy, torch and Flax for arguments, and ours.
 _OTHER_WORDS: dict[str, tuple[str, ...]] = {
@@ -97,7 +99,24 @@ def explain_calls(namespace: dict[str, Any], names: Iterable[str]) -> None:
             namespace[name] = explain_call(namespace[name])
 
 
-def explain_call(function: Callable[..., Any]) -> Callable[..., Any]:
+def refuse_arithmetic(axis: type) -> None:
+    """Let calls and operators of the class of axes say what works."""
+
+    def refuse(one: Any, *_: object, **__: object) -> NoReturn:
+        problem = f"{one.name!r} is an axis, and no number"
+        hint = "Axis.size is a number; Embed.resize(2 * Embed.size) is an axis of twice the size"
+        raise OperandError(message("Axis", problem, hint=hint))
+
+    # Not in the class, so that type checkers report them.
+    for operator in ("add", "sub", "mul", "floordiv", "truediv", "mod", "pow"):
+        setattr(axis, f"__{operator}__", refuse)
+        setattr(axis, f"__r{operator}__", refuse)
+    for conversion in ("index", "int", "float"):
+        setattr(axis, f"__{conversion}__", refuse)
+    setattr(axis, "__init__", explain_call(getattr(axis, "__init__")))  # noqa: B009, B010  # mypy refuses attributes
+
+
+def explain_call(function: F) -> F:
     """Let a function answer a call with wrong arguments after Python has refused it.
 
     A call through `*args, **options` would add 4 % to an eager sum. So usual calls go through a function with the same
@@ -118,7 +137,7 @@ def explain_call(function: Callable[..., Any]) -> Callable[..., Any]:
     code = function.__code__
     count, all_count = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
     if not count or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
-        return wraps(function)(call)
+        return cast(F, wraps(function)(call))
     names = code.co_varnames[:all_count]
 
     def call_unusual(values: tuple[Any, ...], extra: tuple[Any, ...], others: Any) -> Any:
@@ -152,7 +171,7 @@ def explain_call(function: Callable[..., Any]) -> Callable[..., Any]:
     passing = template.replace(co_varnames=(*names, *template.co_varnames[all_count:]))
     made = FunctionType(passing, scope, function.__name__, (_MISSING,) * lacking + defaults)
     made.__kwdefaults__ = by_name
-    return wraps(function)(made)
+    return cast(F, wraps(function)(made))
 
 
 def _take_all_by_position(function: Callable[..., Any]) -> FunctionType:

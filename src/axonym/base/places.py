@@ -15,8 +15,8 @@ NAMES: dict[str, dict[str, str]] = {
         "axonym.costs.cost": "cost",
         "axonym.costs.plan": "plan",
         "axonym.create": (
-            "arange bartlett blackman eye fftfreq fromfunction full full_like geomspace hamming "
-            "hanning kaiser linspace logspace one_hot ones ones_like rfftfreq tri zeros zeros_like"
+            "arange eye fromfunction full full_like geomspace linspace logspace one_hot ones "
+            "ones_like tri zeros zeros_like"
         ),
         "axonym.dynamic_slice": "dblock ds dslice",
         "axonym.layout.assignment": "Mappings ResourceMapping",
@@ -106,6 +106,7 @@ NAMES: dict[str, dict[str, str]] = {
         "axonym.partitioning.shard_map": "ShardMap shard_map",
         "axonym.ref": "NamedRef freeze get new_ref swap",
         "axonym.report.check": "check",
+        "axonym.samples": "bartlett blackman fftfreq hamming hanning kaiser rfftfreq",
         "axonym.transform.associative_scan": "associative_scan",
         "axonym.transform.checkpoint": (
             "ScanCheckpointPolicy ScanCheckpointSpec tree_checkpoint_name"
@@ -208,7 +209,7 @@ BELOW: dict[str, str] = {
     "axonym": (
         "array axis base costs create current debug dynamic_slice engine errors faults layout "
         "models mup names nn ops optim parameters partitioning protocols quant random ref report "
-        "shape state_dict testing transform tree typing xarray"
+        "samples shape state_dict testing transform tree typing xarray"
     ),
     "axonym.nn": (
         "activation attention batch_norm conv conv_blocks dropout embedding generation group_norm "

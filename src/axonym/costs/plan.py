@@ -428,7 +428,7 @@ class _Counter:
         """Return the cost of a choice that a search looks at; None if it is not legal, or nothing is left."""
         search.look_at(choice)
         found = self.candidates.get(choice)
-        return found and found.cost
+        return None if found is None else found.cost
 
     def move_to(self, mesh: dict[str, int]) -> "_Counter":
         """Return a counter for another mesh."""
@@ -472,8 +472,8 @@ class _Counter:
         self._sizes = find_divisors(sizes)
         layers: dict[Give, int] = {}
         if piped is not None:
-            for gift, sizes in self._step.iterate_gifts():
-                layers[gift] = sizes.get(piped[0], 1)
+            for gift, counts in self._step.iterate_gifts():
+                layers[gift] = counts.get(piped[0], 1)
         own = _sort_entries(pinned.parameters), _sort_entries(pinned.compute)
         return Axes(
             self.mesh,

@@ -265,6 +265,23 @@ def holds_named(operand: Payload) -> bool:
     return isinstance(operand, list | tuple) and any(isinstance(part, Core) for part in operand)
 
 
+def refuse_names(function: str, array: Payload) -> None:
+    """Raise for what has names already, where an array is to be named."""
+    if isinstance(array, Core):
+        problem = "the array has names already"
+        hint = "rename its axes with x.rename, name its anonymous dimensions with x.tag, or pass x.array"
+        raise OperandError(message(function, problem, f"array has: {facts(array)}", hint=hint))
+
+
+def refuse_words(function: str, array: Payload) -> None:
+    """Raise for names in the place of the array."""
+    words = (array,) if isinstance(array, str) else array
+    if isinstance(words, tuple) and words and all(isinstance(one, str) for one in words):
+        problem = "names are given in the place of the array"
+        order = f"the array comes first: {function}(array, axes)"
+        raise OperandError(message(function, problem, hint=order))
+
+
 def no_names(function: str, x: Payload, *wanted: str) -> OperandError:
     """Build the error for a first operand without names; `wanted` are names that it should have."""
     problem = f"expected a NamedArray, got {type_text(x)}"

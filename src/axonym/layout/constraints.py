@@ -283,6 +283,12 @@ def constrain_dimensions(array: jax.Array, wanted: Mapping[int, Entry]) -> jax.A
     return constrained
 
 
+def shard_new(array: jax.Array, names: Names) -> jax.Array:
+    """Shard a new array by the mapping if the mesh has Explicit axes."""
+    sharding = explicit_sharding(names, array.shape, is_strict=False)
+    return array if sharding is None else jax.reshard(array, sharding)
+
+
 def explicit_sharding(
     names: Names, sizes: tuple[int, ...], *, is_strict: bool = True
 ) -> PartitionSpec | None:

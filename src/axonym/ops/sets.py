@@ -582,16 +582,9 @@ def _unique(
         index, inverse = jnp.zeros(size, int), jnp.zeros(compared, int)
         return (values, *compress((index, inverse, index), flags))
 
-    return_index, return_inverse, return_counts = flags
-    results = jnp.unique(
-        array,
-        return_index=return_index,
-        return_inverse=return_inverse,
-        return_counts=return_counts,
-        axis=0 if slices else None,
-        equal_nan=equal_nan,
-        size=size,
-        fill_value=fill,
+    axis = 0 if slices else None
+    results: Any = jnp.unique(
+        array, *flags, axis=axis, equal_nan=equal_nan, size=size, fill_value=fill
     )
     return to_tuple(results)
 

@@ -576,11 +576,7 @@ def wald(key: Key, shape: AxisSpec, mean: Operand, dtype: DTypeLike | None = Non
 
 
 def weibull_min(
-    key: Key,
-    shape: AxisSpec,
-    scale: Operand,
-    concentration: Operand,
-    dtype: DTypeLike | None = None,
+    key: Key, shape: AxisSpec, scale: Operand, concentration: Operand, dtype: Dtype = None
 ) -> NamedArray:
     """Draw from the Weibull distribution with the given scale and shape parameter `concentration`.
 

@@ -123,11 +123,12 @@ class ScanCheckpointPolicy(axonym.ScanCheckpointPolicy):
         )
 
 
-ScanCheckpointSpec: TypeAlias = (
+_OneSpec: TypeAlias = (
     axonym.ScanCheckpointPolicy
     | bool
     | Literal["offload", "recompute", "full", "save_all", "nested"]
 )
+ScanCheckpointSpec: TypeAlias = _OneSpec | Sequence[_OneSpec]
 
 _SHORT: dict[bool | str, ScanCheckpointPolicy] = {
     True: ScanCheckpointPolicy(simple=True),
@@ -144,6 +145,8 @@ def policy_of(spec: ScanCheckpointSpec) -> axonym.ScanCheckpointPolicy:
     """Make a policy from a value of `remat` or `gradient_checkpointing`."""
     if isinstance(spec, axonym.ScanCheckpointPolicy):
         return spec
+    if isinstance(spec, Sequence) and not isinstance(spec, str):
+        return axonym.ScanCheckpointPolicy(alternating=list(map(policy_of, spec)))
     return ScanCheckpointPolicy.from_bool_or_str(spec)
 
 

@@ -6,7 +6,6 @@ taken in the order of the least time that any decision could give them, and none
 the best one: among the mappings that a search has counted, the result is the best.
 """
 
-import bisect
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -203,8 +202,8 @@ class Decisions:
     def _confirm(self, family: Family, mixes: Sequence[Mix], capacity: int) -> None:
         """Count mixes until the fastest one that fits is known, from the one that fits by the estimate."""
         # The fastest mix needs most memory, so the mixes that fit are the last ones.
-        at = bisect.bisect_left(mixes, -capacity, key=lambda one: -one.nbytes)
-        at = min(at, len(mixes) - 1)
+        fitting = (at for at, one in enumerate(mixes) if one.nbytes <= capacity)
+        at = next(fitting, len(mixes) - 1)
         if self._fits(family, mixes[at], capacity):
             while at and self._fits(family, mixes[at - 1], capacity):
                 at -= 1
