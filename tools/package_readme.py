@@ -6,7 +6,7 @@ from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-ROOT = Path(__file__).parent
+ROOT = Path(__file__).parent.parent
 
 
 class Description(MetadataHookInterface):
