@@ -74,7 +74,7 @@ def test_each_operation_is_on_the_sheet() -> None:
 
 def forty() -> list[list[str]]:
     """Return the rows of the short table: task, jnp, torch, einops and Axonym."""
-    (section,) = re.findall(r"\n## Forty to begin with\n(.*?)\n## ", SHEET.read_text(), re.DOTALL)
+    (section,) = re.findall(r"\n## The first forty\n(.*?)\n## ", SHEET.read_text(), re.DOTALL)
     found = [[cell.strip() for cell in row.split("|")[1:-1]] for row in re.findall(r"^\|.*", section, re.MULTILINE)]
     return found[2:]
 
