@@ -164,7 +164,7 @@ class Axes:
         They are: data on all mesh axes, with parameters stored so, too, or along some of them, or not; axes that divide
         the layers along one mesh axis or all of them, with data and the other parameters along the rest, and perhaps
         other data there between the layers; two axes of data on mesh axes of their own; experts and the like along mesh
-        axes of the rows; pipelines along one mesh axis; and nothing mapped.
+        axes of the rows; pipelines along one mesh axis; and nothing.
         """
         # Each rule gives its choices in order, and rules take turns: a small limit sees the first choices of all.
         rows: list[Iterator[Choice]] = []
@@ -172,16 +172,24 @@ class Axes:
             if most := self.find_widest(name, self.mesh_axes):
                 rows.append(self._divide_data(Move(name, most, "computed", evicts=True)))
         layers = [self._divide_layers((axis,)) for axis in self._narrow_first]
-        rules = [*rows[:1], *layers[:1], *rows[1:], self._share_rows(), self._divide_several()]
+        rules: list[Iterator[Choice | None]] = [
+            *rows[:1],
+            *layers[:1],
+            *rows[1:],
+            self._share_rows(),
+            self._divide_several(),
+        ]
         rules += [self._divide_stages(axis) for axis in self._narrow_first]
         rules += layers[1:]
         if len(self.mesh_axes) > 1:
             rules.append(self._divide_layers(self.mesh_axes))
+        # For a small model, nothing is worth what it sends. Of few rules, the second turn comes early.
+        rules.append(iter((None, self.fixed)))
         # Axes of the layers have one turn more: with other data between the layers, and without.
         first = itertools.chain.from_iterable(itertools.islice(rule, 1) for rule in layers[:1])
         turns: Iterable[Choice | None] = itertools.chain(first, *itertools.zip_longest(*rules))
-        found = [choice for choice in turns if choice is not None]
-        return list(dict.fromkeys(map(self._restore_fixed, (*found, self.fixed))))
+        found = (choice for choice in turns if choice is not None)
+        return list(dict.fromkeys(map(self._restore_fixed, found)))
 
     def list_divided(self) -> dict[str, Choice]:
         """Return the first start of each axis of data."""
