@@ -1,6 +1,7 @@
 """safetensors files, against the library of that name."""
 
 import json
+import zlib
 
 import jax
 import jax.numpy as jnp
@@ -70,7 +71,10 @@ def test_narrow_floats_and_metadata(tmp_path):
     save_state_dict(state, file, metadata={"step": "12"})
     equal(load_state_dict(file), state)
     with safetensors.safe_open(file, "np") as opened:
-        assert opened.metadata() == {"format": "pt", "step": "12"}
+        sums = {key: f"{zlib.crc32(np.asarray(x).tobytes()):08x}" for key, x in state.items()}
+        metadata = opened.metadata()
+        assert json.loads(metadata.pop("axonym.sums")) == sums
+        assert metadata == {"format": "pt", "step": "12"}
         np.testing.assert_array_equal(opened.get_tensor("bfloat16"), state["bfloat16"])
         assert [opened.get_slice(key).get_dtype() for key in state] == ["BF16", "F8_E4M3", "F8_E5M2"]
 
@@ -134,7 +138,9 @@ def test_several_files_with_an_index(tmp_path):
     assert index == {"metadata": {"total_size": 68}, "weight_map": {"a": names[0], "b": names[0], "c": names[1]}}
     for name in names:
         with safetensors.safe_open(tmp_path / name, "np") as opened:
-            assert opened.metadata() == {"format": "pt", "axonym.save": number}
+            metadata = opened.metadata()
+            assert sorted(json.loads(metadata.pop("axonym.sums"))) == sorted(opened.keys())
+            assert metadata == {"format": "pt", "axonym.save": number}
     assert list(load_file(tmp_path / names[1])) == ["c"]
     for path in (tmp_path, file, tmp_path / "model.safetensors.index.json"):
         equal(load_state_dict(path), state)
@@ -288,3 +294,27 @@ def test_a_record_of_other_sizes(tmp_path):
         )
     save_file({"x": np.ones(3)}, tmp_path / "a.safetensors", metadata={"axonym.axes": record})
     assert load_state_dict(tmp_path / "a.safetensors")["x"].axes == ((("a", 3, False),),)
+
+
+def test_a_flipped_bit_is_found_on_request(tmp_path):
+    file = tmp_path / "model.safetensors"
+    state = {
+        "x": np.arange(5),
+        "flags": np.array([True, False]),
+        "y": jnp.ones(3, jnp.bfloat16),
+        "none": np.zeros((0, 2)),
+    }
+    save_state_dict(state, file)
+    assert sorted(load_state_dict(file, check=True)) == sorted(state)
+    whole = bytearray(file.read_bytes())
+    whole[-3] ^= 1
+    file.write_bytes(whole)
+    load_state_dict(file)
+    assert error_of(load_state_dict, file, check=True) == (
+        "load_state_dict: 'y' in model.safetensors has changed since it was saved\n  hint: take a copy of the file"
+    )
+    save_file({"x": np.ones(2)}, file)
+    assert error_of(load_state_dict, file, check=True) == (
+        "load_state_dict: model.safetensors has no checksum of 'x'\n"
+        "  hint: only save_state_dict stores them; without check=True, the file loads"
+    )

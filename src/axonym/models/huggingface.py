@@ -205,6 +205,7 @@ def load(
     dtype: DTypeLike | None = None,
     *,
     dropout: float | None = None,
+    check: bool = False,
 ) -> Decoder:
     """Read a model; each device reads its part of each array.
 
@@ -214,6 +215,7 @@ def load(
         mesh: by default the mesh of `axn.set_mesh`.
         dtype: of the parameters; by default as in the file.
         dropout: the probability of dropping; by default as in the file.
+        check: compare all arrays with their checksums, which files of `save` have.
 
     Raises:
         ValueError: if the model is of an unknown family or quantized, or files do not fit its configuration.
@@ -236,7 +238,7 @@ def load(
         config = dataclasses.replace(config, dropout=dropout)
     keys = KEYS.get(name, LLAMA)
     root = keys["embedding"].split(".")[0] + "."
-    state = apart(sd.load_state_dict(folder), config, FUSIONS.get(name, ()), root)
+    state = apart(sd.load_state_dict(folder, check=check), config, FUSIONS.get(name, ()), root)
     kept = dtype or next(state.spec(key).dtype for key in state)
     template = eqx.filter_eval_shape(Decoder.init, config, key=jax.random.key(0))
     template = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, kept), template)

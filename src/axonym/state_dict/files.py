@@ -1,10 +1,13 @@
 """State dicts in safetensors files, read and written array by array."""
 
+import json
 import math
 import os
+import zlib
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from numbers import Real
 from pathlib import Path
 
@@ -25,6 +28,7 @@ from .switch import Replacement, index_of, open_set, write
 __all__ = ["load_state_dict", "save_state_dict"]
 
 AXES = "axonym.axes"
+SUMS = "axonym.sums"
 
 
 def save_state_dict(
@@ -92,13 +96,15 @@ def save_state_dict(
         own = {"format": "pt", **(metadata or {}), **_make_axes_metadata(state_dict, keys, specs)}
         if replacement is not None:
             own |= replacement.metadata
-        header, ordered = header_of(keys, specs, own)
-        arrays = (on_host(state_dict[key]) for key in ordered)
-        parts = _list_bytes(header, arrays)
+        sums = dict.fromkeys(keys, 0)
+        make_header = partial(_make_header, keys, specs, own, sums)
+        _, ordered = header_of(keys, specs, own)
+        arrays = ((key, on_host(state_dict[key])) for key in ordered)
+        parts = _list_bytes(make_header(), arrays, sums)
         with _write_together(target):
             try:
                 if replacement is not None:
-                    write(replacement.files[at], parts)
+                    write(replacement.files[at], parts, make_header)
             finally:
                 if jax.process_count() > 1:
                     deque(parts, 0)  # all processes bring all arrays to the host, though one writes
@@ -153,14 +159,32 @@ def _group_keys(specs: Mapping[str, Typed], max_bytes: int | None) -> list[list[
     return groups
 
 
+def _make_header(
+    keys: Sequence[str],
+    specs: Mapping[str, Typed],
+    metadata: Mapping[str, str],
+    sums: Mapping[str, int],
+) -> bytes:
+    """Make the beginning of a file; sums of any value take as many bytes."""
+    text = json.dumps({key: f"{sums[key]:08x}" for key in keys})
+    header, _ = header_of(keys, specs, {**metadata, SUMS: text} if keys else metadata)
+    return header
+
+
 def _list_bytes(
-    header: bytes, arrays: Iterator[NDArray[np.generic]]
+    header: bytes, arrays: Iterator[tuple[str, NDArray[np.generic]]], sums: dict[str, int]
 ) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of a file."""
+    """Yield the bytes of a file, and write down the checksum of each array."""
     yield header
+    for key, array in arrays:
+        part = _get_bytes(array)
+        sums[key] = zlib.crc32(part)
+        yield part
+
+
+def _get_bytes(array: NDArray[np.generic]) -> memoryview:
     # As bytes, since the buffers of bfloat16 and float8 have types that Python does not know.
-    for array in arrays:
-        yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 @contextmanager
@@ -182,7 +206,9 @@ def _write_together(file: Path) -> Generator[None]:
         raise failure
 
 
-def load_state_dict(path: str | os.PathLike[str]) -> dict[str, NDArray[np.generic]]:
+def load_state_dict(
+    path: str | os.PathLike[str], *, check: bool = False
+) -> dict[str, NDArray[np.generic]]:
     """Open safetensors files and return their arrays by key.
 
     The arrays are memory-mapped: none but booleans is read before it is used. They are read-only, and of the class
@@ -191,10 +217,12 @@ def load_state_dict(path: str | os.PathLike[str]) -> dict[str, NDArray[np.generi
     Args:
         path: a file, an index of several (`model.safetensors.index.json`), the name that an index was written for, or a
             folder with a `model.safetensors` or its index.
+        check: read all arrays, and compare them with the checksums that `save_state_dict` has stored.
 
     Raises:
         ArgumentError: if a file or an index is damaged, is incomplete, or has a dtype that JAX lacks or a 4-bit one; if
-            the files that an index lists are not all from one save.
+            the files that an index lists are not all from one save; with `check`, if an array is not the one that was
+            saved, or has no checksum.
         FileNotFoundError: if there is no such file.
 
     Examples:
@@ -211,18 +239,37 @@ def load_state_dict(path: str | os.PathLike[str]) -> dict[str, NDArray[np.generi
     index = index_of(file)
     # A single file goes before an index: saving removes it when its successors are complete, see `switch`.
     if file.suffix != ".json" and (file.exists() or not index.exists()):
-        return dict(_list_arrays(file, open_file(file)))
+        return dict(_list_arrays(file, open_file(file), check))
     if file.suffix == ".json":
         index = file
     where = open_set(index)
     files = {
-        each: dict(_list_arrays(each, opened)) for each, opened in dict(where.values()).items()
+        each: dict(_list_arrays(each, opened, check))
+        for each, opened in dict(where.values()).items()
     }
     return {key: files[each][key] for key, (each, _) in where.items()}
 
 
-def _list_arrays(file: Path, opened: File) -> Iterator[tuple[str, StoredArray]]:
+def _check_sums(file: Path, opened: File) -> None:
+    """Raise for arrays of a file that are not those that were saved."""
+    try:
+        sums = dict(parse(opened.metadata.get(SUMS, "{}")))
+    except (ValueError, TypeError, RecursionError):
+        sums = {}
+    for key, array in opened.arrays.items():
+        if key not in sums:
+            problem = f"{file.name} has no checksum of {key!r}"
+            hint = "only save_state_dict stores them; without check=True, the file loads"
+            raise ArgumentError(message("load_state_dict", problem, hint=hint))
+        if f"{zlib.crc32(_get_bytes(array)):08x}" != sums[key]:
+            problem = f"{key!r} in {file.name} has changed since it was saved"
+            raise ArgumentError(message("load_state_dict", problem, hint="take a copy of the file"))
+
+
+def _list_arrays(file: Path, opened: File, check: bool) -> Iterator[tuple[str, StoredArray]]:
     """Yield the arrays of a file by key, with their axes."""
+    if check:
+        _check_sums(file, opened)
     try:
         axes = decode(opened.metadata.get(AXES, "{}"), parse)
     except Unreadable:

@@ -26,13 +26,19 @@ def index_of(target: Path) -> Path:
     return target.with_name(f"{target.name}.index.json")
 
 
-def write(file: Path, parts: Iterable[Any]) -> None:
-    """Replace a file by one with the given bytes, once they are all on the disk."""
+def write(file: Path, parts: Iterable[Any], make_header: Callable[[], bytes] | None = None) -> None:
+    """Replace a file by one with the given bytes, once they are all on the disk.
+
+    A header with sums of what follows it is written over the first part, which is as long.
+    """
     unfinished = file.with_name(file.name + UNFINISHED)
     try:
         with unfinished.open("wb") as out:
             for part in parts:
                 out.write(part)
+            if make_header is not None:
+                out.seek(0)
+                out.write(make_header())
             out.flush()
             os.fsync(out.fileno())
         unfinished.replace(file)
