@@ -171,7 +171,7 @@ def test_a_template_that_takes_words_back_is_refused(tmp_path: Path) -> None:
     template = read_template(model_with(tmp_path, chat_template="{{ messages[-1].content }}"))
     file = tmp_path / "data.jsonl"
     file.write_text(json.dumps({"messages": [{"role": role, "content": content} for role, content in TURNS]}))
-    text = f"{file}, line 1: the template changes what was said before, so what counts is not known"
+    text = f"{file}, line 1: the template changes what was said, so what counts is not known"
     fails(ValueError, text, lambda: conversations(file, Bytes(), 80, template))
 
 

@@ -128,9 +128,7 @@ def said(told: dict[str, Any], template: Template) -> list[tuple[str, bool]]:
             continue
         before, after = template(messages[:i], True), template(messages[: i + 1], False)
         if not (before.startswith(written) and after.startswith(before)):
-            raise ValueError(
-                "the template changes what was said before, so what counts is not known"
-            )
+            raise ValueError("the template changes what was said, so what counts is not known")
         parts += [(before[len(written) :], False), (after[len(before) :], True)]
         written = after
     return parts

@@ -277,9 +277,8 @@ class Within(eqx.Module):
     ) -> NamedArray:
         """Attend to the keys of the same sequence."""
         k, v = k.rename({"pos": "pos.key"}), v.rename({"pos": "pos.key"})
-        return nn.dot_product_attention(
-            "pos", "pos.key", "head_dim", q, k, v, self.seen & mask, **options
-        )
+        seen = self.seen & mask
+        return nn.dot_product_attention("pos", "pos.key", "head_dim", q, k, v, seen, **options)
 
 
 def within(more: nn.AttentionMask | None) -> Attend:
