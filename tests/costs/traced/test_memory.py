@@ -30,6 +30,24 @@ def test_the_most_that_is_needed_at_once():
     assert find_peak(traced, walk.count_bytes, is_whole=True) == 2 * BLOCK
 
 
+def test_a_call_frees_an_operand_that_is_not_read_again():
+    def two(y, w):
+        return (y @ w) @ w
+
+    def free(x, w):
+        return jax.jit(two)(x @ w, w)
+
+    def keep(x, w):
+        y = x @ w
+        return jax.jit(two)(y, w) + jnp.sin(y @ w)
+
+    whole = array((8, 8))
+    # Two are held at once, as without the call; a product that is read again is the third.
+    for fn, most in ((free, 2), (lambda x, w: two(x @ w, w), 2), (keep, 3)):
+        traced, walk = walked(fn, X, whole)
+        assert find_peak(traced, walk.count_bytes) == most * BLOCK
+
+
 def test_what_a_loop_stacks_is_kept():
     def loss(w, x):
         with jax.named_scope("layer"):

@@ -3,7 +3,8 @@
 The reader calls it after a `Walk`, which knows the layouts. It must not know collectives.
 """
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence, Set
 from typing import NamedTuple
 
 from ..shared.places import Place
@@ -42,6 +43,7 @@ def find_peak(
     *,
     is_whole: bool = False,
     in_place: bool = False,
+    owned: Sequence[Variable] = (),
 ) -> int:
     """Return the bytes of the arrays that a program makes, at the time when it holds most.
 
@@ -50,6 +52,7 @@ def find_peak(
         count: returns the bytes of an array, in the memory that is asked for.
         is_whole: whether the caller counts the results.
         in_place: whether a loop makes each result where the stacked array has it, as a copy to the host does.
+        owned: arguments that the caller does not read again, so the program may free them; the caller counts them.
     """
     equations = find_needed(program)
     fusion = Fusion(equations, program.outvars)
@@ -62,8 +65,8 @@ def find_peak(
     if is_whole:
         free = set(map(id, program.outvars))
 
-    held: dict[int, int] = {}
-    now = peak = 0
+    held = {id(variable): count(variable) for variable in owned}
+    before = now = peak = sum(held.values())
     for i, (equation, _, made) in enumerate(order):
         for variable in made:
             if id(variable) not in free:
@@ -72,19 +75,45 @@ def find_peak(
         # While a body runs, its arrays are held beside those around it.
         inside = 0
         if has_programs(equation):
-            bodies = list_bodies(equation)
-            inside = max(_find_inner_peak(equation, one, count, in_place) for one in bodies)
+            dying = {key for key in held if last.get(key, i) <= i} - set(map(id, made))
+            inside = max(
+                _find_inner_peak(equation, one, count, in_place, _find_owned(equation, one, dying))
+                for one in list_bodies(equation)
+            )
         peak = max(peak, now + inside)
         for key in [key for key in held if last.get(key, i) <= i]:
             now -= held.pop(key)
-    return peak
+    return peak - before
+
+
+def _find_owned(equation: Equation, body: Program, dying: Set[int]) -> list[Variable]:
+    """Return the arguments of a body that it may free, since nobody reads these operands after it.
+
+    Compilers inline calls, so they free arrays within them. A loop reads its operands in each iteration.
+    """
+    if equation.primitive.name in ("scan", "while"):
+        return []
+    # The first operand of a `cond` chooses the body.
+    operands = equation.invars[len(equation.invars) - len(body.invars) :]
+    if len(operands) != len(body.invars):
+        return []
+    times = Counter(map(id, operands))
+    return [
+        own
+        for own, operand in zip(body.invars, operands, strict=True)
+        if id(operand) in dying and times[id(operand)] == 1
+    ]
 
 
 def _find_inner_peak(
-    equation: Equation, body: Program, count: Callable[[Variable], int], in_place: bool
+    equation: Equation,
+    body: Program,
+    count: Callable[[Variable], int],
+    in_place: bool,
+    owned: Sequence[Variable],
 ) -> int:
-    """Return the bytes that a body needs beside the results of its equation."""
-    needs = find_peak(body, count, in_place=in_place)
+    """Return the bytes that a body needs beside its operands and the results of its equation."""
+    needs = find_peak(body, count, in_place=in_place, owned=owned)
     if equation.primitive.name in ("scan", "while") and not in_place:
         # A loop writes each result into the stacked array, so both are held.
         return needs
