@@ -265,7 +265,9 @@ ROWS: list[tuple[Callable[[Any], object], str]] = [
     ),
     (
         lambda x: axn.state_dict.load_state_dict(LINEAR, "model.safetensors"),
-        "load_state_dict: 2 arguments are given by position, where it takes 1: path\n  it takes: (path)",
+        "load_state_dict: 2 arguments are given by position, where it takes 1: path\n"
+        "  it takes: (path, *, check=False)\n"
+        "  hint: give the others by name",
     ),
     (
         lambda x: nn.Stacked.init(axn.Axis("layers", 2), nn.Linear, Embed, Mlp),

@@ -34,6 +34,9 @@ class ScanCheckpointPolicy(axonym.ScanCheckpointPolicy):
         disable: bool = False,
         simple: bool = False,
         nested: bool | int = False,
+        alternating: Sequence[
+            Any
+        ] = (),  # Haliax has none, and `dataclasses.replace` passes all fields
     ) -> None:
         adapted(super().__init__)(
             disable,
@@ -44,6 +47,7 @@ class ScanCheckpointPolicy(axonym.ScanCheckpointPolicy):
             nested,
             prevent_cse,
             simple,
+            alternating,
         )
 
     @staticmethod
