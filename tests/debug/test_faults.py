@@ -42,7 +42,9 @@ def test_a_layer_of_a_stack_is_told_also_in_a_pipeline():
         lambda w: w.at["layers", 2].multiply(1e15) if w.ndim == 3 else w, blocks, is_leaf=axn.is_named_array
     )
     fault = debug.locate(lambda blocks, x: blocks.fold(x).sum(), blocks, x.at["batch", 5].multiply(1e10))
-    assert (fault.kind, fault.layer, fault.operation, fault.turns) == ("NaN", "layers.1", "dot_general", (2,))
+    # Two infinities in a sum of products may cancel each other, which depends on the order of additions.
+    assert fault.kind in ("NaN", "infinity")
+    assert (fault.layer, fault.operation, fault.turns) == ("layers.1", "dot_general", (2,))
     assert fault.at["batch"] == (5,)
     mesh = jax.make_mesh((2, 4), ("data", "stage"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     with axn.set_mesh(mesh), axn.axis_mapping({"layers": "stage", "batch": "data"}), axn.pipelined("batch", 4):
