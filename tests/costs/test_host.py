@@ -46,8 +46,8 @@ def train(policy):
 def test_carries_that_are_offloaded_are_on_the_host():
     kept, offloaded = train(True), train("offload")
     assert (kept.memory.host, offloaded.memory.host) == (0, CARRIES)
-    # A device holds one layer's carry in place of all.
-    assert kept.memory.temporary - offloaded.memory.temporary == pytest.approx(CARRIES * 7 / 8, rel=0.01)
+    # A device holds one layer's carry in place of all, and frees it before the peak, which is in the backward pass.
+    assert kept.memory.temporary - offloaded.memory.temporary == pytest.approx(CARRIES, rel=0.01)
     assert [one.nbytes for one in offloaded.memory.kept if one.is_on_host] == [CARRIES]
     # There and back.
     assert (kept.time.copying, offloaded.time.copying) == (0, pytest.approx(2 * CARRIES / LINK))
