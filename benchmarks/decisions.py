@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from llama import make_arguments, make_step
 from measure import table
+from plan import rank
 from published import DOTS, FSDP, FULL, LLAMA_70B, SELECTIVE, TENSOR
 
 import axonym as axn
@@ -89,11 +90,6 @@ def count_rules(case: Case) -> Iterator[tuple[str, Any]]:
                 continue
         if costs:
             yield title, min(costs, key=rank)
-
-
-def rank(cost: Any) -> tuple[float, ...]:
-    """Return what decides: bytes that do not fit, then the expected time."""
-    return max(0, cost.memory.peak - cost.target.memory), cost.time.compared
 
 
 def write(name: str, what: str, cost: Any) -> dict[str, str]:

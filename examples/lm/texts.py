@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from axonym.models.chats import read_lines
+
 STDLIB_LIMIT = 8_000_000  # bytes; about what Python 3.13 has, so that versions with more train on as much
 
 STRUCTURED = {".jsonl", ".parquet"}  # files that hold many texts each
@@ -62,7 +64,7 @@ def text_of(path: Path | None) -> Iterator[str]:
 
 
 def _lines(file: Path) -> Iterator[str]:
-    for number, line in enumerate(lines_of(file), 1):
+    for number, line in enumerate(read_lines(file), 1):
         try:
             text = json.loads(line)["text"]
         except (ValueError, KeyError, TypeError):
@@ -70,15 +72,6 @@ def _lines(file: Path) -> Iterator[str]:
         if not isinstance(text, str):
             raise ValueError(f'{file}, line {number}: expected {{"text": "..."}}')
         yield text
-
-
-def lines_of(file: Path) -> Iterator[str]:
-    """Yield the lines of a file; other separators, as `str.splitlines` knows them, may be part of a text in JSON."""
-    try:
-        with file.open(encoding="utf-8") as lines:
-            yield from lines
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is no text of UTF-8: {error}") from None
 
 
 def _rows(file: Path) -> Iterator[str]:

@@ -57,7 +57,7 @@ def test_a_cache_changes_nothing(name):
     @jax.jit
     def cached(model, tokens):
         cache = model.cache(16, tokens.resolve_axis("batch"))
-        cache, chunk = model.extended(cache, tokens["pos", :6])
+        cache, chunk = model.extend_hidden(cache, tokens["pos", :6])
         cache, last = model.extend(cache, tokens["pos", 6:])
         return model.scores(chunk), last
 

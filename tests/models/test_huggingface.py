@@ -11,7 +11,7 @@ import pytest
 import axonym as axn
 from axonym import state_dict as sd
 from axonym.models import Decoder, DecoderConfig, load, save
-from axonym.models.huggingface import stacked
+from axonym.models.huggingface import stack_parts
 from tests.nn.layouts import fails
 
 
@@ -22,13 +22,13 @@ def test_experts_of_a_file_are_one_array_that_is_not_read(tmp_path: Path) -> Non
     files = sd.load_state_dict(tmp_path)
     for name in "ab":
         parts = [files[f"layer.{i}.{name}"] for i in range(4)]
-        joined = stacked(parts)
+        joined = stack_parts(parts)
         np.testing.assert_array_equal(joined, np.stack([arrays[f"layer.{i}.{name}"] for i in range(4)]))
         assert np.shares_memory(joined, parts[2])
         assert not joined.flags.writeable
         # Where the order is another one, or there are several buffers, they are copied.
         for others in (parts[:1] + parts[2:], [parts[0], parts[1], parts[0]], [np.ones((3, 5)), np.zeros((3, 5))]):
-            copied = stacked(others)
+            copied = stack_parts(others)
             np.testing.assert_array_equal(copied, np.stack(others))
             assert not np.shares_memory(copied, others[0])
 

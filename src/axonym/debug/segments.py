@@ -117,10 +117,6 @@ class _Looks(Visitor):
         self.found += [look(x, self._bound) for x in results if x is not None and is_inexact(x)]
         return results
 
-    def keep(self, array: Any) -> Any:
-        """Return a constant as it is."""
-        return array
-
 
 def run_with_looks(segment: Segment, bound: float, *arrays: Any) -> list[Any]:
     """Return the results of a segment, and what looks say: the worst of all, and one for each result."""

@@ -299,10 +299,6 @@ class _Watch(Visitor):
             self._add(self.find_layer(equation, site), results[0], tag.removeprefix(_TAG).split())
         return results
 
-    def keep(self, array: Any) -> Any:
-        """Return a constant as it is."""
-        return array
-
     def visit(self, equation: Any, operands: list[Any], site: Site) -> Sequence[Any]:
         """Run what has no layers as it is, with its own gradients and checkpoints."""
         inner = find_call(equation) or equation.params.get("jaxpr")

@@ -34,7 +34,7 @@ def read_lines(path: Path) -> Iterator[str]:
         raise ValueError(f"{path} is no text of UTF-8: {error}") from None
 
 
-def plain(messages: list[Message], begins: bool = False) -> str:
+def write_plain(messages: list[Message], begins: bool = False) -> str:
     """Write messages for a model that has no template of its own."""
     parts = [f"<|{message['role']}|>\n{message['content']}\n" for message in messages]
     return "".join([*parts, "<|assistant|>\n" if begins else ""])
@@ -54,16 +54,16 @@ def read_template(folder: str | os.PathLike[str]) -> Template | None:
         source = next((one["template"] for one in source if one["name"] == "default"), None)
     if source is None:
         return None
-    tokens = {name: text_of(value) for name, value in settings.items() if name.endswith("_token")}
-    return compiled(source, tokens, folder)
+    tokens = {name: get_text(value) for name, value in settings.items() if name.endswith("_token")}
+    return compile_template(source, tokens, folder)
 
 
-def text_of(token: Any) -> Any:
+def get_text(token: Any) -> Any:
     """Return the text of a special token, which may be stored beside its properties."""
     return token.get("content") if isinstance(token, dict) else token
 
 
-def compiled(source: str, tokens: dict[str, Any], folder: Path) -> Template:
+def compile_template(source: str, tokens: dict[str, Any], folder: Path) -> Template:
     """Compile a template: a program of the checkpoint, which runs without access to anything else."""
     library("read_template", "jinja2", extra="models")
     from jinja2 import TemplateError
@@ -114,7 +114,7 @@ def compiled(source: str, tokens: dict[str, Any], folder: Path) -> Template:
     return write
 
 
-def said(told: dict[str, Any], template: Template) -> list[tuple[str, bool]]:
+def split_conversation(told: dict[str, Any], template: Template) -> list[tuple[str, bool]]:
     """Return the parts of a conversation, and whether each is what the model learns to say.
 
     Raises:
@@ -181,7 +181,7 @@ def conversations(
         path: the file of conversations.
         tokenizer: of the model.
         length: what is beyond it is cut.
-        template: of the model; without one, roles are marked as `plain` does, and an end is learnt behind each answer.
+        template: of the model; without one, `write_plain` marks roles, and an end is learnt behind each answer.
 
     Raises:
         ValueError: where a line is no conversation, or none has a part that counts. One that has none within the
@@ -193,7 +193,7 @@ def conversations(
     for number, line in enumerate(read_lines(path), 1):
         try:
             told = json.loads(line)
-            parts = said(told, template or plain)
+            parts = split_conversation(told, template or write_plain)
             check_text("".join(part for part, _ in parts))
         except (KeyError, TypeError, json.JSONDecodeError):
             raise ValueError(f"{path}, line {number}: expected {WANTED}") from None

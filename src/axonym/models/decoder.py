@@ -88,7 +88,7 @@ def normalize(norm: Norm | None, x: NamedArray) -> NamedArray:
     return x if norm is None else norm(x)
 
 
-def scaled(x: NamedArray, factor: float) -> NamedArray:
+def multiply(x: NamedArray, factor: float) -> NamedArray:
     """Multiply by a factor, rounded to the dtype of the array as in other implementations; one costs nothing."""
     return x if factor == 1.0 else x * jnp.asarray(factor, x.dtype)
 
@@ -260,11 +260,11 @@ class Block(eqx.Module):
         y = self.attention(y, rotations.get(self.kind), attend)
         y = normalize(self.attention_post_norm, y)
         inference = key is None or self.dropout.inference
-        after = x + scaled(self.dropout(y, key=k1, inference=inference), self.scale)
+        after = x + multiply(self.dropout(y, key=k1, inference=inference), self.scale)
         seen = x if self.parallel else after
         y, routing = self.mlp(normalize(self.mlp_norm, seen), real)
         y = normalize(self.mlp_post_norm, y)
-        return after + scaled(self.dropout(y, key=k2, inference=inference), self.scale), routing
+        return after + multiply(self.dropout(y, key=k2, inference=inference), self.scale), routing
 
 
 class Within(eqx.Module):
@@ -281,7 +281,7 @@ class Within(eqx.Module):
         return nn.dot_product_attention("pos", "pos.key", "head_dim", q, k, v, seen, **options)
 
 
-def within(more: nn.AttentionMask | None) -> Attend:
+def attend_within(more: nn.AttentionMask | None) -> Attend:
     """Return attention to tokens that are not later, which a further mask lets through."""
     return Within(nn.causal() if more is None else nn.causal() & more)
 
@@ -399,15 +399,15 @@ class Decoder(eqx.Module):
         Pos = tokens.resolve_axis("pos")
         k_embed, k_blocks = (None, None) if key is None else jax.random.split(key)
         inference = key is None or self.dropout.inference
-        x = self.dropout(self.embedded(tokens, Pos), key=k_embed, inference=inference)
+        x = self.dropout(self.embed(tokens, Pos), key=k_embed, inference=inference)
         out: tuple[NamedArray, nn.Routing | None]
-        out = self.blocks.scan(x, self.rotations(Pos), within(mask), real, key=k_blocks)
+        out = self.blocks.scan(x, self.rotations(Pos), attend_within(mask), real, key=k_blocks)
         return out
 
-    def embedded(self, tokens: NamedArray, at: Axis | NamedArray) -> NamedArray:
+    def embed(self, tokens: NamedArray, at: Axis | NamedArray) -> NamedArray:
         """Look up tokens, which are at given positions."""
         x = self.embedding(tokens)
-        x = scaled(x, self.config.embed_scale)
+        x = multiply(x, self.config.embed_scale)
         return x if self.positions is None else x + self.positions(at)
 
     def rotations(self, at: Axis | NamedArray, length: NamedArray | None = None) -> Rotations:
@@ -422,7 +422,7 @@ class Decoder(eqx.Module):
 
     def output(self, x: NamedArray) -> NamedArray:
         """Return what tokens are compared with, from the residual stream after the last block."""
-        return scaled(self.norm(x), 1 / self.config.logit_divisor)
+        return multiply(self.norm(x), 1 / self.config.logit_divisor)
 
     def scores(self, x: NamedArray) -> NamedArray:
         """Score all tokens, from the residual stream after the last block; in float32 or wider."""
@@ -448,13 +448,13 @@ class Decoder(eqx.Module):
             tokens: a chunk, axes {pos, ...}; or one token for each sequence, {...}.
             count: how many of a chunk are real, for each sequence: the others are padding behind them.
         """
-        cache, x = self.extended(cache, tokens, count)
+        cache, x = self.extend_hidden(cache, tokens, count)
         if tokens.has_axis("pos"):
             last = -1 if count is None else axn.maximum(count, 1) - 1
             x = x["pos", last]
         return cache, self.scores(x)
 
-    def extended(
+    def extend_hidden(
         self, cache: nn.KVCache, tokens: NamedArray, count: NamedArray | None = None
     ) -> tuple[nn.KVCache, NamedArray]:
         """Add tokens to a cache, and return their residual stream after the last block."""
@@ -482,6 +482,6 @@ class Decoder(eqx.Module):
 
         length = None if Pos is None or count is None else at["pos", 0] + count
         rotations = self.rotations(at, length)
-        start = (self.embedded(tokens, at), cache)
+        start = (self.embed(tokens, at), cache)
         x, cache = self.blocks.fold_via(layer)(start, axn.arange(self.config.Layers))
         return cache, x

@@ -214,7 +214,7 @@ class TextGenerator:
             row[: len(prompt)] = prompt
         cache = axn.named_jit(lambda: self.model.cache(Places, Batch), self.mapping, strict=False)()
         tokens, left = axn.named(padded, ("batch", "pos")), axn.named(count, "batch")
-        seen = self.counted(padded, count) if self.sampling.repetition != 1.0 else None
+        seen = self.count_tokens(padded, count) if self.sampling.repetition != 1.0 else None
         key = jax.random.key(self.sampling.seed)
         for start in range(0, self.sampling.new, SHOWN.size):
             out = self.run(self.model, cache, tokens, left, seen, jax.random.fold_in(key, start))
@@ -258,17 +258,17 @@ class TextGenerator:
         """
         if tokens and tokens[-1] in self.tokenizer.ends:
             tokens = tokens[:-1]
-        whole = self.continued(prompt, tokens, special=True)
+        whole = self.write_text(prompt, tokens, special=True)
         places = [at for at in (whole.find(stop) for stop in self.sampling.stop) if at >= 0]
         if not places:
-            return self.continued(prompt, tokens), False
+            return self.write_text(prompt, tokens), False
         # The tokens that lie before it as a whole, and its part of the next one.
-        ends = (len(self.continued(prompt, tokens[:n], special=True)) for n in range(len(tokens)))
+        ends = (len(self.write_text(prompt, tokens[:n], special=True)) for n in range(len(tokens)))
         count = max((n for n, end in enumerate(ends) if end <= min(places)), default=0)
-        before = self.continued(prompt, tokens[:count], special=True)
-        return self.continued(prompt, tokens[:count]) + whole[len(before) : min(places)], True
+        before = self.write_text(prompt, tokens[:count], special=True)
+        return self.write_text(prompt, tokens[:count]) + whole[len(before) : min(places)], True
 
-    def continued(self, prompt: list[int], tokens: list[int], *, special: bool = False) -> str:
+    def write_text(self, prompt: list[int], tokens: list[int], *, special: bool = False) -> str:
         """Return the text of new tokens, with the space before it that only a text with its prompt has."""
         before = self.tokenizer.decode(prompt, special=special)
         whole = self.tokenizer.decode([*prompt, *tokens], special=special)
@@ -276,7 +276,7 @@ class TextGenerator:
             return whole[len(before) :]
         return self.tokenizer.decode(tokens, special=special)
 
-    def counted(self, padded: NDArray[np.int32], count: NDArray[np.int32]) -> NamedArray:
+    def count_tokens(self, padded: NDArray[np.int32], count: NDArray[np.int32]) -> NamedArray:
         """Count the tokens of prompts."""
         vocab = self.model.config.vocab
         rows = [

@@ -238,7 +238,9 @@ def load(
         config = dataclasses.replace(config, dropout=dropout)
     keys = KEYS.get(name, LLAMA)
     root = keys["embedding"].split(".")[0] + "."
-    state = apart(sd.load_state_dict(folder, check=check), config, FUSIONS.get(name, ()), root)
+    state = split_fused(
+        sd.load_state_dict(folder, check=check), config, FUSIONS.get(name, ()), root
+    )
     kept = dtype or next(state.spec(key).dtype for key in state)
     template = eqx.filter_eval_shape(Decoder.init, config, key=jax.random.key(0))
     template = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, kept), template)
@@ -295,7 +297,7 @@ def save(
         model, rename=KEYS.get(name, LLAMA), layouts=LAYOUTS.get(name, {})
     )
     sd.save_state_dict(
-        together(state, model.config, FUSIONS.get(name, ())),
+        join_fused(state, model.config, FUSIONS.get(name, ())),
         folder / "model.safetensors",
         max_bytes=max_bytes,
     )
@@ -305,7 +307,7 @@ def save(
         (folder / "config.json").write_text(json.dumps(written, indent=2) + "\n")
 
 
-def apart(
+def split_fused(
     files: Mapping[str, NDArray[Any]], config: DecoderConfig, fusions: Sequence[Fusion], root: str
 ) -> Arrays:
     """Return the arrays of files by the keys of the tables: experts together, and parts of fused arrays apart."""
@@ -346,11 +348,11 @@ def apart(
     for key, numbered in experts.items():
         parts = [files[numbered[i]] for i in sorted(numbered)]
         specs[key] = jax.ShapeDtypeStruct((len(parts), *parts[0].shape), parts[0].dtype)
-        makers[key] = functools.partial(stacked, parts)
+        makers[key] = functools.partial(stack_parts, parts)
     return Arrays(specs, lambda key: makers[key]())
 
 
-def stacked(parts: list[NDArray[Any]]) -> NDArray[Any]:
+def stack_parts(parts: list[NDArray[Any]]) -> NDArray[Any]:
     """Stack arrays; those of one file that lie in it at equal distances are not read, but seen as one array.
 
     The experts of a layer do, as long as the order of their names is that of their numbers.
@@ -379,7 +381,7 @@ def buffer_of(array: NDArray[Any]) -> object:
     return held
 
 
-def together(state: sd.StateDict, config: DecoderConfig, fusions: Sequence[Fusion]) -> Arrays:
+def join_fused(state: sd.StateDict, config: DecoderConfig, fusions: Sequence[Fusion]) -> Arrays:
     """Return arrays by the keys of files, from those by the keys of the tables; the inverse of `apart`."""
     makers: dict[str, Callable[[], NDArray[Any]]] = {}
     specs: dict[str, Any] = {}

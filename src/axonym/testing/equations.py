@@ -101,8 +101,8 @@ class Visitor:
         raise NotImplementedError
 
     def keep(self, array: Any) -> Any:
-        """Return the value of a constant."""
-        raise NotImplementedError
+        """Return the value of a constant; by default the array."""
+        return array
 
     def find_layer(self, equation: Any, site: Site) -> tuple[str, ...]:
         """Return the path of the layer of an operation."""

@@ -14,7 +14,7 @@ import axonym as axn
 from axonym import nn
 from axonym.errors import AxisNotFoundError
 from axonym.models import Decoder, read_config
-from axonym.models.decoder import within
+from axonym.models.decoder import attend_within
 from axonym.nn import activation
 from axonym.testing.proof.claims import Claim, Kind, check, prove
 from tests.models.test_families import LLAMA, LLAMA3_SCALING, PUBLISHED, sizes
@@ -157,7 +157,7 @@ def test_what_is_proven_of_layers_is_so(pytestconfig: pytest.Config) -> None:
 
 def residual(model: Decoder, x: axn.NamedArray) -> axn.NamedArray:
     """Apply a decoder to embedded tokens, by which there are gradients."""
-    return model.scores(model.blocks.scan(x, model.rotations(x.resolve_axis("pos")), within(None), None)[0])
+    return model.scores(model.blocks.scan(x, model.rotations(x.resolve_axis("pos")), attend_within(None), None)[0])
 
 
 @pytest.mark.sampled
