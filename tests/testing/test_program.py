@@ -8,7 +8,7 @@ import pytest
 
 import axonym as axn
 from axonym import nn
-from axonym.errors import AxisSizeError
+from axonym.errors import AxisSizeError, OperandError
 from axonym.testing.program import Fresh, Program, Pullback, along
 from tests.nn.layouts import draw, fails, made
 
@@ -79,3 +79,12 @@ def test_what_else_wraps_a_function_stays():
     program = Program("f", eqx.filter_grad(lambda x: axn.square(x).sum().scalar()), (draw(B, E),))
     (found,) = program.run_unwrapped(program.arrays)
     np.testing.assert_allclose(found, 2 * draw(B, E).array, rtol=1e-6)
+
+
+def test_something_else_than_a_function_is_an_error():
+    fails(
+        OperandError,
+        "locate: the first argument must be a function or a module, not NamedArray\n"
+        "  hint: locate(function, *its_arguments)",
+        lambda: axn.debug.locate(axn.ones({"batch": 2})),
+    )

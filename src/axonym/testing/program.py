@@ -65,9 +65,17 @@ class Program:
         places: of the inputs.
         arrays: the inputs.
         results: the places of the results; known after the first call.
+
+    Raises:
+        OperandError: if there is no function.
     """
 
     def __init__(self, function: str, f: Callable[..., Any], args: Sequence[Tree]) -> None:
+        if not callable(f):
+            problem = f"the first argument must be a function or a module, not {type_text(f)}"
+            raise OperandError(
+                message(function, problem, hint=f"{function}(function, *its_arguments)")
+            )
         leaves, self._structure = jax.tree.flatten((f, tuple(args)), is_leaf=is_named_array)
         paths = jax.tree.leaves_with_path((f, tuple(args)), is_leaf=is_named_array)
         self.function, self.f, self.args = function, f, tuple(args)

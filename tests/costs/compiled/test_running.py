@@ -43,4 +43,6 @@ def test_a_run_needs_all_devices():
     assert dict(find_devices(MESH, "plan").shape) == MESH
     with pytest.raises(OperandError) as raised:
         find_devices({"data": 999}, "plan")
-    assert str(raised.value) == ("plan: the mesh has 999 devices, and this machine has 8\n  hint: a run needs them all")
+    assert str(raised.value) == (
+        "plan: the mesh has 999 devices, and this machine has 8\n  hint: give a mesh of devices that are here"
+    )

@@ -77,7 +77,7 @@ def find_devices(mesh: MeshLike | Mapping[str, int], function: str) -> Mesh:
     here = jax.devices()
     if len(here) < abstract.size:
         problem = f"the mesh has {abstract.size} devices, and this machine has {len(here)}"
-        raise OperandError(message(function, problem, hint="a run needs them all"))
+        raise OperandError(message(function, problem, hint="give a mesh of devices that are here"))
     grid = np.array(here[: abstract.size]).reshape(tuple(abstract.shape.values()))
     return Mesh(grid, abstract.axis_names, axis_types=abstract.axis_types)
 
