@@ -130,7 +130,7 @@ def fit(trained, frozen, text, steps, rate, key):
 
 model = Decoder.init(key=jax.random.key(0))
 nothing = jax.tree.map(lambda _: None, model)
-model, losses = fit(model, nothing, text, 300, 6e-3, jax.random.key(1))
+model, losses = fit(model, nothing, text, 200, 6e-3, jax.random.key(1))
 print(f"loss {losses[0]:.2f} -> {np.mean(losses[-20:]):.2f} nats per byte")
 
 # %% [markdown]
@@ -150,7 +150,7 @@ def write(model, prompt, keys, temperature):
             "pos", [window["pos", 1:], axn.stack("pos", [token])]
         ), token
 
-    return axn.scan(extend, axn.Axis("new", 160))(prompt, keys)[1]
+    return axn.scan(extend, axn.Axis("new", 120))(prompt, keys)[1]
 
 
 START = b"class Parser:\n    def __init__(self, name):\n        self."
@@ -158,7 +158,7 @@ START = b"class Parser:\n    def __init__(self, name):\n        self."
 
 def sample(model, temperature):
     prompt = as_text(START.rjust(Pos.size)).rename({"byte": "pos"})
-    keys = jax.random.split(jax.random.key(2), 160)
+    keys = jax.random.split(jax.random.key(2), 120)
     written = write(model, prompt, keys, jax.numpy.float32(temperature))
     return bytes(written.array.tolist()).decode()
 
@@ -176,7 +176,7 @@ for temperature in (0.5, 0.9):
 adapted = nn.add_lora(model, 8, key=jax.random.key(3))
 thin, frozen = eqx.partition(adapted, nn.lora_filter(adapted))
 thin, tuned = fit(
-    thin, frozen, as_text(content.upper()), 150, 1e-2, jax.random.key(4)
+    thin, frozen, as_text(content.upper()), 100, 1e-2, jax.random.key(4)
 )
 loud = eqx.combine(thin, frozen)
 
@@ -204,7 +204,7 @@ figure, (left, right) = plt.subplots(
     1, 2, figsize=(10, 4), width_ratios=(2, 3), layout="constrained"
 )
 left.plot(losses, label="training")
-left.plot(range(300, 450), tuned, label="tuning")
+left.plot(len(losses) + np.arange(len(tuned)), tuned, label="tuning")
 left.set(xlabel="step", ylabel="loss (nats per byte)")
 left.legend(framealpha=0)
 right.imshow(shown**0.5, aspect="auto", cmap="magma", interpolation="nearest")

@@ -69,7 +69,7 @@ config = DecoderConfig(
     head_dim=24,
     positions=96,
 )
-recipe = Recipe(strategy="fsdp+tp", steps=200, microbatches=1, learning_rate=6e-3)
+recipe = Recipe(strategy="fsdp+tp", steps=120, microbatches=1, learning_rate=6e-3)
 trainer = Trainer(recipe, config)
 
 # Layouts and memory, on more devices than there are.
@@ -91,8 +91,8 @@ losses = []
 with axn.set_mesh(mesh):
     state = trainer.init(jax.random.key(0))
     for step, batch in enumerate(ahead(draw, range(recipe.steps))):
-        state, told = trainer.step(state, batch, jax.random.key(step))
-        losses.append(float(told.loss))
+        state, metrics = trainer.step(state, batch, jax.random.key(step))
+        losses.append(float(metrics.loss))
 
 print(f"loss {losses[0]:.2f} -> {np.mean(losses[-20:]):.2f} nats per byte")
 print(f"{train_flops(config, 96) / 1e6:.0f} MFLOP for a byte")

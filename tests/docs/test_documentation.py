@@ -38,6 +38,7 @@ def test_code_fits_the_page() -> None:
     assert long == []
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", MODULES)
 def test_docstrings(name: str) -> None:
     """Every `>>>` line of a module prints what its docstring says."""

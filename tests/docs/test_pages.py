@@ -10,6 +10,7 @@ FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in FILES if BLOCK.search(page.read_text()) and NEIGHBOURS not in page.parents]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_page(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_blocks(page, monkeypatch)
