@@ -237,7 +237,7 @@ def _plan(given: argparse.Namespace) -> int:
 
 
 def _find_target(text: str) -> Any:
-    """Return a target of the user's by its place, or the name of a known one."""
+    """Return the user's own target, found by its place, or the name of a known one."""
     return _import_name(text) if ":" in text else text
 
 
@@ -299,7 +299,7 @@ def _call_function(text: str) -> _Call:
 
 
 def _list_required(function: Callable[..., object]) -> list[str]:
-    """Return the arguments that a function cannot do without."""
+    """Return the required arguments of a function."""
     parameters = inspect.signature(function).parameters.values()
     several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [

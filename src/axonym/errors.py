@@ -123,7 +123,7 @@ class AxisNotFoundError(AxisError):
 
 
 class ShapeKeyError(AxisNotFoundError, KeyError):
-    """A shape was asked for something else than the name of one of its axes.
+    """A shape was indexed by something other than the name of one of its axes.
 
     Examples:
         >>> axn.zeros({"batch": 2}).shape["pos"]

@@ -218,7 +218,7 @@ class Parameter:
 
     @property
     def inputs(self) -> Names | None:
-        """Its named axes that its module sums over or looks up, or None if the module does not declare them."""
+        """The named axes that the module sums over or looks up; None if the module does not declare them."""
         if None in self.roles.values() or not self.roles:
             return None
         return tuple(name for name in self.sizes if self.roles[name] in INPUTS)
@@ -245,8 +245,8 @@ def walk(tree: Tree, overrides: Overrides | None = None) -> Iterator[Parameter]:
 
     A module declares them by static fields: `In` and `Out`, as in `Linear`; `Vocab` and `Embed`, or `Pos` and `Embed`;
     `Experts`; or `axis`, if there are no inputs, as in norms. A bias has the axes of `Out`, which a weight may call
-    `<name>.out`. Further axes of a layer are stacks. What fields cannot say, an attribute `axis_roles` of a module
-    says, in the form of the `overrides` of `roles`; it counts for the modules inside, too.
+    `<name>.out`. Further axes of a layer are stacks. An attribute `axis_roles` of a module says what fields cannot, in
+    the form of the `overrides` of `roles`; it also counts for the modules inside.
 
     Args:
         tree: a model, or a part of one, concrete, traced or abstract.
@@ -295,7 +295,7 @@ def walk(tree: Tree, overrides: Overrides | None = None) -> Iterator[Parameter]:
 def _read_roles(
     tree: Tree, keys: tuple[Any, ...], leaf: Payload, overrides: Overrides
 ) -> tuple[dict[Dimension, Role | None], dict[Dimension, Role]]:
-    """Return the roles of an array that modules and the user state, and marks; also of what a mask has in its place."""
+    """Return the roles that modules and the user state for an array, or for its place in a mask, and marks."""
     names, array = own_names(leaf), payload_of(leaf)
     ndim = len(array.shape) if has_type(array) else len(names)
     if isinstance(names, Part) or ndim < len(names):

@@ -18,8 +18,8 @@ _MOST = 20_000  # parts of one model that are looked at
 def layer_at_work() -> str | None:
     """Return the path of the innermost layer that is being called, such as `blocks.3.mlp.up`.
 
-    Inside of a transformation, modules are rebuilt around tracers: what is not found itself is found by its type, if
-    only one part has that type. A module that is not running, but only a variable, must also have its shapes.
+    A transformation rebuilds modules around tracers: a module that is not found itself is found by its type, if only
+    one part has that type. A module that is only a variable, and not running, must also have the same shapes.
 
     Returns:
         The path below the outermost module that holds the layer; None if there is no such module.
@@ -58,7 +58,7 @@ def is_called_by_optax() -> bool:
 
 
 def array_at_work() -> Any:
-    """Return the named array that the package's function works on, the innermost one that has any; None if none has.
+    """Return the named array that the package's innermost function with one works on; None without one.
 
     A function that checks an argument often has no array at hand, but its caller has.
     """
@@ -74,7 +74,7 @@ def array_at_work() -> Any:
 
 
 def find_calling_module() -> str:
-    """Return the name of the module that called what of ours is running, such as `equinox.nn._linear`."""
+    """Return the name of the module that called this package, such as `equinox.nn._linear`."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__", "").startswith("axonym."):
         frame = frame.f_back

@@ -1,8 +1,8 @@
 """Internal. Answer calls with wrong arguments: say what a function takes, and how other libraries call it.
 
 Python refuses such a call before a line of the function runs, with a text that shows no signature. So a function is
-called from within a `try`, which explains the error. Only functions whose arguments have such words are: elementwise
-operations, which take arrays alone, are not called through it.
+called from within a `try`, which explains the error. Elementwise operations, which take arrays alone, are not: no other
+library has another word for their arguments.
 """
 
 import inspect
@@ -175,7 +175,7 @@ def explain_call(function: F) -> F:
 
 
 def _take_all_by_position(function: Callable[..., Any]) -> FunctionType:
-    """Return a function that takes by position, too, what a function takes by name: a call is then quicker."""
+    """Return a function that takes keyword arguments by position as well, which makes a call quicker."""
     code = function.__code__
     count = code.co_argcount + code.co_kwonlyargcount
     code = code.replace(co_argcount=count, co_kwonlyargcount=0)
@@ -252,7 +252,7 @@ def write_arguments(function: Callable[..., Any]) -> str:
 
 
 def find_order(entry: object, is_meant: Callable[[object], bool]) -> tuple[str, ...]:
-    """Return what the function takes that the user called, as a fact, if arguments of it may be exchanged.
+    """Return, as a fact for an error, the arguments of the function that the user called, if some may be exchanged.
 
     Args:
         entry: the argument that does not fit.
@@ -340,7 +340,7 @@ def _place(
     taken: Mapping[str, inspect.Parameter],
     lacking: list[str],
 ) -> str | None:
-    """Return where arguments go that are too many by position."""
+    """Return where surplus positional arguments belong."""
     last, several = positional[-1:], (*args[-1:], *extra)
     if "key" in lacking and any(hasattr(one, "dtype") for one in (*args, *extra)):
         return "write key=..."

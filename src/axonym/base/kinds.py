@@ -47,7 +47,7 @@ def is_concrete(leaf: object) -> bool:
 def has_type(leaf: object) -> TypeGuard[Typed]:
     """Return whether a leaf has a shape and a dtype, as an abstract array such as `jax.ShapeDtypeStruct` has too.
 
-    A named array is not its payload: its shape is one by names.
+    A named array is not its payload, since its shape is by name.
     """
     return hasattr(leaf, "dtype") and isinstance(getattr(leaf, "shape", None), tuple)
 
@@ -58,7 +58,7 @@ def to_tuple(value: T | tuple[T, ...]) -> tuple[T, ...]:
 
 
 def type_text(value: object) -> str:
-    """Say in an error of which type a value is, in words of users: the class of a tracer says nothing to them."""
+    """Name the type of a value for an error, in the user's words: the class of a tracer tells a user nothing."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     if not isinstance(value, jax.Array | np.ndarray):

@@ -44,7 +44,7 @@ def verb(what: str, of_one: str = "has", of_several: str = "have") -> str:
 
 
 def write_size_conflict(name: str, size: object, but: str) -> str:
-    """Write that an `Axis` has another size than what it stands for."""
+    """Write that an `Axis` has another size than the axis that it stands for."""
     return f"axis {name!r} was given with size {size}, but {but}"
 
 

@@ -97,7 +97,8 @@ _blocks: Blocks[Values] = Blocks("axis_mapping", (), _describe)
 class NamesMatter(BaseException):
     """Raised where a trace that all names share reads a value that depends on names.
 
-    The engine catches it and traces again with the real names. It is no Exception, so that no code of users catches it.
+    The engine catches it and traces again with the real names. It is not an Exception, so that user code does not catch
+    it.
     """
 
 
@@ -122,7 +123,7 @@ _unread_errors: dict[int, str] = {}
 
 
 def raise_at_next_read(text: str) -> None:
-    """Raise a ShardingError when this thread reads a value for the next time.
+    """Raise a ShardingError when this thread next reads a value.
 
     A finaliser, which notices a block that is never entered, cannot raise by itself.
     """

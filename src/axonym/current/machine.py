@@ -1,8 +1,8 @@
 """Internal. The machine that a program is traced for, where it is not the one that traces it: a cost asks for it.
 
-Who picks an implementation by the platform asks `find_platform`. A kernel that such a machine would run is one call in
-the program, whose name says what it computes: names are all that a traced program and a compiled one share. A program
-that runs has no such names.
+Code that picks an implementation by the platform asks `find_platform`. A kernel that such a machine would run is one
+call in the program, whose name says what it computes: names are all that a traced program and a compiled one share. A
+program that runs has no such names.
 """
 
 import re
@@ -89,7 +89,7 @@ def find_choice(source: str) -> str | None:
 
 
 def write_iterations(mean: float) -> str:
-    """Return the name of the scope of a loop whose number of iterations differs, and is this in the mean."""
+    """Return the name of the scope of a loop whose number of iterations varies, with its mean."""
     return f"loop<{mean:.9g}>"
 
 

@@ -266,7 +266,7 @@ def holds_named(operand: Payload) -> bool:
 
 
 def refuse_names(function: str, array: Payload) -> None:
-    """Raise for what has names already, where an array is to be named."""
+    """Raise if the array to name already has names."""
     if isinstance(array, Core):
         problem = "the array has names already"
         hint = "rename its axes with x.rename, name its anonymous dimensions with x.tag, or pass x.array"

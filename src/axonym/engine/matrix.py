@@ -126,7 +126,7 @@ def apply_to_matrices(
 
 
 def _expand_pattern(pattern: str, table: Mapping[str, tuple[E, ...]]) -> tuple[E, ...]:
-    """Replace each letter of a pattern by what a table has for it."""
+    """Replace each letter of a pattern by its value in a table."""
     return tuple(itertools.chain.from_iterable(plans.values_at(table, pattern)))
 
 

@@ -205,7 +205,7 @@ def _find_split_names(array: jax.Array, names: Names) -> set[str]:
 def _check_readable(
     function: str, array: jax.Array, names: Names, step: Step, argument: Any
 ) -> None:
-    """Raise an error for reading elements along an axis without any, not even a nearest one."""
+    """Raise an error for reading along an empty axis, which has not even a nearest element."""
     count = step.length if isinstance(step, Window) else argument.size
     if count:
         problem = f"axis {step.name!r} has no elements to read"

@@ -69,7 +69,7 @@ def _too_large(
 ) -> OperandError:
     """Build the error for a mask with more anonymous dimensions than the array.
 
-    Some functions of JAX would take it, and reduce other dimensions than those meant.
+    Some functions of JAX would take it, and reduce other dimensions than the intended ones.
     """
     held = f"array has: {describe(names, array.shape)}"
     if not where:

@@ -53,8 +53,8 @@ def separate_gradient(array: jax.Array, count: int, *, fits: bool = False) -> ja
 def keep_gradient_apart(array: jax.Array) -> jax.Array:
     """Keep the gradient of an array as it is made, a slice, until it is made.
 
-    Where the slice is shorter than the axis is split, XLA otherwise gives it the layout of what it is added to, and
-    refuses its own program (all versions).
+    If the slice has fewer elements than the axis has parts, XLA otherwise gives it the layout of the array that it is
+    added to, and refuses its own program (all versions).
     """
     if not jnp.issubdtype(array.dtype, jnp.inexact) or count_devices(array) == 1:
         return array

@@ -121,7 +121,7 @@ def find_indexed(at: Sequence[Any]) -> list[int]:
 
 
 def find_first_read(at: Sequence[Any]) -> int:
-    """Return where what an index reads has the dimensions of its arrays: by NumPy, in place only if adjacent."""
+    """Return where the result of an index has the dimensions of its arrays: as in NumPy, in place only if adjacent."""
     indexed = find_indexed(at)
     is_adjacent = bool(indexed) and indexed == list(range(indexed[0], indexed[-1] + 1))
     return indexed[0] if is_adjacent else 0

@@ -271,8 +271,8 @@ class Mappings:
 def first_fitting(*alternatives: str | Sequence[str] | None) -> FirstFitting:
     """Return an entry of a mapping with alternatives: the first one that divides the size of an axis is used.
 
-    Each size of the axis is looked at by itself. If no alternative divides, that is the error of the first one. No
-    alternative is left out because another axis of an array uses its mesh axes.
+    Each size of the axis gets its own choice. If no alternative divides, the error is that of the first one. An
+    alternative stays in the choice even if another axis of an array uses its mesh axes.
 
     Args:
         alternatives: mesh axes, tuples of them, or None for no mesh axis, which ends the list.
@@ -302,7 +302,7 @@ def if_free(mesh_axes: str | Sequence[str]) -> IfFree:
     """Return an entry of a mapping that takes mesh axes only where the other axes of an array leave them free.
 
     With tensor parallelism, it shards the positions between the products, where no axis is on the mesh axis of the
-    heads. Where several entries yield, the first name of the alphabet chooses first, and derived names are among them.
+    heads. If several entries yield, names choose in alphabetical order, derived names included.
 
     Args:
         mesh_axes: a mesh axis, or a tuple of them.
@@ -347,7 +347,7 @@ def find_entry(table: Mapping[str, T], name: str) -> T | None:
 
 
 def find_key(table: Container[str], name: str) -> str | None:
-    """Return the key of a mapping whose entry a name has: its own, or that of a base; None without one."""
+    """Return the key of the entry that applies to a name: its own, or that of a base; None without one."""
     return next((base for base in bases_of(name) if base in table), None)
 
 
@@ -377,7 +377,7 @@ def write_entry(axes: str | Sequence[str] | None) -> Entry:
 
 
 def shorten_entry(axes: Entry) -> str | Entry:
-    """Write one mesh axis by its name, as users and JAX do, and any other number as a tuple."""
+    """Write one mesh axis as its name, as users and JAX do, and several or none as a tuple."""
     return axes[0] if len(axes) == 1 else axes
 
 

@@ -19,8 +19,8 @@ def find_mesh(array: jax.Array) -> MeshLike:
 def choose_manual_axes(mesh: MeshLike, entries: Sequence[Entry], typed: bool) -> set[str]:
     """Choose the mesh axes that are Manual while blocks are computed.
 
-    With Auto axes, these are all: the compiler could use those that are not in `entries`. With Explicit ones, a
-    surrounding `vmap` may use other axes.
+    With Auto axes, all are Manual: the compiler could otherwise use those that are not in `entries`. With Explicit
+    ones, a surrounding `vmap` may use other axes.
     """
     taken = set(context.get_taken_axes())
     if typed and not taken:
@@ -33,7 +33,7 @@ def find_entries(array: jax.Array, names: Names, *, is_even: bool = True) -> lis
     """Return the mesh axes of each dimension: Explicit ones by the type, Auto ones by the mapping.
 
     A dimension that they do not divide is replicated, such as a padded one between two layers. If `is_even` is false,
-    it has its mesh axes: the compiler may split it unevenly.
+    it keeps its mesh axes: the compiler may split it unevenly.
     """
     mapping, mesh = context.current_mapping(), context.context_mesh()
     # The type of an array has an empty spec if there is no mesh.

@@ -100,7 +100,7 @@ def reshard(
 
 
 def report_gathered(array: jax.Array, entries: Sequence[Entry]) -> None:
-    """Report, as `limit_reshards` says, that a result is not split as the array is that it was made of."""
+    """Report, as `limit_reshards` says, that a result is not split like the array that it was made of."""
     if LIMIT.get() is not None and len(entries) == array.ndim:
         report_move(array, get_layout(array), _remove_taken(entries), ())
 
@@ -112,9 +112,9 @@ def settle(
 ) -> dict[L, Entry]:
     """Choose the mesh axes of each label so that no mesh axis is used twice.
 
-    Each label wants what is decided for it; otherwise what the current mapping says, if an operand has it so; otherwise
-    what the first operand has that splits it. Labels that get what the mapping says choose first, then labels with an
-    own entry in the mapping, then the others; among equals, earlier labels.
+    Each label wants the mesh axes that are decided for it; otherwise those of the current mapping, if an operand has
+    them; otherwise those of the first operand that splits it. Labels that get what the mapping says choose first, then
+    labels with an own entry in the mapping, then the others; among equals, earlier labels.
 
     For example, on Explicit mesh axes `x` and `y`, with `{"embed": "x"}` as the mapping, and for an operand that has
     `batch` on `x` and a replicated `embed`, and another one that has `embed` on `x` and `mlp` on `y`:
@@ -166,7 +166,7 @@ def settle(
 def _choose_offer(
     label: object, operands: Sequence[tuple[Sequence[object], Sequence[Entry]]], asked: Entry
 ) -> Entry:
-    """Return the mesh axes that an operand has for a label, those that are asked for if one has them."""
+    """Return the mesh axes that an operand has for a label, preferably the requested ones."""
     offers = _list_offers(label, operands)
     return asked if asked and asked in offers else next(filter(None, offers), ())
 
@@ -185,7 +185,7 @@ def free_axes(mesh: MeshLike, used: Iterable[str] = ()) -> dict[str, int]:
 
 
 def claim(entry: Entry, size: int, free: dict[str, int]) -> Entry:
-    """Take mesh axes of an entry from the free ones: from the first on, as many as divide a size."""
+    """Take mesh axes of an entry from the free ones, in order, as many as divide a size."""
     fits = only(entry, free)
     # The first mesh axis of an entry splits into the largest blocks, so that a prefix keeps most elements in place.
     while size % math.prod(values_at(free, fits)):
@@ -230,7 +230,7 @@ def agree(
     first: int = 0,
     others_whole: bool = False,
 ) -> tuple[list[Any], dict[L, Entry]]:
-    """On a mesh with Explicit axes, shard dimensions with the same label alike: what all operations begin with.
+    """On a mesh with Explicit axes, shard dimensions with the same label alike; all operations begin so.
 
     The arrays come to one mesh, their types choose the layout, and those that differ from it are resharded. Only
     contractions do more: an operand whose contracted axis is on mesh axes of the result is not resharded.

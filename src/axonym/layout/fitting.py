@@ -139,7 +139,7 @@ def _factor(axis: str, size: int) -> Iterator[_Part]:
 
 
 def _take(parts: Iterable[_Part], size: int) -> list[_Part]:
-    """Take each part by which what is left of a size can be divided."""
+    """Take each part that divides the rest of a size."""
     taken: list[_Part] = []
     for part in parts:
         if size % (part.size * math.prod(one.size for one in taken)) == 0:

@@ -266,7 +266,7 @@ def bind(function: str, bindings: Mapping[str, object], sizes: bool) -> Bindings
 
 
 def _is_integer(value: object) -> TypeGuard[SupportsIndex]:
-    """Return whether a value can be an index; to ask the protocol takes longer than all else of an eager operation."""
+    """Return whether a value can be an index; asking the protocol takes longer than the rest of an eager operation."""
     return value.__class__ is int or isinstance(value, SupportsIndex)
 
 

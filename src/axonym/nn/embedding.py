@@ -79,7 +79,7 @@ class Embedding(Layer):
         )
 
     def __call__(self, ids: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
-        """Call `embed`; `key` is not used, since every layer takes one."""
+        """Call `embed`; it ignores `key`, which every layer accepts."""
         return self.embed(ids)
 
     @enter_scope

@@ -161,7 +161,7 @@ def chunked_cross_entropy_loss(
     """Return `cross_entropy_loss` of the logits `dot(x, weight, axis=Embed)`, but never hold all logits in memory.
 
     A loop computes the logits of `block_size` classes at a time, and again in the backward pass: they take the memory
-    of one block, at the cost of one more product. The loop sums, and the loss is, in float32 or wider.
+    of one block, at the cost of one more product. The loop sums in float32 or wider, and the loss has the same dtype.
 
     Args:
         x: axes {Embed, ...}, in any layout.

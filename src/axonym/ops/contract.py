@@ -281,7 +281,7 @@ _find_contraction = share_by_renaming("operands", "contracted", "out", "given")(
 
 
 def _choose_maker(options: _Options) -> Callable[..., kernels.Kernel]:
-    """Return what makes a kernel; one with a product of the user's is not memoised, as it may hold arrays."""
+    """Return the maker of a kernel. It memoises no kernel with a user's own product, which may hold arrays."""
     return _find_contraction if options.dot_general is lax.dot_general else _make_contraction
 
 

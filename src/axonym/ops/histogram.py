@@ -364,7 +364,7 @@ def _check_lengths(
     ranges: Sequence[object] | None,
     edges: Sequence[object] | None,
 ) -> None:
-    """Check that what is given for each coordinate is a list, one for each array."""
+    """Check that the argument is a list with one entry for each coordinate."""
     every = {
         "arrays": samples,
         "axes of bins": bins,

@@ -68,7 +68,7 @@ def check_initial(function: str, initial: complex | None) -> dict[str, Any]:
 
 
 def refuse_empty(function: str, fact: str) -> ArgumentError:
-    """Return the error for an extremum of elements of which a mask might include none."""
+    """Return the error for a masked extremum whose mask might include no element."""
     problem = f"there is no {function} of no elements, and the mask might include none"
     hint = "give a value to start from: initial=..."
     return ArgumentError(message(function, problem, fact, hint=hint))

@@ -92,7 +92,7 @@ def _polyadd(p1: jax.Array, p2: jax.Array) -> jax.Array:
 
 
 def _give_coefficients(p1: jax.Array, p2: jax.Array) -> list[jax.Array]:
-    """Give a scalar, which is constant, a dimension, and an empty polynomial as many zeros as the other has."""
+    """Give a scalar a dimension, and an empty polynomial as many zeros as the other has coefficients."""
     # JAX refuses to add an empty polynomial to another one.
     operands = [jnp.atleast_1d(p1), jnp.atleast_1d(p2)]
     size = max(p.size for p in operands)
@@ -560,7 +560,7 @@ def _apply_to_two(
 def _line_up_two(
     fn: checks.Function, p1: Operand, p2: Operand, axis: Coefficients | None
 ) -> tuple[list[Operand], list[AxisSelection], tuple[str]]:
-    """Return two operands, their coefficient axes, which get different names, and that of the result."""
+    """Return two operands, their coefficient axes under different names, and the coefficient axis of the result."""
     function = checks.title(fn)
     # Equal names would be matched, and so refused for their different sizes.
     first, second = _read_pair(function, axis)

@@ -492,7 +492,7 @@ def _as_dtype(initial: float | None, dtype: np.dtype[Any]) -> Any:
 
 
 def _require_initial(function: str, x: object, where: object, initial: object) -> None:
-    """Check that an extremum of elements that a mask includes, perhaps none, has an initial value."""
+    """Check that a masked extremum has an initial value, since the mask may include no element."""
     if where is not None and initial is None and isinstance(x, Core):
         raise refuse_empty(function, f"array has: {facts(x)}")
 

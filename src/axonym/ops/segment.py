@@ -366,7 +366,7 @@ def _reduce_rows(
 def _find_extreme(
     reduction: Callable[..., jax.Array], x: jax.Array, ids: jax.Array, **options: Any
 ) -> jax.Array:
-    """Find the maximum or minimum of each segment; NaN is one, on all devices."""
+    """Find the maximum or minimum of each segment; a NaN is both, on all devices."""
     found = _reduce_rows(reduction, x, ids, **options)
     # A second scatter marks the segments with NaN, where devices would lose it.
     if not may_lose_nan(x, range(ids.ndim)):

@@ -349,7 +349,7 @@ def _give_size(core: AxisSelection, size: int | None) -> AxisSelection:
 def _rename_axis(
     operand: Operand, name: str, label: str, otherwise: AxisSelection
 ) -> tuple[Operand, AxisSelection]:
-    """Rename the axis of an operand in which its size may differ from that in the first one.
+    """Rename an operand's axis whose size may differ from that in the first operand.
 
     Args:
         operand: the operand; a plain array has only this axis.

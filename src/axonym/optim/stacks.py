@@ -99,7 +99,7 @@ def _explain_outside(function: str, what: str) -> ArgumentError:
 
 
 def _refuse(function: str, name: str, *args: Any, **options: Any) -> None:
-    """Take the place of a function of the whole model, which a matrix of it is no argument of."""
+    """Take the place of a function of the whole model, which cannot take a single matrix."""
     raise _explain_outside(function, f"calls {name!r}, a function of the whole model")
 
 

@@ -1,4 +1,4 @@
-"""Transformations of Optax that get each parameter as what it means, whatever the order of its axes and its mesh."""
+"""Transformations of Optax that see each parameter as the matrix that it is, whatever the order of axes and the mesh."""
 
 from functools import partial
 from typing import Any
@@ -28,12 +28,12 @@ def per_matrix(
 ) -> Transformation:
     """Hand each parameter to a transformation of Optax as the matrix that it means, for each layer and expert.
 
-    The transformation sees a matrix from all inputs to all outputs, and of biases and norms a vector. So what it does
-    does not depend on whether layers are stacked, on the order in which axes are stored, or on whether heads are an
-    axis of their own. Step counters and hyperparameters stay scalars.
+    The transformation sees a matrix from all inputs to all outputs, and a vector for biases and norms. So its updates
+    do not depend on whether layers are stacked, on the order in which axes are stored, or on whether heads are an axis
+    of their own. Step counters and hyperparameters stay scalars.
 
-    Transformations that mix parameters, such as `optax.clip_by_global_norm`, stay outside: an error says so. Those that
-    draw random numbers do, too, and those that call a function of the model, such as a line search.
+    Transformations that mix parameters, such as `optax.clip_by_global_norm`, stay outside: an error says so. So do
+    those that draw random numbers or call a function of the model, such as a line search.
 
     Args:
         tx: a transformation, or a chain of some. Masks and labels that are functions get the tree with matrices and

@@ -336,7 +336,7 @@ def _mapping_facts() -> tuple[str, ...]:
 
 
 def list_readings(name: str, names: Names) -> tuple[Entry, Entry]:
-    """Look up the mesh axes of an axis twice, for a parameter and for data, where names leave it open."""
+    """Look up the mesh axes of an axis twice, for a parameter and for data, if names do not decide."""
     scope = current_scope()
     # An array that lacks the axes of data may be data only if the arguments have some.
     if scope is None or scope.is_data(names) or not scope.is_data(scope.names):
@@ -467,7 +467,7 @@ def _require_last(function: str, array: jax.Array, names: Names, name: str, axes
 def require_whole(
     function: str, array: jax.Array, names: Names, name: str, dim: int, axes: Entry
 ) -> None:
-    """Raise for a scatter of what is a block already."""
+    """Raise for a scatter of a value that is already a block."""
     if _is_block(array, names, name, axes) and not _is_block(array, names, name, ()):
         size = array.shape[dim] * count_devices(axes)
         problem = f"axis {name!r} is already split: it has size {size} in the arguments"

@@ -30,8 +30,8 @@ def pad_batch(
 ) -> tuple[T, NamedArray]:
     """Pad a batch to a size that devices divide, and return which of its rows are real; so with any other axis.
 
-    Losses, means and `axn.standardize` take the mask as `where`, so that value and gradient are those of the batch as
-    it was. Attention over an axis that was padded, such as positions, needs it, too: `nn.segments(mask.astype(int))`.
+    Losses, means and `axn.standardize` take the mask as `where`, so that value and gradient are those of the original
+    batch. Attention over an axis that was padded, such as positions, needs it, too: `nn.segments(mask.astype(int))`.
     The added rows are copies of the last one, which give finite numbers where real ones do; those of an empty batch are
     zeros.
 

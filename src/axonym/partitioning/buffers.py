@@ -13,7 +13,7 @@ TILE = 64
 
 
 def make_buffer(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[np.generic]:
-    """Return memory without values, which JAX takes over on a CPU: so write it before that, and never after."""
+    """Return memory without values. JAX takes it over on a CPU, so write to it before that, and never after."""
     kind: np.dtype[np.generic] = np.dtype(dtype)
     size = math.prod(shape) * kind.itemsize
     # NumPy aligns to 16 bytes only: take more, and begin at the first place that is aligned.

@@ -1,4 +1,4 @@
-"""Make a mesh of devices that two networks connect: a fast one inside of slices or hosts, and a slow one between."""
+"""Make a mesh of devices that two networks connect: a fast one inside slices or hosts, and a slow one between them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,8 +23,8 @@ def make_hybrid_mesh(
     """Make a mesh of several slices of TPUs, or of several hosts of GPUs.
 
     An axis that is named in both mappings has the product of the sizes, and its devices in one slice are neighbours.
-    Slices are those of `slice_index` of the devices, or else the processes. Devices that tell neither, such as
-    simulated ones, are divided equally, in their order.
+    Slices are those of `slice_index` of the devices, or else the processes. Devices without either, such as simulated
+    ones, are divided equally, in their order.
 
     Args:
         inside: the sizes of mesh axes inside of one slice, as for `jax.make_mesh`.

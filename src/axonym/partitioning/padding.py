@@ -1,7 +1,7 @@
 """Padded axes: parameters that are stored with more positions than an axis has, so that devices divide them evenly.
 
-A `PaddedArray` takes the place of a parameter. It is no named array, so that an operation that does not know of padding
-raises, and never counts it: whoever reads a `PaddedArray` cuts it, or cuts the result.
+A `PaddedArray` takes the place of a parameter. It is not a named array, so an operation that does not know padding
+raises and never counts it. Code that reads a `PaddedArray` cuts it, or cuts the result.
 """
 
 import operator
@@ -82,7 +82,7 @@ class PaddedArray:
         return wrap(x, jax.ShapeDtypeStruct(shape, x.dtype), x.names)
 
     def cut(self, *kept: str) -> NamedArray:
-        """Return the named array without the padding, but for that of the axes `kept`.
+        """Return the named array without padding, except along the axes `kept`.
 
         On Explicit mesh axes, an axis that they do not divide is gathered.
 

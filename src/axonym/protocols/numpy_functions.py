@@ -81,7 +81,7 @@ def _refuse_position(function: Any, named: Sequence[Core]) -> OperandError:
 
 
 def _suggest_form(module: str, name: str) -> str | None:
-    """Say what to write in place of a function of NumPy; None if nobody knows."""
+    """Say what to write in place of a function of NumPy; None if there is no counterpart."""
     from ..ops import linalg  # slow to import
 
     if module == "np.linalg" and name in linalg.__all__:

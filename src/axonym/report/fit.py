@@ -75,7 +75,7 @@ class Change(NamedTuple):
 
 
 class FittedArray(NamedTuple):
-    """An array of the model or of the arguments whose layout is another one now.
+    """An array of the model or of the arguments whose layout the fit changed.
 
     Attributes:
         layout: the new layout.
@@ -95,7 +95,7 @@ class FittedArray(NamedTuple):
 
     @property
     def added_bytes(self) -> int:
-        """The bytes that each device holds more than the given mapping asks for."""
+        """The bytes that each device holds beyond those of the given mapping."""
         return max(0, (self.layout.nbytes_per_device or 0) - self.asked_bytes)
 
 

@@ -217,7 +217,7 @@ class ScanCheckpointPolicy:
         return _Inside(**vars(self))
 
     def around(self) -> "ScanCheckpointPolicy":
-        """Return the policy of a function around a loop: it keeps what the loop keeps, and nothing runs thrice.
+        """Return the policy of a function around a loop: it keeps what the loop keeps, and nothing runs three times.
 
         Examples:
             >>> axn.ScanCheckpointPolicy(disable=True).around().disable

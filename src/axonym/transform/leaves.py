@@ -78,7 +78,7 @@ def repeat_prefix(function: str, prefix: object, tree: object) -> list[Any]:
 
 
 class Slot:
-    """The place of an array in a tree. It has a shape, as arrays have, and as the content of a hole has not."""
+    """The place of an array in a tree. It has a shape, as arrays do; the content of a hole has none."""
 
     __slots__ = ()
     shape = ()

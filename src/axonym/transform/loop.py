@@ -559,7 +559,7 @@ def _describe_entry(leaf: Any) -> str:
 
 
 def _explain_lonely_carry(function: str, axis: str, init: object) -> ArgumentError:
-    """Build the error for a loop that got its carry, or what it should run along, and nothing else."""
+    """Build the error for a loop that got only its carry, or only the arrays to run along."""
     leaves = jax.tree.leaves(init, is_leaf=is_named_array)
     has_axis = any(isinstance(leaf, NamedArray) and axis in leaf.names for leaf in leaves)
     along = f"which has axis {axis!r}" if has_axis else f"and nothing with axis {axis!r}"

@@ -52,7 +52,7 @@ def dot_product_attention(
     `jax.nn.dot_product_attention` wants axes in the order batch, positions, heads, features, and
     `torch.nn.functional.scaled_dot_product_attention` batch, heads, positions, features. Here any order will do. Heads
     that share their keys are an axis that only queries have; there they are a run of heads. In both, the kernel decides
-    what a query gets that sees no key.
+    the result of a query that sees no key.
 
     Args:
         QPos: the axis of query positions; None for one query without it.

@@ -1,6 +1,6 @@
 """Internal. The plain implementation: all scores at once, by the operations of the library.
 
-It does every call, is differentiated by JAX to any order, and is the reference of all others. `choose` calls it, and
+It can do every call, JAX differentiates it to any order, and it is the reference for all others. `choose` calls it, and
 `local` where there is nothing to cut into blocks. It knows neither devices nor blocks.
 """
 

@@ -180,12 +180,12 @@ def _write_chunks(
 
 
 def _multiply(x: NamedArray, y: NamedArray) -> NamedArray:
-    """Multiply arrays of which none may have all axes of the other."""
+    """Multiply two arrays, neither of which needs all axes of the other."""
     return x.broadcast_axis(y.axes) * y
 
 
 def _solve(changed: NamedArray, x: NamedArray) -> NamedArray:
-    """Return d, for d + `changed` d = x."""
+    """Solve d + `changed` d = x for d."""
     x = x.broadcast_axis(without_axes(changed.axes, (*x.names, EARLIER)))
     solved = solve_triangular(changed, x, WITHIN, EARLIER, lower=True, unit_diagonal=True)
     return solved.rename({EARLIER: WITHIN})

@@ -62,7 +62,7 @@ def choose_experts(
 def _rule_out_groups(ranks: NamedArray, Router: Axis, groups: int, kept: int) -> NamedArray:
     """Rank experts last that are outside of the best groups: those with the largest sum of their two best experts.
 
-    The same as DeepSeek-V3 (2024), section 2.1.2, does to limit the number of machines that a token is sent to.
+    DeepSeek-V3 (2024), section 2.1.2, does the same to limit the number of machines that receive a token.
     """
     Group, Member = Axis(GROUP, groups), Axis(PLACE, Router.size // groups)
     grouped = ranks.unflatten_axis(Router.name, (Group, Member))
@@ -80,7 +80,7 @@ def normalize_weights(weights: NamedArray, axis: str) -> NamedArray:
 def report_routing(
     scores: NamedArray, weights: NamedArray, chosen: NamedArray, where: NamedArray | None
 ) -> tuple[Routing, NamedArray]:
-    """Compute losses and statistics, but for choices that were dropped; return how many choices there are, too.
+    """Compute losses and statistics without the dropped choices, and count all choices.
 
     Args:
         scores: those of all experts, the last axis.

@@ -62,7 +62,7 @@ class TokenLayout:
 
     @property
     def groups(self) -> Names:
-        """The axes of tokens each of whose positions has queues of its own."""
+        """The axes of tokens along which each position has its own queues."""
         return partition.without(self.tokens, self.competing)
 
     @property
@@ -94,10 +94,10 @@ class TokenLayout:
         return Experts.resize(Experts.size // self.count(self.experts))
 
     def number_choices(self, chosen: NamedArray, Experts: Axis) -> NamedArray:
-        """Return the numbers of experts in the order of the devices that tokens are sent to.
+        """Return the experts' numbers, in the order of the devices that receive tokens.
 
-        Experts out of reach, and choices of none, which masked tokens have, come last. Devices along `alone` have the
-        same tokens, and each does the choices that fall on its own experts.
+        Experts out of reach come last, and so do the choices of masked tokens, which choose no expert. Devices along
+        `alone` have the same tokens, and each does the choices that fall on its own experts.
         """
         if not self.experts:
             return chosen

@@ -361,7 +361,7 @@ class MixtureOfExperts(Layer):
         return y, dropped.sum()
 
     def _capacity(self, count: int) -> int:
-        """Return how many of so many competing tokens an expert takes."""
+        """Return how many of the competing tokens an expert takes."""
         # The factor as it is written: 1.1 is 11/10, which its float is not, and a symbolic count takes no float.
         share = Fraction(str(self.capacity_factor)) * self.top_k / self.Experts.size
         if share >= 1:

@@ -1,7 +1,7 @@
 """Internal. The order in which an expert takes choices, up to its capacity.
 
-`device` builds the queues where experts have a capacity. Choices of no expert, which masked tokens have, are behind all
-queues: they take no place, and theirs means nothing.
+`device` builds the queues where experts have a capacity. Masked tokens choose no expert. Their choices come after all
+queues, take no place, and their own place means nothing.
 """
 
 import math
@@ -70,7 +70,7 @@ def build_queues(layout: TokenLayout, chosen: NamedArray, Experts: Axis) -> Queu
 def _count_earlier_choices(
     layout: TokenLayout, turned: NamedArray, queue: NamedArray, queues: int
 ) -> NamedArray:
-    """Count for each choice those of other devices that come before it in its queue.
+    """Count, for each choice, the choices of other devices that precede it in its queue.
 
     Devices tell each other how many choices they have in each stretch in which their tokens follow one another.
     """
@@ -102,6 +102,6 @@ def _count_earlier_choices(
 
 
 def _count_earlier_stretches(counts: jax.Array) -> jax.Array:
-    """Count what comes before each stretch in its queue, the first axis."""
+    """Count the choices that precede each stretch in its queue, which is the first axis."""
     flat = counts.reshape(counts.shape[0], -1)
     return (jnp.cumsum(flat, 1) - flat).reshape(counts.shape)

@@ -294,7 +294,7 @@ class _Stream:
         return rearrange(repeated, (self.pipeline.Stage, self.places, ...))
 
     def _take_waiting(self, waiting: Arrays, slot: NamedArray) -> list[NamedArray]:
-        """Take an input out of its place, which is another one on each stage."""
+        """Take an input out of its place, which differs from stage to stage."""
 
         def take(waiting: Arrays, slot: NamedArray) -> list[NamedArray]:
             return self.pipeline.take(waiting, slot.array)

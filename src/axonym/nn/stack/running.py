@@ -289,9 +289,9 @@ class Skipping:
     def __call__(
         self, function: str, fn: Steps, carry: Any, place: Any, *args: object, **kwargs: object
     ) -> Any:
-        """Apply a layer, and return the carry as it was if it is none.
+        """Apply a layer; for a place without one, return the carry unchanged.
 
-        All stages run one program, so that the layer is computed anyway, while other stages compute theirs.
+        All stages run one program, so each computes a layer anyway while the others compute theirs.
         """
         # Whatever the gradient of a skipped layer is, nothing of it goes back into the carry.
         given = self._choose(place.is_layer, carry, _stop_gradients(carry))

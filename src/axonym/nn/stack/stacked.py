@@ -532,7 +532,7 @@ class Stacked(BlockFoldable[M]):
         return self.stacked.layers if isinstance(self.stacked, running.Places) else self.stacked
 
     def with_places(self, pairs: Steps) -> Steps:
-        """Return how a loop applies a layer, or skips it, if there are places without one."""
+        """Return how a loop applies a layer, or skips a place without one."""
         return running.Skipping(pairs) if isinstance(self.stacked, running.Places) else pairs
 
     def in_order(self) -> Self:

@@ -226,7 +226,7 @@ class Pipeline:
     def stop_gradients(self, layers: T, has_layer: NamedArray) -> T:
         """Let no gradient reach parameters in places without a layer.
 
-        They are zero, where a layer may have no finite gradient, which zero times would not be zero.
+        These parameters are zero. A layer may have an infinite gradient there, and zero times infinity is NaN.
 
         Args:
             layers: layers by stage.
@@ -386,7 +386,7 @@ class Pipeline:
         raise OperandError(message(self.function, problem, facts, hint=hint))
 
     def send(self, leaves: Sequence[NamedArray], by: int) -> list[NamedArray]:
-        """Send what each stage has to another one, so many stages ahead."""
+        """Send the values of each stage to the stage that is the given number of stages ahead."""
         mesh = context.context_mesh()
         if self.stages == 1 or mesh is None:
             return list(leaves)

@@ -452,7 +452,7 @@ def _find_stored(last: jax.Array, place: jax.Array, *, size: int) -> jax.Array:
 
 
 def _check_count(count: int | Operand | None, number: int, keys: NamedArray) -> Any:
-    """Return how many of some tokens are real; checked unless it is traced."""
+    """Return how many of the tokens are real, and check the number unless it is traced."""
     if count is None:
         return number
     integers("KVCache", "the count", count)

@@ -1,7 +1,7 @@
 """Internal. Writing into a cache that devices share: each writes into its own part, in a `shard_map`.
 
-The compiler would make a scatter of a write along a split axis. For it, a TPU may bring the whole cache into another
-order and back; a write at a position of split positions gathers the whole cache.
+The compiler would make a scatter of a write along a split axis. A TPU may then reorder the whole cache and back, and a
+write along split positions gathers the whole cache.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,7 +42,7 @@ class Parts(NamedTuple):
 
 
 def find_parts(old: NamedArray, new: NamedArray, index: Index, *, ring: bool) -> Parts | None:
-    """Return how devices share a cache; None where the compiler is to write into all of it.
+    """Return how devices share a cache; None if the compiler writes into all of it.
 
     Args:
         old: the cache.

@@ -152,7 +152,7 @@ def list_obstacles(call: AttentionCall) -> Iterator[str]:
 
 
 def list_obstacles_of_checks(call: AttentionCall) -> Iterator[str]:
-    """Yield that a kernel does not declare over which mesh axes its result varies, which `shard_map` may check."""
+    """Yield that a kernel does not declare the mesh axes that its result varies over; `shard_map` may check."""
     if any(jax.typeof(x.array).mat.varying for x in (call.query, call.keys, call.values)):
         yield "it runs in a shard_map only with check=False"
 

@@ -58,7 +58,7 @@ def _hides_all_keys(mask: AttentionMask, offset: int, queries: int, keys: int) -
 
 
 def _list_drawbacks(call: AttentionCall) -> Iterator[str]:
-    """Yield that a query may see no key of its segment; the kernel then returns anything."""
+    """Yield that a query may see no key of its segment: the kernel's result is then undefined."""
     mask = call.mask
     if mask is None or not mask.segment_ids:
         return

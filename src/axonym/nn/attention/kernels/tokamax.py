@@ -1,4 +1,4 @@
-"""Internal. Attention by the library Tokamax, which chooses a kernel, and XLA where it has none.
+"""Internal. Attention by the library Tokamax, which chooses a kernel and falls back to XLA.
 
 It is an implementation on request, and never the default: no accelerator has been measured. The library is imported
 where it is used, since few users have it.

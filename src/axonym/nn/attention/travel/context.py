@@ -64,7 +64,7 @@ def find_sharding(call: AttentionCall) -> PositionSharding | None:
 def find_sharding_inside(call: AttentionCall) -> PositionSharding | None:
     """Return over which mesh axes a surrounding `shard_map` splits the positions; None if it does not.
 
-    Only who asks for a method by its name gets attention to the positions of other devices there.
+    There, attention reaches the positions of other devices only if you ask for a method by its name.
     """
     if call.q_pos is None or current_scope() is None:
         return None

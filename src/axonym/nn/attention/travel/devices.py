@@ -153,7 +153,7 @@ class DevicePlan:
         return Layout([*[()] * (x.array.ndim - len(x.names)), *entries]).spec
 
     def make_spec_by_heads(self, x: NamedArray) -> PartitionSpec | None:
-        """Return how an array is split that is kept by heads; None for one without heads, which is not kept."""
+        """Return how an array that is kept by heads is split; None if it has no heads and is not kept."""
         return self.make_spec(x, by_heads=True) if str(self.heads) in x.names else None
 
     def make_local(
@@ -354,7 +354,7 @@ def vary(devices: DevicePlan, tree: Tree) -> Tree:
 
 
 def _find_axes_to_sum(devices: DevicePlan, operands: Operands, rest: Rest) -> list[Entry]:
-    """Return for each operand over which mesh axes its gradients on the devices are to be summed.
+    """Return, for each operand, the mesh axes over which to sum its gradients.
 
     The types inside of a `jax.shard_map` would tell, but not under a `vmap` over mesh axes, which fits no check.
     """

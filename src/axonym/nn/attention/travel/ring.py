@@ -54,7 +54,7 @@ class _Ring:
         return (self.index - number) % self.devices.ways
 
     def visit(self, number: Number, travellers: Tree) -> tuple[Operands, Rest, Number]:
-        """Return what a device computes with in a step: its queries with the keys that are there, and if it may."""
+        """Return what a device computes with in a step: its queries, the keys that are there, and whether it may."""
         source = self.find_source(number)
         parts = map_arrays(functools.partial(self.slice_part, source), self._home)
         operands, rest = _join(travellers, parts)
@@ -62,14 +62,14 @@ class _Ring:
         return operands, rest, loop.may_see_keys(self.plan, rest)
 
     def slice_part(self, source: Number, x: Tree) -> Tree:
-        """Return the part of an array for pairs that belongs to the keys of another device."""
+        """Return the part of a pairwise array that belongs to the keys of another device."""
         if not is_of_pairs(x):
             return x
         dim, size = find_dimension(x, KEYS), self.plan.sizes[1]
         return apply(lambda array: lax.dynamic_slice_in_dim(array, source * size, size, dim), x)
 
     def write_part(self, source: Number, x: NamedArray, part: NamedArray) -> NamedArray:
-        """Write the part of an array for pairs that belongs to the keys of another device."""
+        """Write the part of a pairwise array that belongs to the keys of another device."""
         if not is_of_pairs(x):
             return part
         dim, start = find_dimension(x, KEYS), source * self.plan.sizes[1]
