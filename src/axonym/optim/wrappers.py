@@ -1,4 +1,4 @@
-"""Transformations of Optax that see each parameter as the matrix that it is, whatever the order of axes and the mesh."""
+"""Transformations of Optax that see each parameter as the matrix that it is, in any order of axes, on any mesh."""
 
 from functools import partial
 from typing import Any
