@@ -77,7 +77,7 @@ def test_shares_of_the_files_are_about_as_large_and_cover_all_of_them() -> None:
 @pytest.mark.parametrize("suite", ["benchmarks", "compat", "docs", "examples", "huggingface", "neighbours"])
 def test_ci_runs_the_suites_that_are_apart(suite: str) -> None:
     script = (ROOT / ".ci/run").read_text()
-    assert re.search(rf"^gate .*/bin/python -m pytest -n auto tests/{suite}$", script, re.MULTILINE)
+    assert re.search(rf"^gate .*/bin/python -m pytest -n auto tests/{suite}( --all-rows)?$", script, re.MULTILINE)
 
 
 def test_links_of_the_readme_work_in_a_clone_and_on_a_package_index() -> None:
