@@ -81,7 +81,7 @@ print(energy["time", ::30])
 # %% [markdown]
 # ## Six frames, side by side
 #
-# To draw is to leave names: `rearrange` says which axis goes where.
+# A picture needs positions: `rearrange` says which axis goes where.
 
 # %%
 frames = film["time", 0 : Time.size : 15]

@@ -19,8 +19,8 @@ Batch, Embed, Mlp = axn.make_axes(batch=64, embed=128, mlp=512)
 # %% [markdown]
 # ## A mapping is a layout
 #
-# A mapping says which axes of the mesh split which axes of arrays. `show` tells what it
-# means for a model, before there is one: `eval_shape` makes it abstract.
+# A mapping says which axes of the mesh split which axes of arrays. `show` lists what it
+# means for a model, which may be abstract, as `eval_shape` makes it.
 
 
 # %%

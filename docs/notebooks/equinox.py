@@ -2,7 +2,7 @@
 # # Converting an Equinox model
 #
 # A plain Equinox network is trained, converted to names without a change of its values,
-# and laid out on eight devices. The [guide](../guides/from-equinox.md) has each step with
+# and sharded over eight devices. The [guide](../guides/from-equinox.md) has each step with
 # its reasons.
 
 # %%

@@ -118,7 +118,7 @@ print(compared)
 # %% [markdown]
 # ## A picture of the leak
 #
-# Each token is changed in turn. Below the diagonal, a change reaches later positions.
+# We change one token after the other. Below the diagonal, a change reaches later positions.
 # Above it, the future reaches the past.
 
 

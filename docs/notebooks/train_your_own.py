@@ -50,7 +50,7 @@ for axes, row in zip(both, seen.unbind("batch"), strict=True):
 # ## A model and its run
 #
 # A recipe has the numbers of a run, a trainer its compiled functions. The strategy is a
-# pair of dicts: where axes lie while parameters are stored, and while they compute.
+# pair of dicts: one for stored parameters, and one for the computation.
 
 # %%
 from costs import plan, train_flops
