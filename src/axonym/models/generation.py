@@ -233,10 +233,10 @@ class TextGenerator:
             tokens = axn.named(rows[:, -1:], ("batch", "pos"))
             left = axn.named((~over).astype(int), "batch")
 
-    def texts(self, prompts: Sequence[str]) -> Iterator[list[str]]:
-        """Yield the continuations so far, each up to a stop text."""
-        tokenizer = self.tokenizer
-        encoded = [tokenizer.encode(prompt) or list(tokenizer.ends[:1]) for prompt in prompts]
+    def texts(self, prompts: Sequence[str], *, bare: bool = False) -> Iterator[list[str]]:
+        """Yield the continuations so far, each up to a stop text; `bare` prompts get no marks."""
+        ends = list(self.tokenizer.ends[:1])
+        encoded = [self.tokenizer.encode(prompt, bare=bare) or ends for prompt in prompts]
         so_far: list[list[int]] = [[] for _ in prompts]
         stream, ended = self.stream(encoded), None
         while True:
