@@ -12,6 +12,7 @@ import functools
 import json
 import shutil
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import numpy as np
 import optax
 import tyro
 from layouts import STRATEGIES, Strategy, make_mesh
+from metrics import Metrics, TrackerName, open_tracker
 from tqdm import tqdm
 from trainer import OptimizerName, scale_by
 
@@ -52,6 +54,8 @@ class Options:
         mesh: devices along the mesh axes data and model.
         precision: dtypes of the thin matrices, computation and outputs.
         seed: of the thin matrices and the order of the data.
+        log: send the losses to W&B or trackio, beside `metrics.jsonl`.
+        project: of the run there.
     """
 
     model: Path
@@ -69,6 +73,8 @@ class Options:
     mesh: tuple[int, int] = (1, 1)
     precision: str = "params=float32,compute=bfloat16,output=float32"
     seed: int = 0
+    log: TrackerName | None = None
+    project: str = "axonym"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +124,9 @@ class Tuner:
         return axn.named_jit(step, axis_resources=parameters, donate_args=(True, True), strict=False)
 
 
-def tune(options: Options, model: Decoder, tokens: np.ndarray, counted: np.ndarray) -> tuple[Decoder, list[float]]:
+def tune(
+    options: Options, model: Decoder, tokens: np.ndarray, counted: np.ndarray, metrics: Metrics
+) -> tuple[Decoder, list[float]]:
     """Return the model with thin matrices that have learnt, and the losses on the way."""
     tuner, losses = Tuner(options), []
     layout = {"batch": STRATEGIES[options.strategy][1].get("batch")}
@@ -135,6 +143,7 @@ def tune(options: Options, model: Decoder, tokens: np.ndarray, counted: np.ndarr
         losses.append(float(loss))
         if not np.isfinite(losses[-1]):
             raise FloatingPointError(f"loss={losses[-1]} in step {i}: lower --learning-rate, or look at the data")
+        metrics.add(i, loss=losses[-1])
         bar.set_postfix(loss=f"{losses[-1]:.3f}")
     return eqx.combine(thin, frozen), losses
 
@@ -172,7 +181,9 @@ def main(options: Options) -> list[float]:
     with axn.set_mesh(mesh):
         model = load(options.model, mapping=STRATEGIES[options.strategy][0], mesh=mesh)
         check_tokens(tokens, model.config.vocab, str(options.data))
-        adapted, losses = tune(options, model, tokens, counted)
+        tracker = open_tracker(options.log, options.project, options.out, options) if options.log else None
+        with closing(Metrics(options.out / "metrics.jsonl", tracker=tracker)) as metrics:
+            adapted, losses = tune(options, model, tokens, counted, metrics)
         write(adapted, options)
     print(f"loss from {losses[0]:.3f} to {losses[-1]:.3f} nats per token: {options.out}")
     return losses

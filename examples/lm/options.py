@@ -7,6 +7,7 @@ from typing import Literal
 
 import tyro
 from layouts import DEFAULT, STRATEGIES, Layout, Shape, layout_of, read_mesh
+from metrics import TrackerName
 from processes import Processes
 from shapes import SHAPES, ShapeName
 from trainer import Recipe
@@ -49,6 +50,8 @@ class Options:
         keep_every: checkpoints of every so many steps are kept, too.
         sample: tokens to generate at the end.
         tensorboard: write numbers for TensorBoard, too.
+        log: send numbers to W&B or trackio, too.
+        project: of the run there.
         profile: steps of which a trace is written, after the first two.
         dry_run: show layouts and memory, and end; the mesh may be larger than the machine.
         target: of a dry run: tell what a step costs on such devices.
@@ -83,6 +86,8 @@ class Options:
     keep_every: int | None = None
     sample: int = 96
     tensorboard: bool = False
+    log: TrackerName | None = None
+    project: str = "axonym"
     profile: int = 0
     dry_run: bool = False
     target: Literal["v5e", "v5p", "v6e", "h100", "cpu"] | None = None
@@ -147,7 +152,18 @@ LEAST = {
 # Where a run goes, and how often it looks up: these may differ when it goes on.
 MAY_CHANGE = {
     *("recipe", "recipe.strategy", "recipe.fsdp", "together", "mesh", "axis_types", "out"),
-    *("evaluate_every", "save_every", "keep", "keep_every", "sample", "tensorboard", "profile", "dry_run"),
+    *(
+        "evaluate_every",
+        "save_every",
+        "keep",
+        "keep_every",
+        "sample",
+        "tensorboard",
+        "log",
+        "project",
+        "profile",
+        "dry_run",
+    ),
     *("target", "depth"),
     # The fingerprint of the tokens is compared.
     *("data", "tokenizer"),

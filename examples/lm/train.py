@@ -28,7 +28,7 @@ import tyro
 from costs import plan, simulate, step_cost, utilisation
 from data import unigram_entropy
 from faults import first_fault
-from metrics import Metrics, Silent
+from metrics import Metrics, Silent, open_tracker
 from options import Options, check_options
 from processes import Watch, any_of_all, is_first
 from report import report, show_sample
@@ -146,7 +146,9 @@ def make_metrics(options: Options, start: int) -> Metrics:
     """Make the metrics of this process."""
     if not is_first():
         return Silent()
-    return Metrics(options.out / "metrics.jsonl", start, options.out / "tensorboard" if options.tensorboard else None)
+    out = options.out
+    tracker = open_tracker(options.log, options.project, out, options, start) if options.log else None
+    return Metrics(out / "metrics.jsonl", start, out / "tensorboard" if options.tensorboard else None, tracker)
 
 
 def main(options: Options) -> float | None:

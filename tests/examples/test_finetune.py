@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import operator
+import sys
 from pathlib import Path
 
 import equinox as eqx
@@ -13,11 +14,13 @@ import numpy as np
 import pytest
 from finetune import Options, main, read
 from layouts import make_mesh
+from metrics import read as read_lines
 
 import axonym as axn
 import axonym.nn as nn
 from axonym import state_dict as sd
 from axonym.models import Bytes, Decoder, DecoderConfig, load, save
+from tests.examples.tracker import Tracker
 from tests.nn.layouts import fails
 
 CONFIG = DecoderConfig(vocab=256, layers=2, embed=32, mlp=48, heads=4, kv_heads=2, head_dim=8, positions=32)
@@ -37,12 +40,20 @@ def options(tmp_path: Path) -> Options:
 
 
 @pytest.mark.parametrize(("strategy", "optimizer"), [("single", "muon"), ("fsdp+tp", "adamw")])
-def test_thin_matrices_learn_and_are_added_to_the_weights(options: Options, strategy: str, optimizer: str) -> None:
+def test_thin_matrices_learn_and_are_added_to_the_weights(
+    options: Options, strategy: str, optimizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = dataclasses.replace(
-        options, strategy=strategy, optimizer=optimizer, mesh=(2, 2) if strategy != "single" else (1, 1)
+        options, strategy=strategy, optimizer=optimizer, mesh=(2, 2) if strategy != "single" else (1, 1), log="wandb"
     )
+    tracker = Tracker("wandb")
+    monkeypatch.setitem(sys.modules, "wandb", tracker)
     losses = main(options)
     assert losses[-1] < 0.6 * losses[0]
+    ((opened, logged),) = tracker.runs
+    assert opened["name"] == f"out-{opened['id']}" == (options.out / "run-id.txt").read_text()
+    assert logged == [(i, {"loss": loss}) for i, loss in enumerate(losses)]
+    assert [(line["step"], line["loss"]) for line in read_lines(options.out / "metrics.jsonl")] == [*enumerate(losses)]
     before, merged = load(options.model), load(options.out / "merged")
     changed = [
         found.path
@@ -97,4 +108,4 @@ def test_a_loss_that_is_not_finite_ends_the_tuning_before_anything_is_written(op
     save(broken, options.model, eos_token_id=0)
     told = "loss=nan in step 0: lower --learning-rate, or look at the data"
     fails(FloatingPointError, told, lambda: main(options))
-    assert not list(options.out.iterdir())
+    assert [file.name for file in options.out.iterdir()] == ["metrics.jsonl"]

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 import pytest
 from layouts import STRATEGIES, make_mesh
-from metrics import Metrics, read
+from metrics import Metrics, open_tracker, read
 from options import LEAST, Options, make_config
 from report import report
 from rows import Batch, Packed, Windows, batch_of
@@ -29,6 +29,7 @@ from trainer import OptimizerName, Recipe, Trainer, Widths, make_optimizer, make
 import axonym as axn
 from axonym.models import Bytes, Decoder, DecoderConfig, save
 from benchmarks.measure import collectives
+from tests.examples.tracker import Tracker
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lm"
 FLOAT32 = "params=float32,compute=float32,output=float32"
@@ -266,7 +267,11 @@ def test_a_run_that_is_killed_at_random_moments_goes_on_with_the_same_losses(tmp
 def test_a_run_that_is_asked_to_stop_saves_first(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = changed({"strategy": "single", "steps": 8}, data=text, save_every=100, out=tmp_path / "run")
+    options = changed(
+        {"strategy": "single", "steps": 8}, data=text, save_every=100, out=tmp_path / "run", log="trackio"
+    )
+    tracker = Tracker("trackio")
+    monkeypatch.setitem(sys.modules, "trackio", tracker)
     add = Metrics.add
 
     def asked(self: Metrics, step: int, **values: float) -> None:
@@ -284,10 +289,18 @@ def test_a_run_that_is_asked_to_stop_saves_first(
     assert [step for step, _ in stopped] == list(range(5))
     main(options)
     assert "going on after 5 steps\n" in capsys.readouterr().err
-    alone = dataclasses.replace(options, out=tmp_path / "alone")
+    alone = dataclasses.replace(options, out=tmp_path / "alone", log=None)
     main(alone)
     assert losses(options.out) == losses(alone.out)
     assert losses(options.out)[:5] == stopped
+    # The tracker has the same numbers, in one run that was opened twice.
+    (first, _), (again, _) = tracker.runs
+    assert first == again
+    assert (first["project"], first["resume"]) == ("axonym", "allow")
+    assert first["config"]["recipe"]["steps"] == 8
+    logged = [{"step": step, **numbers} for _, run in tracker.runs for step, numbers in run]
+    assert logged == read(options.out / "metrics.jsonl")
+    assert not tracker.is_open
 
 
 def test_a_run_goes_on_under_another_layout_but_not_as_another_run(text: Path, tmp_path: Path) -> None:
@@ -461,11 +474,14 @@ def test_a_trace_has_the_steps_that_are_asked_for_and_is_written_at_the_end(
     assert ", ".join(told) == expected
 
 
-def test_numbers_for_tensorboard_need_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_for_others_need_their_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     message = "^numbers for TensorBoard are written by tensorboardX: pip install tensorboardX$"
     with pytest.raises(ValueError, match=message):
         Metrics(tmp_path / "metrics.jsonl", tensorboard=tmp_path)
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ValueError, match=r"^log=wandb needs the package wandb: pip install wandb$"):
+        open_tracker("wandb", "axonym", tmp_path, SMALL)
 
 
 def test_numbers_that_find_no_room_are_told_once_and_the_file_stays_whole(

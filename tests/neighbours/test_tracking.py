@@ -1,5 +1,6 @@
 """W&B and trackio beside themselves on plain numbers. Nothing leaves the machine."""
 
+import dataclasses
 import json
 import sqlite3
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import trackio
 import wandb
+from metrics import Metrics, TrackerName, open_tracker
 
 import axonym as axn
 
@@ -48,3 +50,31 @@ def test_trackio_keeps_metrics_as_plain_ones() -> None:
         first, *others = (json.loads(row) for (row,) in database.execute("select metrics from metrics order by step"))
     assert first["mean"] == first["expected"]
     assert others == [{"last": 1.0}, {"last": 2.0}]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Those of a program."""
+
+    out: Path
+    rate: float
+
+
+@pytest.mark.parametrize("name", ["wandb", "trackio"])
+def test_a_run_of_the_language_model_goes_on_in_its_tracker(name: TrackerName, tmp_path: Path) -> None:
+    kept = []
+    for start in (0, 2):
+        tracker = open_tracker(name, "resumed", tmp_path, Options(tmp_path, 0.1 + start), start)
+        kept.append(wandb.run and (f"{tmp_path.name}-{wandb.run.id}", wandb.run.name, wandb.run.config["rate"]))
+        metrics = Metrics(tmp_path / "metrics.jsonl", start, tracker=tracker)
+        for step in (start, start + 1):
+            metrics.add(step, loss=float(step))
+        metrics.close()
+    own = (tmp_path / "run-id.txt").read_text()
+    if name == "wandb":
+        assert kept == [(own, own, 0.1), (own, own, 2.1)]
+        return
+    with sqlite3.connect(trackio.utils.TRACKIO_DIR / "resumed.db") as database:
+        rows = database.execute("select run_name, step, metrics from metrics order by step").fetchall()
+    found = [(run, step, json.loads(text)) for run, step, text in rows]
+    assert [line for line in found if "loss" in line[2]] == [(own, step, {"loss": float(step)}) for step in range(4)]
