@@ -9,8 +9,6 @@ if it has one, and only what the assistant says counts. The folder has the thin 
 
 import dataclasses
 import functools
-import json
-import shutil
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -22,6 +20,7 @@ import jmp
 import numpy as np
 import optax
 import tyro
+from folder import copy_files, settings_of
 from layouts import STRATEGIES, Strategy, make_mesh
 from metrics import Metrics, TrackerName, open_tracker
 from tqdm import tqdm
@@ -153,12 +152,8 @@ def write(adapted: Decoder, options: Options) -> None:
     thin = eqx.filter(adapted, nn.lora_filter(adapted))
     told = {"rank": str(options.rank), "alpha": str(options.alpha), "model": str(options.model)}
     sd.save_state_dict(sd.to_state_dict(thin), options.out / "adapters.safetensors", metadata=told)
-    settings = json.loads((options.model / "config.json").read_text())
-    kept = {key: settings[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id") if key in settings}
-    save(nn.merge_lora(adapted), options.out / "merged", family=settings["model_type"], **kept)
-    for pattern in ("tokenizer*.json", "special_tokens_map.json", "chat_template.jinja"):
-        for file in options.model.glob(pattern):
-            shutil.copy(file, options.out / "merged")
+    save(nn.merge_lora(adapted), options.out / "merged", **settings_of(options.model))
+    copy_files(options.model, options.out / "merged")
 
 
 def read(model: Decoder, options: Options) -> Decoder:

@@ -28,6 +28,7 @@ import tyro
 from costs import plan, simulate, step_cost, utilisation
 from data import unigram_entropy
 from faults import first_fault
+from folder import copy_files, settings_of, write_tokenizer
 from metrics import Metrics, Silent, open_tracker
 from options import Options, check_options
 from processes import Watch, any_of_all, is_first
@@ -38,7 +39,7 @@ from tqdm import tqdm
 from trainer import State, Told
 
 import axonym as axn
-from axonym.models import Vocabulary, save
+from axonym.models import save
 
 STOPPED = 128 + signal.SIGTERM  # the status of a program that SIGTERM ends
 WARM = 2  # steps before a trace begins: the first one compiles
@@ -134,11 +135,16 @@ def numbers_of(run: Run, told: Told, seconds: float) -> dict[str, float]:
 def write(run: Run, state: State) -> None:
     """Write the model as Hugging Face stores it, and show a text of it."""
     model = state.model if state.average is None else state.average
-    ends = list(run.tokenizer.ends)
-    # A list without tokens is none that other libraries read.
-    save(model, run.options.out, **({"eos_token_id": ends} if ends else {}))
-    if isinstance(run.tokenizer, Vocabulary) and is_first():
-        run.tokenizer.save(run.options.out / "tokenizer.json")
+    out, start, ends = run.options.out, run.options.start, list(run.tokenizer.ends)
+    if start is None:
+        # A list without tokens is none that other libraries read.
+        save(model, out, **({"eos_token_id": ends} if ends else {}))
+        if is_first():
+            write_tokenizer(run.tokenizer, run.options.tokenizer, out)
+    else:
+        save(model, out, **settings_of(start))
+        if is_first():
+            copy_files(start, out)
     show_sample(run, model)
 
 

@@ -23,7 +23,7 @@ from options import LEAST, Options, make_config
 from report import report
 from rows import Batch, Packed, Windows, batch_of
 from run import Run, check, prepare
-from train import STOPPED, Trace, main
+from train import STOPPED, Trace, main, write
 from trainer import OptimizerName, Recipe, Trainer, Widths, make_optimizer, make_schedule
 
 import axonym as axn
@@ -160,13 +160,21 @@ def test_a_short_run_learns_and_reports(
 
 def test_a_model_to_start_from_drops_as_the_options_say(text: Path, tmp_path: Path) -> None:
     config = make_config(changed({}), 256)
-    save(Decoder.init(config, key=jax.random.key(0)), tmp_path / "model", eos_token_id=[0])
-    options = changed({"strategy": "single"}, data=text, start=tmp_path / "model", dropout=0.25, out=tmp_path / "run")
+    first, out = tmp_path / "model", tmp_path / "run"
+    model = Decoder.init(config, key=jax.random.key(0))
+    save(model, first, family="mistral", eos_token_id=[0], bos_token_id=7)
+    (first / "generation_config.json").write_text('{"eos_token_id": [0, 9], "top_k": 3}')
+    options = changed({"strategy": "single"}, data=text, start=first, dropout=0.25, sample=0, out=out)
     run = prepare(options)
     with axn.set_mesh(run.mesh):
         state, _ = run.begin()
         template = jax.eval_shape(run.trainer.init, jax.random.key(0))
+        write(run, state)
     assert state.model.dropout.pdrop == 0.25
+    # The result is a model of the same family, with the files beside the weights.
+    settings = json.loads((out / "config.json").read_text())
+    assert [settings[key] for key in ("model_type", "bos_token_id", "eos_token_id")] == ["mistral", 7, [0]]
+    assert (out / "generation_config.json").read_bytes() == (first / "generation_config.json").read_bytes()
     # A table of fewer tokens than the text has.
     small = dataclasses.replace(run, config=dataclasses.replace(config, vocab=32))
     with pytest.raises(
