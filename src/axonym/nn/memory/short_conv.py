@@ -86,12 +86,15 @@ class ShortConv(Layer):
         y = self._sum(x, name, emptied)
         if emptied is not None and count:
             x = where(emptied == emptied[name, -1], x, 0.0)
-        if recent is None:
-            x = pad(x, {name: (reach, 0)})
-        else:
+        if recent is not None:
             y = y[name, reach:]
+        elif real is None:
+            # Longer by `reach`, devices could not share it, and on Explicit axes each would get all of it.
+            x = pad(x, {name: (max(reach - count, 0), 0)})
+        else:
+            x = pad(x, {name: (reach, 0)})
         if real is None or not count:
-            return y, x[name, count:].rename({name: TAP})
+            return y, x[name, x.axis_size(name) - reach :].rename({name: TAP})
         end = where(real, arange(real.resolve_axis(name)) + 1, 0).max(name)
         Kept = Axis(TAP, reach)
         return y, index(x, {name: end.broadcast_axis(Kept) + arange(Kept)})
