@@ -49,7 +49,7 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
     ),
     "storage": (
         "an optimiser that takes stacked layers, or merged heads, for one matrix: axn.optim.per_matrix",
-        "axes that are addressed by their place",
+        "axes that are addressed by their place, or split in another order than they were merged",
     ),
     "under": (
         "a condition on shapes, dtypes or tracers",

@@ -1,15 +1,17 @@
-"""The claim that storage does not matter: the order of axes, and whether layers are stacked."""
+"""The claim that storage does not matter: the order of axes, stacked layers, and merged axes such as heads."""
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import numpy as np
 
-from ..array import is_named_array
+from ..array import NamedArray, is_named_array
+from ..axis import Axis, AxisSelector, axis_name
 from ..base.kinds import Tree, has_type
-from ..errors import ArgumentError, message
+from ..errors import ArgumentError, describe, message
 from ..layout.assignment import path_text
 from ..nn.stack.block_seq import BlockSeq
 from ..nn.stack.interleaved import Interleaved
@@ -27,32 +29,47 @@ class _Form(NamedTuple):
     Attributes:
         what: the way, for errors.
         axis: the axis that it is about, or None.
-        path: of what is stored in another way.
+        path: of what is stored in another way; None if single arrays are.
         change: changes a model, its arguments, or its gradient.
+        read: makes what runs of a model and its arguments that are stored so.
     """
 
     what: str
     axis: str | None
-    path: str
+    path: str | None
     change: Callable[[Tree], Tree]
+    read: Callable[[Tree], Tree] = lambda tree: tree
 
 
-def assert_same_storage(f: Callable[..., Any], *args: Tree, optimizer: Any = None) -> None:
+def assert_same_storage(
+    f: Callable[..., Any],
+    *args: Tree,
+    optimizer: Any = None,
+    merged: Mapping[str, Sequence[AxisSelector]] | None = None,
+    like: Callable[..., Any] | None = None,
+) -> None:
     """Check that values, gradients and updates are the same however arrays are stored.
 
-    All axes are stored in reverse order, and stacked layers one by one. Random numbers are drawn in the order of axes:
-    a function that takes a key is checked for stacked layers alone. Gradients and updates are those of all results
-    without axes, such as losses.
+    All axes are stored in reverse order, and stacked layers one by one; with `merged`, some axes as one, too. Random
+    numbers are drawn in the order of axes: a function that takes a key is not checked for that order. Gradients and
+    updates are those of all results without axes, such as losses.
 
     Args:
         f: any function of named arrays, a module or its method.
         args: its arguments.
         optimizer: a transformation of Optax, whose first updates are compared: of the arrays of the function, or
             else of the first argument.
+        merged: axes to store as one, by its name, from the slowest to the fastest, such as
+            {"features": ("heads", "head_dim")}. All arrays with these axes are stored so.
+        like: a function or module that reads arrays with merged axes, such as the same model written for them. The
+            arrays of a module are replaced by those of `f` at the same paths. By default `f` runs, and gets the axes
+            split again, so that only the optimiser sees them merged. One that asks layers for the roles of axes, such
+            as those of `axn.optim`, needs the module.
 
     Raises:
         ClaimError: with the way of storage, the result or the parameter that differs, and its layer.
-        ArgumentError: if there is nothing to store in another way.
+        ArgumentError: if there is nothing to store in another way, no array has the axes to merge, or `like` has
+            other arrays than `f`.
 
     Examples:
         >>> Layers, Embed, Batch = axn.make_axes(layers=3, embed=4, batch=2)
@@ -61,18 +78,21 @@ def assert_same_storage(f: Callable[..., Any], *args: Tree, optimizer: Any = Non
         >>> axn.testing.assert_same_storage(lambda norms, x: axn.square(norms.fold(x)).mean(), norms, x)
     """
     forms = list(_list_forms(f, args))
+    for name, axes in (merged or {}).items():
+        forms.append(_make_merged((f, args), name, [axis_name(axis) for axis in axes], like))
     if not forms:
         problem = "no argument has two named axes, and no module has stacked layers"
         raise ArgumentError(message("assert_same_storage", problem))
-    wanted = _measure(f, args, optimizer)
+    wanted = _measure((f, args), optimizer)
     for form in forms:
-        changed_f, changed_args = form.change((f, args))
-        found = _measure(changed_f, changed_args, optimizer)
-        for what, result in wanted.items():
+        found = _measure(form.change((f, args)), optimizer, form.read)
+        for what in ("values", *sorted(wanted.keys() - {"values"})):
+            result = wanted[what]
             # A gradient has the form of what it is a gradient of.
             changed = result if what == "values" else form.change(result)
-            pairs = list(zip(_list(changed), _list(found[what]), strict=True))
-            for (path, x), (_, y) in pairs:
+            others = dict(_list(found[what]))
+            for path, x in _list(changed):
+                y = others[path]
                 other = y.rearrange(x.names).array if is_named_array(y) else y
                 change = differences(getattr(x, "array", x), other, is_same_program=False)
                 if change.any():
@@ -95,7 +115,7 @@ def _list_forms(f: Any, args: Any) -> Iterator[_Form]:
     ]
     has_key = any(is_key(getattr(x, "array", x)) for x in leaves)
     if not has_key and any(is_named_array(x) and len(x.names) > 1 for x in leaves):
-        yield _Form("with all axes in reverse order", None, "", _reverse)
+        yield _Form("with all axes in reverse order", None, None, _reverse)
 
 
 def _is_stack(node: object) -> bool:
@@ -117,19 +137,80 @@ def _unroll(tree: Tree) -> Tree:
 
 def _reverse(tree: Tree) -> Tree:
     """Store all axes in reverse order."""
+    return _map_named(lambda x: x.rearrange(x.names[::-1]), tree)
+
+
+def _make_merged(
+    tree: Any, name: str, parts: Sequence[str], like: Callable[..., Any] | None
+) -> _Form:
+    """Return the form in which axes are stored as one."""
+    arrays = [x for x in jax.tree.leaves(tree, is_leaf=is_named_array) if is_named_array(x)]
+    sizes = {axis.name: axis.size for x in arrays for axis in x.axes}
+    if name in sizes or not any({*parts} <= {*x.names} for x in arrays):
+        problem = f"cannot merge {', '.join(map(repr, parts))} into {name!r}"
+        is_known = f"arrays have axis {name!r} already" if name in sizes else ""
+        facts = (
+            is_known
+            or f"no array has all of them; axes: {describe(tuple(sizes), tuple(sizes.values()))}"
+        )
+        raise ArgumentError(message("assert_same_storage", problem, facts))
+    axes = [Axis(part, sizes[part]) for part in parts]
+
+    def merge(x: NamedArray) -> NamedArray:
+        return x.flatten_axes(parts, name) if {*parts} <= {*x.names} else x
+
+    def split(x: NamedArray) -> NamedArray:
+        return x.unflatten_axis(name, axes) if name in x.names else x
+
+    text = f"with {', '.join(parts)} merged into {name}"
+    if like is None:
+        return _Form(
+            text,
+            name,
+            None,
+            functools.partial(_map_named, merge),
+            functools.partial(_map_named, split),
+        )
+    own, given = ({path for path, _ in _list(one)} for one in (like, tree[0]))
+    if own and own != given:
+        problem = "like must hold arrays at the same paths as the function"
+        pairs = ("missing", given - own), ("unknown", own - given)
+        lines = [f"{what}: {', '.join(sorted(paths))}" for what, paths in pairs if paths]
+        raise ArgumentError(message("assert_same_storage", problem, *lines))
+
+    def change(tree: Tree) -> Tree:
+        f, args = _map_named(merge, tree)
+        return _fill(like, f), args
+
+    return _Form(text, name, None, change)
+
+
+def _map_named(change: Callable[[NamedArray], NamedArray], tree: Tree) -> Tree:
     return jax.tree.map(
-        lambda x: x.rearrange(x.names[::-1]) if is_named_array(x) and has_type(x.array) else x,
+        lambda x: change(x) if is_named_array(x) and has_type(x.array) else x,
         tree,
         is_leaf=is_named_array,
     )
 
 
-def _measure(f: Any, args: Any, optimizer: Any) -> dict[str, Tree]:
+def _fill(like: Callable[..., Any], f: Tree) -> Any:
+    """Put the arrays of a function, or what a gradient has in their place, into another one, by path."""
+    given = dict(_list(f))
+    return jax.tree.map_with_path(
+        lambda path, x: given.get(path_text(path)) if has_type(getattr(x, "array", x)) else x,
+        like,
+        is_leaf=is_named_array,
+    )
+
+
+def _measure(
+    tree: Tree, optimizer: Any, read: Callable[[Tree], Tree] = lambda tree: tree
+) -> dict[str, Tree]:
     """Return the values, the gradient and the updates, compiled."""
-    floating, rest = eqx.partition((f, args), lambda leaf: has_type(leaf) and is_float(leaf))
+    floating, rest = eqx.partition(tree, lambda leaf: has_type(leaf) and is_float(leaf))
 
     def call(floating: Tree) -> Any:
-        f, args = eqx.combine(floating, rest)
+        f, args = read(eqx.combine(floating, rest))
         return f(*args)
 
     def loss(floating: Tree) -> Any:
@@ -167,7 +248,7 @@ def _explain(form: _Form, what: str, path: str, x: Any, y: Any, change: Any) -> 
         name: int(i) for name, i in zip(names, first[len(first) - len(names) :], strict=True)
     }
     kind = {"values": "", "gradients": "the gradient of ", "updates": "the update of "}[what]
-    layer = form.path if form.axis is not None else own.rpartition(".")[0]
+    layer = own.rpartition(".")[0] if form.path is None else form.path
     return fail(
         "same_storage",
         f"{form.what}, {kind}{own or 'the result'} is another",
@@ -176,7 +257,7 @@ def _explain(form: _Form, what: str, path: str, x: Any, y: Any, change: Any) -> 
         causes="storage",
         target=target,
         effect=float(change.max()),
-        place=None if what == "values" and form.axis is None else (layer, "", ""),
+        place=None if what == "values" and form.path is None else (layer, "", ""),
         parameter=None if what == "values" else own,
         factor=factor,
     )
