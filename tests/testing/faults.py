@@ -1,4 +1,4 @@
-"""Twenty faults that were published in other frameworks, as programs, each with a repaired twin.
+"""Faults that were published in other frameworks, or are of the same kinds, as programs with a repaired twin each.
 
 They use what any user has: `axonym`, `axonym.nn`, Equinox and Optax. Each is a small model or a function of named
 arguments with the claim that it breaks, the axis, and the layer where the fault is. They know nothing of how claims are
@@ -44,7 +44,7 @@ class Fault:
         axis: the axis whose meaning it breaks.
         layer: the path of the layer where it is, within the model; empty outside of layers.
         make: makes the program, or its repaired twin.
-        source: where the like was published.
+        source: where the like was published, or what brings it about.
     """
 
     claim: str
@@ -409,6 +409,51 @@ def key_shared_by_examples(is_repaired: bool) -> Case:
     return Case(Noisy(ByExample(nn.Dropout(0.5), is_repaired), model), (x, keys(2)[1]))
 
 
+class ByHalves(eqx.Module):
+    """Dropout with one mask for both halves of a batch."""
+
+    is_shared: bool = eqx.field(static=True)
+
+    def __call__(self, x: NamedArray, *, key: jax.Array) -> NamedArray:
+        own = jax.random.split(key)
+        halves = [x["batch", :4], x["batch", 4:]]
+        dropped = [nn.Dropout(0.5)(half, key=own[0 if self.is_shared else i]) for i, half in enumerate(halves)]
+        return axn.concatenate("batch", dropped)
+
+
+def key_shared_by_halves(is_repaired: bool) -> Case:
+    model, x = regression()
+    return Case(Noisy(ByHalves(not is_repaired), model), (x, keys(2)[1]))
+
+
+def gradient_clipped_on_each_device(is_repaired: bool) -> Case:
+    def step(model: nn.Linear, x: NamedArray) -> dict[str, nn.Linear]:
+        def local(model: nn.Linear, x: NamedArray) -> nn.Linear:
+            own = jax.grad(lambda model: squared(model, x).scalar())(model)
+            norm = optax.tree.norm(axn.psum(own, "data") if is_repaired else own)
+            return axn.psum(jax.tree.map(lambda g: g / norm, own), "data")
+
+        return {"step": axn.shard_map(local, MAPPING, check=False)(model, x)}
+
+    return Case(step, regression(), {"mappings": [MAPPING]})
+
+
+class Squares(eqx.Module):
+    """A model with the mean of squares as its loss."""
+
+    proj: nn.Linear
+
+    def __call__(self, x: NamedArray) -> NamedArray:
+        return axn.square(self.proj(x)).mean()
+
+
+def heads_merged_in_a_matrix(is_repaired: bool) -> Case:
+    layer = draw_like(nn.Linear.init(Embed, (KVHeads, HeadDim), use_bias=False, key=keys(1)[0]))
+    optimizer = optax.adam(0.1) if is_repaired else optax.contrib.muon(0.1)
+    merged = {"features": ("kv_heads", "head_dim")}
+    return Case(Squares(layer), (draw(Batch, Embed),), {"optimizer": optimizer, "merged": merged})
+
+
 class Deep(eqx.Module):
     """Stacked layers."""
 
@@ -541,6 +586,13 @@ FAULTS = {
         "same_layouts", "batch", "dropout", dropout_that_repeats_on_devices, "Megatron-LM 6080"
     ),
     "key shared by examples": Fault("independent", "batch", "dropout.drop", key_shared_by_examples, "jax, vmap"),
+    "key shared by halves": Fault("independent", "batch", "dropout", key_shared_by_halves, "pytorch, worker seeds"),
+    "gradient clipped on each device": Fault(
+        "same_layouts", "batch", "0", gradient_clipped_on_each_device, "clipping before the reduction"
+    ),
+    "heads merged in a matrix": Fault(
+        "same_storage", "features", "proj", heads_merged_in_a_matrix, "Muon of fused projections"
+    ),
     "biases of a stack as a matrix": Fault(
         "same_storage", "layers", "blocks", biases_of_a_stack_as_a_matrix, "goodfire-ai/spd 982, flax 5112"
     ),

@@ -95,7 +95,31 @@ def test_random_numbers_of_examples_are_their_own(is_old):
     x, key = draw(B, E), jax.random.PRNGKey(3) if is_old else jax.random.key(3)
     assert_independent(lambda x, key: nn.Dropout(0.5)(x, key=key), B, x, key)
     error = broken(assert_independent, lambda x, key: nn.Dropout(0.5, "batch")(x, key=key), B, x, key)
-    assert str(error).splitlines()[0] == "assert_independent: equal positions of batch draw equal random numbers"
+    assert str(error).splitlines()[0] == "assert_independent: batch=0 and batch=1 draw equal random numbers"
+
+
+def test_random_numbers_that_two_examples_share_are_found_and_those_that_repeat_by_chance_are_not(auto_mesh):
+    size = B.resize(4)
+    x, key = draw(size, E), jax.random.key(3)
+
+    def repeat(x, key):
+        kept = axn.random.bernoulli(key, (B.resize(2), E), 0.5)
+        return axn.where(axn.concatenate("batch", [kept, kept]), x, 0)
+
+    error = broken(assert_independent, repeat, B, x, key)
+    assert (error.source, error.target) == ({"batch": 0}, {"batch": 2})
+    with axn.set_mesh(auto_mesh):
+        # All devices draw by one key, within an operation that is one for the search.
+        error = broken(
+            assert_independent,
+            axn.shard_map(lambda x, key: nn.Dropout(0.5)(x, key=key), {"batch": "data"}),
+            B,
+            draw(B.resize(8), E),
+            key,
+        )
+    assert (error.source, error.target, error.operation) == ({"batch": 0}, {"batch": 2}, "shard_map")
+    coin = lambda x, key: axn.random.bernoulli(key, x["embed", 0].axes, 0.9) & (x["embed", 0] < 9)  # noqa: E731
+    assert_independent(coin, B, x, key)
 
 
 class Model(eqx.Module):

@@ -12,7 +12,7 @@ from tests.testing.faults import FAULTS
 
 pytestmark = pytest.mark.sampled
 each_fault = pytest.mark.parametrize("name", FAULTS)
-OPTIONS = {"mappings", "where", "is_absent", "step", "cache", "optimizer"}
+OPTIONS = {"mappings", "where", "is_absent", "step", "cache", "optimizer", "merged"}
 
 
 def claim(name, is_repaired):

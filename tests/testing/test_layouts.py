@@ -61,7 +61,7 @@ def clipped(model, x):
         value, own = jax.value_and_grad(lambda model: axn.square(model(x)).mean().scalar())(model)
         norm = optax.tree.norm(own)
         own = axn.pmean(jax.tree.map(lambda g: g / norm, own), "data")
-        return jax.lax.pmean(value, "data"), jax.tree.map(lambda p, g: p - g, model, own)
+        return {"loss": jax.lax.pmean(value, "data"), "next": jax.tree.map(lambda p, g: p - g, model, own)}
 
     return axn.shard_map(local, {"batch": "data"}, check=False)(model, x)
 
@@ -74,6 +74,18 @@ def test_a_function_that_returns_a_new_model_is_compared_by_parameters(auto_mesh
     assert str(error.value).splitlines()[0] == (
         "assert_same_layouts: under {'batch': 'data'} on Auto axes, 0.weight is not that of one device"
     )
+
+
+def test_an_error_of_the_function_says_on_which_mesh_it_was(auto_mesh):
+    def send(x):
+        ring = [(i, (i + 1) % 4) for i in range(4)]
+        return axn.shard_map(
+            lambda x: axn.NamedArray(jax.lax.ppermute(x.array, "data", ring), x.names), {"batch": "data"}
+        )(x)
+
+    with pytest.raises(ValueError, match="ppermute") as error:
+        assert_same_layouts(send, {"batch": "data"}, auto_mesh, draw(B))
+    assert error.value.__notes__[-1] == "assert_same_layouts: it was called on the mesh data=1, model=1"
 
 
 def test_what_is_unknown_is_refused(auto_mesh):

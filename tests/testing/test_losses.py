@@ -46,6 +46,13 @@ def test_sums_are_none_and_the_factor_is_named(model, wrong, factor):
         ]
 
 
+def test_a_batch_of_a_fixed_size_is_an_error_that_says_why_there_is_another_one():
+    with pytest.raises(ValueError, match="multiply to 4, not to batch=8") as error:
+        assert_mean_over(lambda x: x.unflatten_axis("batch", axn.make_axes(micro=2, each=2)).mean(), B, draw(B))
+    note = "assert_mean_over: it was called with every example twice: no size of 'batch' may be fixed in it"
+    assert note in error.value.__notes__
+
+
 def test_a_loss_has_no_axis_of_examples(model):
     fails(
         ArgumentError,

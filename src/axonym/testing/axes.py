@@ -7,7 +7,8 @@ does not hold, the program runs again, operation by operation, to find the layer
 """
 
 import functools
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -20,7 +21,17 @@ from .blame import find_place, is_same, is_within
 from .differences import differences
 from .explain import fail, find_clear, first_place, write_place
 from .failure import ClaimError
-from .program import Arrays, Fresh, Place, Program, Pullback, along, is_key, is_old_key
+from .program import (
+    Arrays,
+    Fresh,
+    Place,
+    Program,
+    Pullback,
+    along,
+    is_float,
+    is_key,
+    is_old_key,
+)
 from .proving import is_proven_alone
 from .steps import check_cache
 from .trace import Trace
@@ -33,6 +44,9 @@ Probes = Iterable[tuple[Mask, Mask]]
 _MOST_CUTS = 32
 # To name a single position, so many are tried one by one.
 _MOST_SINGLE = 64
+# With so many keys, positions that may share random numbers are looked at, and by chance they may do so this often.
+_MOST_KEYS = 24
+_CHANCE = 1e-4
 
 
 def assert_independent(f: Callable[..., Any], axis: AxisSelector, *args: Tree) -> None:
@@ -268,7 +282,7 @@ class _Claim:
         )
 
     def check_draws(self) -> None:
-        """Raise if examples share random numbers: equal examples then have equal results."""
+        """Raise if some examples share random numbers: where they are equal, they then have equal results."""
         program = self.program
         keyed = [
             i
@@ -284,37 +298,85 @@ class _Claim:
             array = np.asarray(alike[i])
             dimension = program.places[i].find_dimension(self.axis, array)
             alike[i] = jnp.asarray(np.broadcast_to(array.take([0], dimension), array.shape))
-        others = list(alike)
-        for i in keyed:
-            fold = functools.partial(jax.random.fold_in, data=1)
-            for _ in np.shape(alike[i]) if is_key(alike[i]) else ():
-                fold = jax.vmap(fold)
-            others[i] = fold(alike[i])
-        found, again = program(alike), program(others)
-        for i in self.outs:
-            place = program.results[i]
-            dimension = place.find_dimension(self.out, found[i])
-            first = np.asarray(found[i]).take([0], dimension)
-            drawn = differences(found[i], again[i], is_same_program=True)
-            if drawn.any() and is_same(np.broadcast_to(first, found[i].shape), found[i]):
-                raise self._explain_draws(place, alike, float(drawn.max()))
+        # Some values repeat by chance, such as tokens, so that only positions count which repeat each other whatever
+        # the key, more often than one key repeats another.
+        runs = [program(alike)]
+        pairs = [(i, *pair) for i in self.outs for pair in self._list_equal(i, runs[0][i])]
+        for number in range(1, _MOST_KEYS):
+            if not pairs:
+                return
+            arrays = list(alike)
+            for i in keyed:
+                arrays[i] = _fold(alike[i], number)
+            found = program(arrays)
+            equal = {i: set(self._list_equal(i, found[i])) for i in {pair[0] for pair in pairs}}
+            pairs = [pair for pair in pairs if pair[1:] in equal[pair[0]]]
+            runs.append(found)
+            if number == 1:
+                pairs = [pair for pair in pairs if not is_same(runs[0][pair[0]], found[pair[0]])]
+        for i, first, second in pairs:
+            own = [self._take(i, found[i], first) for found in runs]
+            repeats = [is_same(*pair) for pair in itertools.combinations(own, 2)]
+            if np.mean(repeats) ** len(runs) * len(pairs) < _CHANCE:
+                change = differences(runs[0][i], runs[1][i], is_same_program=True)
+                keys = [_fold(alike[i], 1) if i in keyed else x for i, x in enumerate(alike)]
+                raise self._explain_draws(i, first, second, alike, keys, float(change.max()))
 
-    def _explain_draws(self, place: Place, alike: Arrays, effect: float) -> ClaimError:
-        trace = Trace(self.program.run_unwrapped, alike, self.program)
-        drawn = [
+    def _take(self, i: int, array: Any, at: int) -> Any:
+        """Return a result at one position."""
+        return np.asarray(array).take([at], self.program.results[i].find_dimension(self.out, array))
+
+    def _list_equal(self, i: int, array: Any) -> Iterator[tuple[int, int]]:
+        """Yield pairs of positions where a result is equal."""
+        dimension = self.program.results[i].find_dimension(self.out, array)
+        others = tuple(d for d in range(np.ndim(array)) if d != dimension)
+        size = np.shape(array)[dimension]
+        for first in range(min(size - 1, _MOST_SINGLE)):
+            own = np.broadcast_to(self._take(i, array, first), np.shape(array))
+            change = differences(own, np.asarray(array), is_same_program=True)
+            equal = np.flatnonzero(~change.any(axis=others))
+            yield from ((first, int(second)) for second in equal if second > first)
+
+    def _explain_draws(
+        self, i: int, first: int, second: int, one: Arrays, other: Arrays, effect: float
+    ) -> ClaimError:
+        place, (source, target) = (
+            self.program.results[i],
+            ({self.axis: at} for at in (first, second)),
+        )
+        trace = Trace(self.program.run_unwrapped, one, self.program)
+        draws = [
             each
             for each in trace.operations
             if each.name.startswith(("random_bits", "random_wrap", "threefry"))
         ]
-        problem = f"equal positions of {self.axis} draw equal random numbers"
+        if not draws:
+            # They are inside of an operation, such as a `shard_map`: the first one whose numbers go by the key.
+            before, after = trace.run(one), trace.run(other)
+            draws = [
+                each
+                for each in trace.operations
+                if any(
+                    is_float(before[k]) and not is_same(before[k], after[k]) for k in each.results
+                )
+            ]
+        problem = f"{write_place(source)} and {write_place(target)} draw equal random numbers"
         return fail(
             self.claim,
             problem,
             *((f"result: {place.path}",) if place.path else ()),
             axis=self.axis,
             causes="draws",
-            source={self.axis: 0},
-            target={self.axis: 1},
+            source=source,
+            target=target,
             effect=effect,
-            place=drawn[0].place if drawn else None,
+            place=draws[0].place if draws else None,
         )
+
+
+def _fold(key: Any, number: int) -> Any:
+    """Return other keys."""
+    fold = functools.partial(jax.random.fold_in, data=number)
+    for _ in np.shape(key) if is_key(key) else ():
+        fold = jax.vmap(fold)
+    return fold(key)

@@ -13,6 +13,7 @@ from ..base.kinds import Tree, has_type
 from ..errors import ArgumentError, message
 from ..layout.assignment import Mappings, ResourceMapping
 from ..layout.modes import Mode, repeat_mode
+from ..names.plans import Names
 from ..partitioning.blocks import axis_mapping
 from ..partitioning.jit import named_jit
 from ..partitioning.shard import set_mesh
@@ -20,7 +21,7 @@ from .blame import find_first_layer, list_layers
 from .differences import differences
 from .explain import fail, find_factor, first_place
 from .failure import ClaimError
-from .program import Place, Program, add_losses, is_float, is_key, is_loss, update
+from .program import Place, Program, add_losses, is_float, is_key, is_loss, note, update
 from .trace import Trace
 
 __all__ = ["assert_same_layouts"]
@@ -121,7 +122,8 @@ class _Run:
                 return gradient
             return update(self.optimizer, gradient, floating)
 
-        with set_mesh(self.mesh):
+        sizes = ", ".join(f"{name}={size}" for name, size in self.mesh.shape.items())
+        with set_mesh(self.mesh), note(f"{program.function}: it was called on the mesh {sizes}"):
             f, args = program.fill(program.arrays)
             result = named_jit(run, self.mapping, strict=False)(f, args)
         found = Program(program.function, lambda: None, (result,))
@@ -133,21 +135,22 @@ class _Run:
     def find_parameters(self) -> dict[str, str]:
         """Return the results that belong to a parameter, by path and axes, with its path: gradients, or updates."""
 
-        def cut(path: str) -> str:
-            # The number of an argument, or of a part of the result.
-            first, _, rest = path.partition(".")
-            return rest if first.isdecimal() else path
+        def cut(path: str) -> list[str]:
+            # Results have names of their own in front, such as "gradients", and arguments their numbers.
+            parts = path.split(".")
+            return [".".join(parts[i:]) for i in range(len(parts))]
 
         # Data may come back under its name, too, and is no parameter.
         models = {str(i) for i, arg in enumerate(self.program.args) if _has_module(arg)}
-        inputs = {
-            (cut(place.path), place.names): place.path
-            for place in self.program.places
-            if place.is_held or place.path.partition(".")[0] in models
-        }
+        inputs: dict[tuple[str, Names], str] = {}
+        for place in self.program.places:
+            if place.is_held or place.path.partition(".")[0] in models:
+                own = place.path if place.is_held else place.path.partition(".")[2]
+                inputs[own, place.names] = place.path
         found: dict[str, str] = {}
         for path, (place, _) in self.measure("values").items():
-            own = inputs.get((path, place.names)) or inputs.get((cut(path), place.names))
+            keys = [(end, place.names) for end in cut(path)]
+            own = next((inputs[key] for key in keys if key in inputs), None)
             if own and place.names and path:
                 found[path] = own
         return found

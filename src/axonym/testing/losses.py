@@ -15,7 +15,7 @@ from .blame import find_place
 from .differences import differences
 from .explain import fail, find_factor
 from .failure import ClaimError
-from .program import Program, Pullback, check_where, is_float
+from .program import Program, Pullback, check_where, is_float, note
 from .trace import Trace
 
 __all__ = ["assert_mean_over"]
@@ -108,7 +108,11 @@ def _compare(
     one: Program, other: Program, axis: str, what: str, is_explained: Callable[[Any, Any], bool]
 ) -> None:
     """Raise if two batches that should have one mean differ in a result without the axis, or in a gradient."""
-    before, after = one(one.arrays), other(other.arrays)
+    before = one(one.arrays)
+    with note(
+        f"{one.function}: it was called with {what.rstrip(',')}: no size of {axis!r} may be fixed in it"
+    ):
+        after = other(other.arrays)
     outs = [i for i, place in enumerate(one.results) if axis not in place.names]
     if not outs:
         hint = "return the loss, or its mean"

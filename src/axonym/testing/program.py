@@ -6,7 +6,7 @@ them have an axis. It knows nothing of claims.
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -332,6 +332,16 @@ def update(optimizer: Any, gradient: Tree, floating: Tree) -> Tree:
     if jax.tree.leaves(f):
         return optimizer.update(gradient[0], optimizer.init(f), f)[0], ()
     return None, (optimizer.update(gradient[1][0], optimizer.init(args[0]), args[0])[0],)
+
+
+@contextlib.contextmanager
+def note(text: str) -> Generator[None]:
+    """Add to errors of a user's function on which arguments it was called, if these are not the user's own."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(text)
+        raise
 
 
 class Pullback:
