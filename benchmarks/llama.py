@@ -121,9 +121,11 @@ class Llama(eqx.Module):
         x = self.blocks.fold(self.embedding(inputs), nn.RotaryEmbedding.init(HeadDim).at(Pos))
         x = self.norm(x)
         if is_whole:
-            # As torch computes it: the logarithms of all probabilities are kept, in float32.
+            # As torch computes it, one operation after another: scores, the logarithms of all probabilities and their
+            # gradients are in memory, in float32.
+            scores = jax.lax.optimization_barrier(self.unembedding.unembed(x).astype(jnp.float32))
             with nn.keep_intermediates():
-                scores = axn.log_softmax(self.unembedding.unembed(x).astype(jnp.float32), "vocab")
+                scores = jax.lax.optimization_barrier(axn.log_softmax(scores, "vocab"))
             Vocab = scores.resolve_axis("vocab")
             is_next = targets.broadcast_axis(Vocab) == axn.arange(Vocab)
             return -axn.where(is_next, scores, 0).sum("vocab").mean()

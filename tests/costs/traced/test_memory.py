@@ -48,6 +48,33 @@ def test_a_call_frees_an_operand_that_is_not_read_again():
         assert find_peak(traced, walk.count_bytes) == most * BLOCK
 
 
+def test_a_view_has_the_bytes_of_its_array():
+    def both(x, w):
+        y = x @ w
+        # Readers want both orders of dimensions.
+        return y @ w, y.reshape(4, 2, 8).transpose(2, 0, 1).reshape(8, 8) @ w
+
+    traced, walk = walked(both, array((8, 8)), array((8, 8)))
+    assert find_peak(traced, walk.count_bytes, is_whole=True) == 8 * 8 * 4
+    assert find_peak(traced, walk.count_bytes) == 3 * 8 * 8 * 4
+
+
+def test_what_a_call_returns_is_fused_with_its_readers_unless_a_barrier_is_between():
+    double = jax.jit(lambda y: 2 * y)
+
+    def fused(x, w):
+        return (double(x @ w) + double(x)) @ w
+
+    def parted(x, w):
+        return (jax.lax.optimization_barrier(double(x @ w)) + double(x)) @ w
+
+    whole = array((8, 8))
+    # The product and the sum; and in between what the barrier asks for.
+    for fn, most in ((fused, 2), (parted, 2), (lambda x, w: parted(x, w) + x @ w, 3)):
+        traced, walk = walked(fn, X, whole)
+        assert find_peak(traced, walk.count_bytes) == most * BLOCK, fn
+
+
 def test_what_a_loop_stacks_is_kept():
     def loss(w, x):
         with jax.named_scope("layer"):

@@ -76,9 +76,9 @@ def _skips_elements(equation: Equation) -> bool:
 class Fusion:
     """The arrays of a program that are in memory, if chains of elements are computed together.
 
-    These are in memory: arguments and results of the program, results of kernels, and operands of kernels that are no
-    sums, and of what reads or writes every other element. A sum is computed at the end of a chain, so its operand never
-    reaches memory.
+    These are in memory: arguments and results of the program, results of kernels, and operands of barriers, of kernels
+    that are no sums, and of what reads or writes every other element. A sum is computed at the end of a chain, so its
+    operand never reaches memory.
 
     Args:
         equations: the equations of the program.
@@ -96,7 +96,8 @@ class Fusion:
             is_alone = is_kernel(equation) or has_programs(equation)
             if is_alone:
                 self._stored.update(map(id, equation.outvars))
-            if (is_alone and not is_sum) or _skips_elements(equation):
+            is_read = (is_alone and not is_sum) or _skips_elements(equation)
+            if is_read or name == "optimization_barrier":
                 self._stored.update(map(id, equation.invars))
             for variable in equation.outvars:
                 self._made[id(variable)] = equation

@@ -51,7 +51,7 @@ class Loops:
             # Compilers move nothing out of a branch, and a loop of unknown length counts as one iteration.
             self._lengths.append(1)
             self._set_depths(inside, outer + 1)
-        elif len(outside) != len(inside) or _is_barrier(equation):
+        elif len(outside) != len(inside) or is_barrier(equation):
             # A checkpoint waits for all of its operands, so it depends on all that they depend on.
             self._set_depths(inside, self._find_deepest(outside))
         else:
@@ -87,7 +87,7 @@ def _count_carried(equation: Equation, body: Program) -> int:
     return count_unstacked(equation.outvars, body.outvars)
 
 
-def _is_barrier(equation: Equation) -> bool:
+def is_barrier(equation: Equation) -> bool:
     """Return whether an equation computes again for the backward pass, and waits for all of its operands."""
     params = equation.params
     is_recomputed = equation.primitive.name in RECOMPUTED and params.get("differentiated", False)

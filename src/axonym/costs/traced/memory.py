@@ -3,8 +3,7 @@
 The reader calls it after a `Walk`, which knows the layouts. It must not know collectives.
 """
 
-from collections import Counter
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ..shared.places import Place
@@ -15,11 +14,11 @@ from .equations import (
     Variable,
     count_unstacked,
     find_needed,
-    is_literal,
     list_bodies,
     write_source,
 )
 from .fusions import Fusion, has_programs
+from .inlining import Inlined, inline
 from .walk import Walk
 
 
@@ -37,13 +36,16 @@ class Residual(NamedTuple):
     several: int
 
 
+# These have the bytes of their operand: compilers choose in which order dimensions are in memory, by their readers.
+_VIEWS = ("expand_dims", "name", "pvary", "reshape", "squeeze", "transpose")
+
+
 def find_peak(
     program: Program,
     count: Callable[[Variable], int],
     *,
     is_whole: bool = False,
     in_place: bool = False,
-    owned: Sequence[Variable] = (),
 ) -> int:
     """Return the bytes of the arrays that a program makes, at the time when it holds most.
 
@@ -52,86 +54,61 @@ def find_peak(
         count: returns the bytes of an array, in the memory that is asked for.
         is_whole: whether the caller counts the results.
         in_place: whether a loop makes each result where the stacked array has it, as a copy to the host does.
-        owned: arguments that the caller does not read again, so the program may free them; the caller counts them.
     """
-    equations = find_needed(program)
-    fusion = Fusion(equations, program.outvars)
+    inlined = inline(program)
+    fusion = Fusion(inlined.equations, [*inlined.results, *inlined.awaited])
     order = list(fusion.iterate_all())
-    # An array is held until its last reader; results are held until the end.
-    last = {id(variable): i for i, (_, operands, _) in enumerate(order) for variable in operands}
-    for variable in program.outvars:
-        last[id(variable)] = len(order)
-    free: set[int] = set()
-    if is_whole:
-        free = set(map(id, program.outvars))
+    roots = _find_roots(inlined)
 
-    held = {id(variable): count(variable) for variable in owned}
-    before = now = peak = sum(held.values())
+    def find_keys(variables: Sequence[Variable]) -> list[int]:
+        return [id(roots.get(id(variable), variable)) for variable in variables]
+
+    # An array is held until the last reader of its bytes; results are held until the end.
+    last = {key: i for i, (_, operands, _) in enumerate(order) for key in find_keys(operands)}
+    last.update(dict.fromkeys(find_keys(inlined.results), len(order)))
+    # The caller counts these.
+    free = set(find_keys(inlined.given))
+    if is_whole:
+        free.update(find_keys(inlined.results))
+
+    held: dict[int, int] = {}
+    now = peak = 0
     for i, (equation, _, made) in enumerate(order):
-        for variable in made:
-            if id(variable) not in free:
-                held[id(variable)] = count(variable)
-                now += held[id(variable)]
+        for key, variable in zip(find_keys(made), made, strict=True):
+            if key not in free and key not in held:
+                held[key] = count(variable.variable)
+                now += held[key]
         # While a body runs, its arrays are held beside those around it.
         inside = 0
         if has_programs(equation):
-            dying = {key for key in held if last.get(key, i) <= i} - set(map(id, made))
             inside = max(
-                _find_inner_peak(equation, one, count, in_place, _find_owned(equation, one, dying))
-                for one in list_bodies(equation)
+                _find_inner_peak(equation, one, count, in_place) for one in list_bodies(equation)
             )
         peak = max(peak, now + inside)
         for key in [key for key in held if last.get(key, i) <= i]:
             now -= held.pop(key)
-    return peak - before
+    return peak
 
 
-def _find_owned(equation: Equation, body: Program, dying: Set[int]) -> list[Variable]:
-    """Return the arguments of a body that it may free, since nobody reads these operands after it.
-
-    Compilers inline calls, so they free arrays within them. A loop reads its operands in each iteration.
-    """
-    if equation.primitive.name in ("scan", "while"):
-        return []
-    # The first operand of a `cond` chooses the body.
-    operands = equation.invars[len(equation.invars) - len(body.invars) :]
-    if len(operands) != len(body.invars):
-        return []
-    times = Counter(map(id, operands))
-    return [
-        own
-        for own, operand in zip(body.invars, operands, strict=True)
-        if id(operand) in dying and times[id(operand)] == 1
-    ]
+def _find_roots(inlined: Inlined) -> dict[int, Variable]:
+    """Return the array whose bytes each view has, by the id of the view."""
+    roots: dict[int, Variable] = {}
+    for equation in inlined.equations:
+        if equation.primitive.name in _VIEWS:
+            (view,), source = equation.outvars, equation.invars[0]
+            roots[id(view)] = roots.get(id(source), source)
+    return roots
 
 
 def _find_inner_peak(
-    equation: Equation,
-    body: Program,
-    count: Callable[[Variable], int],
-    in_place: bool,
-    owned: Sequence[Variable],
+    equation: Equation, body: Program, count: Callable[[Variable], int], in_place: bool
 ) -> int:
     """Return the bytes that a body needs beside its operands and the results of its equation."""
-    needs = find_peak(body, count, in_place=in_place, owned=owned)
     if equation.primitive.name in ("scan", "while") and not in_place:
         # A loop writes each result into the stacked array, so both are held.
-        return needs
+        return find_peak(body, count, in_place=in_place)
     # The results of the body are those of the equation, and count there.
-    made = set(map(id, find_needed_results(body)))
-    own = sum(count(variable) for variable in body.outvars if id(variable) in made)
-    return max(0, needs - own)
-
-
-def find_needed_results(program: Program) -> list[Variable]:
-    """Return the results that a program makes itself; others are arguments that it passes on."""
-    given = set(map(id, (*program.invars, *program.constvars)))
-    found = {
-        id(variable): variable
-        for variable in program.outvars
-        if not is_literal(variable) and id(variable) not in given
-    }
-    return list(found.values())
+    return find_peak(body, count, is_whole=True, in_place=in_place)
 
 
 def list_residuals(
