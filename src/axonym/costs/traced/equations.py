@@ -352,7 +352,7 @@ def find_rate_dtype(equation: Equation, inputs: Sequence[Value]) -> str:
 
 
 def _count_product(equation: Equation, inputs: Sequence[Value], mesh: Mapping[str, int]) -> float:
-    labels = label_dimensions(inputs[0], inputs[1], equation.params["dimension_numbers"])
+    labels = label_dimensions(equation, inputs)
     # Mesh axes that divide an operand are taken; the type of the result may ask for more.
     used = {axis for label in labels.values() for axis in label.entry}
     asked = list(find_layout(equation.outvars[0]).entries)
@@ -380,9 +380,10 @@ class Label(NamedTuple):
     is_summed: bool
 
 
-def label_dimensions(left: Value, right: Value, numbers: Any) -> dict[tuple[str, int], Label]:
+def label_dimensions(equation: Equation, inputs: Sequence[Value]) -> dict[tuple[str, int], Label]:
     """Return the dimensions of a product: those of the result in its order, then those that it sums over."""
-    (left_over, right_over), (left_shared, right_shared) = numbers
+    left, right = inputs[:2]
+    (left_over, right_over), (left_shared, right_shared) = equation.params["dimension_numbers"]
     pairs: list[tuple[tuple[str, int], int, Entry, bool]] = []
 
     # One operand is sent if the two differ, and the left one decides.
@@ -397,15 +398,19 @@ def label_dimensions(left: Value, right: Value, numbers: Any) -> dict[tuple[str,
     for j, size in enumerate(right.shape):
         if j not in right_over and j not in right_shared:
             pairs.append((("right", j), size, right.entries[j], False))
+    # Each mesh axis divides one dimension of the product: that which it divides in the type of the result.
+    asked = find_layout(equation.outvars[0]).entries
+    owners = {
+        axis: key
+        for (key, _, entry, _), wanted in zip(pairs, asked, strict=True)
+        for axis in only(entry, wanted)
+    }
     for i, j in zip(left_over, right_over, strict=True):
         pairs.append((("over", i), left.shape[i], join_entries(i, j), True))
 
     found: dict[tuple[str, int], Label] = {}
-    # Each mesh axis divides one dimension of the product.
-    used: set[str] = set()
     for key, size, entry, is_summed in pairs:
-        own = without(entry, used)
-        used.update(own)
+        own = tuple(axis for axis in entry if owners.setdefault(axis, key) == key)
         found[key] = Label(size, own, is_summed)
     return found
 

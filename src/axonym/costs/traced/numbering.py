@@ -69,6 +69,12 @@ class Numbering:
             self.assign(variable, number)
         return len(self._known) == before and not has_effect(equation)
 
+    def is_new(self, variable: Variable, what: object) -> bool:
+        """Return whether nobody asked for the same of an equal array before."""
+        before = len(self._known)
+        self._make(("asked", self.find(variable), what), 1)
+        return len(self._known) > before
+
     def _make(self, key: object, count: int) -> list[int]:
         known = self._known.get(key)
         if known is None:

@@ -1,41 +1,37 @@
-"""Internal. Products on Auto mesh axes whose operands are split along one mesh axis in different dimensions.
+"""Internal. Products whose operands are split along one mesh axis in different dimensions.
 
-`Walk` asks what the compiler gathers for them. On Explicit axes, types have settled it before.
+`Walk` asks what the compiler gathers for them: where positions and features share a mesh axis, the gradient of what a
+product gives out.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from ...engine import find_auto_axes, only, without
-from .equations import Equation, Value, divide_shape, label_dimensions
+from ...engine import without
+from .equations import Equation, Value, Variable, divide_shape, label_dimensions
 from .lookups import Part
 from .moves import Move
 
 
 def find_product_moves(
     equation: Equation, inputs: Sequence[Value], mesh: Mapping[str, int]
-) -> list[Part]:
-    """List the all-gathers of the operands of a product, so that each mesh axis divides one of its dimensions."""
-    auto = find_auto_axes(equation.outvars[0].aval.sharding.mesh)
-    if not auto:
-        return []
+) -> Iterator[tuple[Variable, Part]]:
+    """Yield the operands of a product that are gathered, so that each mesh axis divides one of its dimensions."""
     left, right = inputs[:2]
-    numbers = equation.params["dimension_numbers"]
-    (left_over, right_over), (left_shared, right_shared) = numbers
-    labels = label_dimensions(left, right, numbers)
+    (left_over, right_over), (left_shared, right_shared) = equation.params["dimension_numbers"]
+    labels = label_dimensions(equation, inputs)
     sides = (
         (left, "left", dict(zip(left_over, left_over, strict=True)), left_shared),
         (right, "right", dict(zip(right_over, left_over, strict=True)), right_shared),
     )
     # One mesh axis cannot divide two dimensions of a result: the operand that loses it is gathered.
-    found: list[Part] = []
-    for value, side, over, shared in sides:
+    for variable, (value, side, over, shared) in zip(equation.invars, sides, strict=True):
         for i, entry in enumerate(value.entries):
             key = (side, i)
             if i in over:
                 key = ("over", over[i])
             elif i in shared:
                 key = ("shared", left_shared[shared.index(i)])
-            if lost := only(without(entry, labels[key].entry), auto):
+            if lost := without(entry, labels[key].entry):
                 part = divide_shape(value.shape, value.entries, mesh)
-                found.append(Part(Move("all-gather", lost, part, (value.shape[i],)), value))
-    return found
+                move = Move("all-gather", lost, part, (value.shape[i],))
+                yield variable, Part(move, value)

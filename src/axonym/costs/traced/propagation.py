@@ -69,8 +69,7 @@ def _reduce(equation: Equation, inputs: Sequence[Value]) -> Natural:
 def _multiply(equation: Equation, inputs: Sequence[Value]) -> Natural:
     entries: list[Entry] = []
     sums: list[Sum] = []
-    labels = label_dimensions(inputs[0], inputs[1], equation.params["dimension_numbers"])
-    for label in labels.values():
+    for label in label_dimensions(equation, inputs).values():
         if not label.is_summed:
             entries.append(label.entry)
         elif label.entry:

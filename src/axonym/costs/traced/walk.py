@@ -210,7 +210,10 @@ class Walk:
             return
         if name == "dot_general":
             self._products[id(equation.outvars[0])] = count_flops(equation, inputs, self._mesh)
-            self._send_parts(equation, find_product_moves(equation, inputs, self._mesh))
+            # Several products of one array gather it once.
+            moves = find_product_moves(equation, inputs, self._mesh)
+            is_new = self._numbering.is_new
+            self._send_parts(equation, [part for own, part in moves if is_new(own, part.move)])
         elif name in PASSING and id(equation.invars[0]) in self._products:
             self._products[id(equation.outvars[0])] = self._products[id(equation.invars[0])]
         entries, sums = propagate(equation, inputs)
@@ -263,7 +266,7 @@ class Walk:
             self.done.append(Amount(source, self._count * flops, dtype, 0.0))
 
     def _send_parts(self, equation: Equation, parts: Sequence[Part]) -> None:
-        """Note the collectives of a lookup in a table, or of a product on Auto mesh axes."""
+        """Note the collectives of a lookup in a table, or of the operands of a product."""
         source = write_source(equation, self._prefix)
         count = self._loops.count_runs(equation, self._count)
         for move, value in parts:
