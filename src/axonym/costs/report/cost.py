@@ -4,13 +4,13 @@ Both readers fill it, and the search compares it. It must not know programs.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
 from ...report import ArrayLayout, Cell, Printed, Table, byte_text
 from ..shared.flags import list_flags
-from ..shared.rows import OUTSIDE, Collective, Memory, Time, Work
+from ..shared.rows import OUTSIDE, Collective, Memory, Time, Work, join_recomputed
 from ..shared.targets import Target
 from ..shared.units import write_count, write_mesh, write_time
 from .bars import Bar, Bars
@@ -33,8 +33,6 @@ RIGHT = (
     "memory",
     "sending",
 )
-# Copies of the backward pass bring what it needs, and what it computes again needs.
-_COPIED_IN = {"recomputed": "backward"}
 WORDS = {"parameters": "parameters", "optimizer": "the state of the optimiser"}
 
 
@@ -94,7 +92,7 @@ class Cost(Printed):
     @property
     def time(self) -> Time:
         """An estimate of the time of one run: at the peaks of the target, and as its shares of them lead to expect."""
-        sums = _sum_work(self.work)
+        sums = _sum_work(join_recomputed(self.work))
         overlapped = sums.overlapped + sums.copied
         utilisation = 0.0
         if overlapped:
@@ -126,9 +124,12 @@ class Cost(Printed):
         shares = self.target.efficiency
         if shares is None:
             return None
-        sums = _sum_work(work.slow_down(shares) for work in self.work)
+        rows = [work.slow_down(shares) for work in self.work]
         if self.operations is None:
+            # Published times are those of recomputations that do not overlap with the rest of the backward pass.
+            sums = _sum_work(rows)
             return sums.overlapped + sums.copied
+        sums = _sum_work(join_recomputed(rows))
         # Operations of a schedule are slower as layers are; what is sent and not hidden stays so.
         slower = sums.busy / bound.busy if bound.busy else 1.0
         return max(self.operations * slower, sums.moving) + exposed / shares.links + sums.copied
@@ -440,12 +441,11 @@ class _Sums(NamedTuple):
     copied: float
 
 
-def _sum_work(several: Iterable[Work]) -> _Sums:
-    rows = tuple(several)
+def _sum_work(rows: Sequence[Work]) -> _Sums:
     # A layer is copied while another one computes.
     phases: dict[str, list[float]] = {}
     for work in rows:
-        of_phase = phases.setdefault(_COPIED_IN.get(work.phase, work.phase), [0.0, 0.0])
+        of_phase = phases.setdefault(work.half, [0.0, 0.0])
         of_phase[0] += work.seconds
         of_phase[1] += work.copying
     return _Sums(

@@ -12,12 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..report.cost import Cost
-from ..shared.rows import Phase, Work
+from ..shared.rows import MIXED, Phase, Work
 from .choice import Choice, Give
 from .layers import EachLayer
-
-# The parts of the work of a layer that add up.
-_MIXED = ("flops", "nbytes", "computing", "moving", "sending", "copying", "attending")
 
 
 class Mix(NamedTuple):
@@ -79,7 +76,7 @@ def mix(parts: Sequence[tuple[float, Cost]]) -> Mix:
             before = rows.get((row.layer, row.phase), empty)
             rows[row.layer, row.phase] = dataclasses.replace(
                 before,
-                **{name: getattr(before, name) + share * getattr(row, name) for name in _MIXED},
+                **{name: getattr(before, name) + share * getattr(row, name) for name in MIXED},
             )
     seconds = _estimate(parts[0][1], rows.values())
     return Mix(seconds, sum(share * cost.memory.peak for share, cost in parts))

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from .rows import Collective, Work
+from .rows import Collective, Work, join_recomputed
 
 
 class Window(NamedTuple):
@@ -27,10 +27,12 @@ def assume_overlap(
     communication: Iterable[Collective], work: Iterable[Work]
 ) -> tuple[Collective, ...]:
     """Return the collectives with their overlap, if computing, reading and sending overlap within each layer."""
-    layers = {(one.layer, one.phase): one for one in work}
+    rows = list(work)
+    layers = {(one.layer, one.half): one for one in join_recomputed(rows)}
+    halves = {one.phase: one.half for one in rows}
     found: list[Collective] = []
     for one in communication:
-        own = layers[one.layer, one.phase]
+        own = layers[one.layer, halves[one.phase]]
         # All collectives of a layer share what it computes.
         longest = max(own.computing, own.moving)
         share = min(1.0, longest / own.sending) if own.sending else 0.0

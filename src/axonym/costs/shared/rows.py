@@ -4,6 +4,7 @@ Both readers make them from a program, and the report sums and prints them. They
 """
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 from .ring import count_wire_bytes
@@ -200,6 +201,11 @@ class Work:
         )
 
     @property
+    def half(self) -> str:
+        """The half of the step in which it runs: what is computed again runs in the backward pass."""
+        return "backward" if self.phase == "recomputed" else self.phase
+
+    @property
     def seconds(self) -> float:
         """The time of the layer in seconds, if computing, reading and sending overlap; copies are not in it."""
         return max(self.computing, self.moving, self.sending)
@@ -214,13 +220,29 @@ class Work:
         return "compute"
 
 
+# The parts of the work of a layer that add up.
+MIXED = ("flops", "nbytes", "computing", "moving", "sending", "copying", "attending")
+
+
+def join_recomputed(several: Iterable[Work]) -> list[Work]:
+    """Return the work of layers, with what each computes again in its backward pass: compilers run both as one."""
+    found: dict[tuple[str, str], Work] = {}
+    for one in several:
+        known = found.get((one.layer, one.half))
+        if known is not None:
+            sums = {name: getattr(known, name) + getattr(one, name) for name in MIXED}
+            one = dataclasses.replace(one, **sums)
+        found[one.layer, one.half] = one
+    return list(found.values())
+
+
 @dataclasses.dataclass(frozen=True)
 class Time:
     """An estimate of how long one run takes.
 
     Attributes:
         seconds: the bound: the time at the peaks of the target if computing, reading and sending overlap within each
-            layer, and layers follow each other.
+            layer and pass, and layers follow each other.
         serial: the time if sending overlaps with nothing.
         scheduled: the time by the schedule of the program, if the target's own compiler made it: operations follow each
             other, and collectives overlap with them. Otherwise the same as `seconds`.

@@ -167,8 +167,10 @@ def _list_collectives(
         is_one_way = is_sent_one_way(one.pairs, devices, beside)
         nbytes, kind, runs = move.elements * one.itemsize, move.kind, one.runs
         levels = find_levels(move.mesh_axes, devices, dict(named.mesh), target)
-        # A ring through several slices would wait for the slowest link at each turn.
-        if one.is_windowed and len(levels) == 1:
+        # A ring through several slices would wait for the slowest link at each turn; and one of so many devices that a
+        # part takes less time than a hop, for each hop.
+        least = levels[0].both_ways * levels[0].latency
+        if one.is_windowed and len(levels) == 1 and nbytes >= devices * least:
             # The parts go around in both directions, with one more message each way than a ring needs.
             kind, nbytes, runs = "collective-permute", nbytes // devices, runs * (devices + 1)
         is_update = place.phase == "other" and places.has_gradient

@@ -1,0 +1,29 @@
+"""The bound of traced costs is that of the closed formulas of a book."""
+
+import pytest
+from book import list_cases
+
+CASES = list(list_cases())
+
+
+def test_cases_have_all_strategies_and_both_limits() -> None:
+    assert {case.chips for case in CASES} == {64, 256, 1024, 4096, 8192}
+    assert len({case.strategy for case in CASES}) == 4
+    # By hand: 2 * 3 * 2 * 8192 * 28672 operations for each token and layer, at 459 TFLOP/s.
+    computing = 80 * 12 * 8192 * 28672 * 4096 / 459e12
+    many = [case.seconds for case in CASES if case.tokens == 4096]
+    assert sum(seconds == pytest.approx(computing) for seconds in many) > len(many) / 2
+    # A ninth of the tokens takes more than a ninth of the time where sending takes longer.
+    few = [case.seconds for case in CASES if case.tokens == 512]
+    assert sum(8 * seconds > 1.01 * computing for seconds in few) > len(few) / 2
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.strategy}, {case.chips}, {case.tokens}")
+def test_a_bound_is_within_a_tenth_of_the_formula(case) -> None:
+    cost = case.count()
+    formula = case.seconds
+    if case.strategy == "FSDP" and case.tokens == 512 and not case.is_tiled:
+        # Gradients of less than a tile are summed by all-reduce, with the bytes of a scatter and of a gather.
+        assert formula < cost.time.seconds < 1.5 * formula
+        return
+    assert cost.time.seconds == pytest.approx(formula, rel=0.1)
