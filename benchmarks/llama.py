@@ -1,7 +1,7 @@
 """A Llama, or a Mixtral, that names what published recipes keep or offload, for costs of their training steps."""
 
 import dataclasses
-from typing import Any
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
@@ -13,8 +13,9 @@ import axonym as axn
 import axonym.nn as nn
 from axonym import Axis, NamedArray
 
-POSITIONS = "sequence.pos"
 OPTIMIZER = optax.adamw(1e-4)
+# The tokens that a model reads, and those that it predicts.
+Rows: TypeAlias = tuple[NamedArray, NamedArray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Block(eqx.Module):
         mlp: Any = linear(Embed, Mlp), linear(Embed, Mlp), linear(Mlp, Embed)
         if sizes.experts:
             Experts, capacity = Axis("experts", sizes.experts), sizes.capacity
-            mlp = nn.MixtureOfExperts.init(Embed, Experts, Mlp, 2, key=key, capacity_factor=capacity, tokens=POSITIONS)
+            mlp = nn.MixtureOfExperts.init(Embed, Experts, Mlp, 2, key=key, capacity_factor=capacity, tokens="pos")
         queries = (Heads, Group, HeadDim)
         read = linear(Embed, queries), linear(Embed, (Heads, HeadDim)), linear(Embed, (Heads, HeadDim))
         norms = [nn.RmsNorm.init(Embed, use_bias=False) for _ in range(2)]
@@ -85,8 +86,8 @@ class Block(eqx.Module):
     def __call__(self, x: NamedArray, rotate: nn.RotaryTable) -> NamedArray:
         y = self.attention_norm(x)
         q, k = name(self.query(y), "query"), name(self.key(y), "key")
-        v, k = name(self.value(y), "value").rename({POSITIONS: "key"}), rotate(k).rename({POSITIONS: "key"})
-        y = nn.dot_product_attention(POSITIONS, "key", "head_dim", rotate(q), k, v, nn.causal())
+        v, k = name(self.value(y), "value").rename({"pos": "key"}), rotate(k).rename({"pos": "key"})
+        y = nn.dot_product_attention("pos", "key", "head_dim", rotate(q), k, v, nn.causal())
         x = x + name(self.out(name(y, "context")), "out")
         y = self.mlp_norm(x)
         if isinstance(self.mlp, nn.MixtureOfExperts):
@@ -113,10 +114,10 @@ class Llama(eqx.Module):
         tables = [nn.Embedding.init(Vocab, Embed, key=key) for _ in range(2)]
         return Llama(tables[0], blocks, nn.RmsNorm.init(Embed, use_bias=False), tables[1])
 
-    def loss(self, tokens: NamedArray, *, is_whole: bool) -> NamedArray:
+    def loss(self, rows: Rows, *, is_whole: bool) -> NamedArray:
         """Return the mean cross entropy, of all scores at once or of blocks of the vocabulary."""
-        inputs, targets = (tokens["pos", part].rename({"pos": POSITIONS}) for part in (slice(-1), slice(1, None)))
-        Pos = inputs.resolve_axis(POSITIONS)
+        inputs, targets = rows
+        Pos = inputs.resolve_axis("pos")
         HeadDim = self.blocks.stacked.query.weight.resolve_axis("head_dim")
         x = self.blocks.fold(self.embedding(inputs), nn.RotaryEmbedding.init(HeadDim).at(Pos))
         x = self.norm(x)
@@ -140,21 +141,21 @@ def make_step(*, is_whole: bool, parts: int = 1) -> Any:
         parts: the number of parts of the batch, whose gradients are added up.
     """
 
-    def loss(model: Llama, tokens: NamedArray) -> jax.Array:
+    def loss(model: Llama, rows: Rows) -> jax.Array:
         half = jax.tree.map(lambda weight: weight.astype(jnp.bfloat16), model)
-        return half.loss(tokens, is_whole=is_whole).scalar()
+        return half.loss(rows, is_whole=is_whole).scalar()
 
-    def add_part(total: Any, tokens: NamedArray) -> Any:
-        found = jax.value_and_grad(loss)(total[0], tokens)
+    def add_part(total: Any, rows: Rows) -> Any:
+        found = jax.value_and_grad(loss)(total[0], rows)
         return total[0], jax.tree.map(lambda one, other: one + other / parts, total[1], found)
 
-    def step(model: Any, state: Any, tokens: NamedArray) -> Any:
+    def step(model: Any, state: Any, rows: Rows) -> Any:
         if parts == 1:
-            value, gradients = jax.value_and_grad(loss)(model, tokens)
+            value, gradients = jax.value_and_grad(loss)(model, rows)
         else:
-            Rows, Part = tokens.resolve_axis("batch"), Axis("part", parts)
+            Batch, Part = rows[0].resolve_axis("batch"), Axis("part", parts)
             # Parts are innermost, so that each device keeps its rows.
-            pieces = tokens.unflatten_axis("batch", (Rows.resize(Rows.size // parts), Part))
+            pieces = tuple(one.unflatten_axis("batch", (Batch.resize(Batch.size // parts), Part)) for one in rows)
             start = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, model))
             _, (value, gradients) = axn.fold(add_part, Part)((model, start), pieces)
         updates, state = OPTIMIZER.update(gradients, state, model)
@@ -170,12 +171,12 @@ def make_arguments(
     positions: int,
     dtype: str = "float32",
 ) -> tuple[Any, Any, Any]:
-    """Return a model, the state of its optimiser and tokens, none of which exists."""
+    """Return a model, the state of its optimiser and rows of tokens, none of which exists."""
 
     def init(key: jax.Array) -> Llama:
         return jax.tree.map(lambda weight: weight.astype(dtype), Llama.init(sizes, kept, key=key))
 
     model = jax.eval_shape(init, jax.random.key(0))
     state = jax.eval_shape(OPTIMIZER.init, model)
-    tokens = jax.ShapeDtypeStruct((rows, positions + 1), np.int32)
-    return model, state, axn.NamedArray(tokens, ("batch", "pos"))
+    tokens = axn.NamedArray(jax.ShapeDtypeStruct((rows, positions), np.int32), ("batch", "pos"))
+    return model, state, (tokens, tokens)

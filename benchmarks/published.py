@@ -63,7 +63,8 @@ IN_SLICES = axn.Mappings({"embed": "data"}, {"batch": ("slice", "data")})
 HEADS = {"kv_heads": "model", "mlp": "model", "vocab": "model"}
 # Positions are split between the products, as torchtitan does with `SequenceParallel`. MaxText divides the features of
 # the residual stream instead, which sends the same bytes.
-TENSOR = axn.Mappings({"embed": "data", **HEADS}, {"batch": "data", "sequence": "model", **HEADS})
+BETWEEN = {"pos": axn.partitioning.if_free("model")}
+TENSOR = axn.Mappings({"embed": "data", **HEADS}, {"batch": "data", **BETWEEN, **HEADS})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,7 +26,7 @@ HAND = {
 
 def rank(cost, target):
     over = max(0, cost.memory.peak - target.memory)
-    return over, cost.time.seconds
+    return over, cost.time.compared
 
 
 @functools.cache
