@@ -8,7 +8,11 @@ from typing import Any
 from .config import Kind
 
 Settings = Mapping[str, Any]
-USUAL = ("vocab", "layers", "embed", "mlp", "heads", "positions")
+# The fields of `DecoderConfig` whose usual values each family lists, in this order.
+USUAL = (
+    *("vocab", "layers", "embed", "mlp", "heads", "kv_heads"),
+    *("positions", "norm_eps", "tied", "activation"),
+)
 KINDS: dict[str, Kind] = {"full_attention": "global", "sliding_attention": "local"}
 ACTIVATIONS = {
     "silu": "silu",
@@ -25,10 +29,11 @@ class Family:
     Attributes:
         architecture: the name of their class.
         sizes: from fields of `DecoderConfig` to their settings.
-        usual: the sizes `USUAL` of transformers 5, for files that lack them.
+        usual: the values of transformers 5 for `USUAL`, where a file lacks them; a null is a value of its own.
         forms: fields that are the same in all models of the family, or functions of the other fields.
         biases: from settings to the layers that have biases where they are true.
-        defaults: further settings that files may lack, with the values of transformers 5; a null is a value of its own.
+        experts: from fields of `ExpertsConfig` to their settings, if the family has experts.
+        defaults: the same for further settings.
         only: settings of which this decoder knows one value.
         rope: settings of rotary positions that files may have outside of `rope_parameters`, by their names there.
         rope_types: names of kinds of rotary positions that mean another one than elsewhere.
@@ -40,9 +45,10 @@ class Family:
 
     architecture: str
     sizes: Mapping[str, str]
-    usual: tuple[int | None, ...]
+    usual: tuple[int | float | str | None, ...]
     forms: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     biases: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
+    experts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     only: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     rope: Mapping[str, str] = dataclasses.field(
@@ -94,9 +100,8 @@ SIZES = {
     "activation": "hidden_act",
 }
 QKV, QKVO, MLP = frozenset({"qkv"}), frozenset({"qkv", "out"}), frozenset({"mlp"})
-UNTIED = {"tie_word_embeddings": False, "rms_norm_eps": 1e-6, "hidden_act": "silu"}
-# Qwen has a window only where `use_sliding_window` says so.
-QWEN = {**UNTIED, "sliding_window": 4096, "num_key_value_heads": 32}
+# Qwen has it only where `use_sliding_window` says so.
+WINDOW = {"sliding_window": 4096}
 GEMMA = {
     **SIZES,
     "activation": "hidden_activation",
@@ -109,16 +114,26 @@ SHIFTED: dict[str, Any] = {
     "embed_scale": lambda fields: math.sqrt(fields["embed"]),
 }
 GEMMA_FORMS = {**SHIFTED, "norm_places": "both"}
-GEMMA_DEFAULTS = {
-    "head_dim": 256,
-    "query_pre_attn_scalar": 256,
-    "tie_word_embeddings": True,
-    "rms_norm_eps": 1e-6,
-    "hidden_activation": "gelu_pytorch_tanh",
-    "num_key_value_heads": 4,
-    "sliding_window": 4096,
-}
+GEMMA_DEFAULTS = {"head_dim": 256, "query_pre_attn_scalar": 256, **WINDOW}
 DENSE = {"decoder_sparse_step": 1, "mlp_only_layers": []}
+EXPERTS = {
+    "count": "num_local_experts",
+    "chosen": "num_experts_per_tok",
+    "mlp": "intermediate_size",
+}
+QWEN_EXPERTS = {
+    **EXPERTS,
+    "count": "num_experts",
+    "mlp": "moe_intermediate_size",
+    "normalize": "norm_topk_prob",
+}
+
+MULTIPLIERS = {
+    "embed_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier",
+    "score_scale": "attention_multiplier",
+    "logit_divisor": "logits_scaling",
+}
 
 FAMILIES: dict[str, Family] = {
     "gpt2": Family(
@@ -135,15 +150,9 @@ FAMILIES: dict[str, Family] = {
             "activation": "activation_function",
             "dropout": "resid_pdrop",
         },
-        (50257, 12, 768, None, 12, 1024),
+        (50257, 12, 768, None, 12, None, 1024, 1e-5, True, "gelu_new"),
         {"norm": "layer", "gated": False, "biases": QKVO | MLP, "rope": None},
-        defaults={
-            "tie_word_embeddings": True,
-            "n_inner": None,
-            "activation_function": "gelu_new",
-            "layer_norm_epsilon": 1e-5,
-            "resid_pdrop": 0.1,
-        },
+        defaults={"resid_pdrop": 0.1},
         only={
             "scale_attn_weights": True,
             "scale_attn_by_inverse_layer_idx": False,
@@ -154,48 +163,41 @@ FAMILIES: dict[str, Family] = {
     "llama": Family(
         "LlamaForCausalLM",
         SIZES,
-        (32000, 32, 4096, 11008, 32, 2048),
+        (32000, 32, 4096, 11008, 32, None, 2048, 1e-6, False, "silu"),
         biases={"attention_bias": QKVO, "mlp_bias": MLP},
-        defaults=UNTIED,
     ),
     "mistral": Family(
         "MistralForCausalLM",
         SIZES,
-        (32000, 32, 4096, 14336, 32, 131072),
-        defaults={**UNTIED, "num_key_value_heads": 8, "sliding_window": 4096},
+        (32000, 32, 4096, 14336, 32, 8, 131072, 1e-6, False, "silu"),
+        defaults=WINDOW,
         is_local=always,
     ),
     "mixtral": Family(
         "MixtralForCausalLM",
         SIZES,
-        (32000, 32, 4096, 14336, 32, 131072),
-        defaults={
-            **UNTIED,
-            "rms_norm_eps": 1e-5,
-            "rope_theta": 1e6,
-            "num_key_value_heads": 8,
-            "num_local_experts": 8,
-            "num_experts_per_tok": 2,
-        },
+        (32000, 32, 4096, 14336, 32, 8, 131072, 1e-5, False, "silu"),
+        experts=EXPERTS,
+        defaults={"rope_theta": 1e6, "num_local_experts": 8, "num_experts_per_tok": 2},
         is_local=always,
     ),
     "qwen2": Family(
         "Qwen2ForCausalLM",
         SIZES,
-        (151936, 32, 4096, 22016, 32, 32768),
+        (151936, 32, 4096, 22016, 32, 32, 32768, 1e-6, False, "silu"),
         {"biases": QKV},
-        defaults=QWEN,
+        defaults=WINDOW,
         is_local=upper,
     ),
     "qwen2_moe": Family(
         "Qwen2MoeForCausalLM",
         SIZES,
-        (151936, 24, 2048, 5632, 16, 32768),
+        (151936, 24, 2048, 5632, 16, 16, 32768, 1e-6, False, "silu"),
         biases={"qkv_bias": QKV},
+        experts={**QWEN_EXPERTS, "shared": "shared_expert_intermediate_size"},
         defaults={
-            **QWEN,
+            **WINDOW,
             "qkv_bias": True,
-            "num_key_value_heads": 16,
             "num_experts": 60,
             "num_experts_per_tok": 4,
             "moe_intermediate_size": 1408,
@@ -208,22 +210,22 @@ FAMILIES: dict[str, Family] = {
     "qwen3": Family(
         "Qwen3ForCausalLM",
         SIZES,
-        (151936, 32, 4096, 22016, 32, 32768),
+        (151936, 32, 4096, 22016, 32, 32, 32768, 1e-6, False, "silu"),
         {"head_norms": "each"},
         biases={"attention_bias": QKVO},
-        defaults={**QWEN, "head_dim": 128},
+        defaults={**WINDOW, "head_dim": 128},
         is_local=upper,
     ),
     "qwen3_moe": Family(
         "Qwen3MoeForCausalLM",
         SIZES,
-        (151936, 24, 2048, 6144, 32, 32768),
+        (151936, 24, 2048, 6144, 32, 4, 32768, 1e-6, False, "silu"),
         {"head_norms": "each"},
         biases={"attention_bias": QKVO},
+        experts=QWEN_EXPERTS,
         # A file may have the number of experts under either of two names.
         defaults={
-            **QWEN,
-            "num_key_value_heads": 4,
+            **WINDOW,
             "num_local_experts": 128,
             "num_experts_per_tok": 8,
             "moe_intermediate_size": 768,
@@ -234,22 +236,10 @@ FAMILIES: dict[str, Family] = {
     ),
     "granite": Family(
         "GraniteForCausalLM",
-        {
-            **SIZES,
-            "embed_scale": "embedding_multiplier",
-            "residual_scale": "residual_multiplier",
-            "score_scale": "attention_multiplier",
-            "logit_divisor": "logits_scaling",
-        },
-        (32000, 32, 4096, 11008, 32, 2048),
+        {**SIZES, **MULTIPLIERS},
+        (32000, 32, 4096, 11008, 32, None, 2048, 1e-6, False, "silu"),
         biases={"attention_bias": QKVO, "mlp_bias": MLP},
-        defaults={
-            **UNTIED,
-            "embedding_multiplier": 1.0,
-            "residual_multiplier": 1.0,
-            "attention_multiplier": 1.0,
-            "logits_scaling": 1.0,
-        },
+        defaults=dict.fromkeys(MULTIPLIERS.values(), 1.0),
     ),
     "gpt_neox": Family(
         "GPTNeoXForCausalLM",
@@ -259,13 +249,10 @@ FAMILIES: dict[str, Family] = {
             "dropout": "hidden_dropout",
             "parallel": "use_parallel_residual",
         },
-        (50432, 44, 6144, 24576, 64, 2048),
+        (50432, 44, 6144, 24576, 64, None, 2048, 1e-5, False, "gelu"),
         {"norm": "layer", "gated": False, "biases": MLP},
         biases={"attention_bias": QKVO},
         defaults={
-            "tie_word_embeddings": False,
-            "layer_norm_eps": 1e-5,
-            "hidden_act": "gelu",
             "hidden_dropout": 0.0,
             "use_parallel_residual": True,
             "attention_bias": True,
@@ -277,12 +264,9 @@ FAMILIES: dict[str, Family] = {
     "smollm3": Family(
         "SmolLM3ForCausalLM",
         SIZES,
-        (128256, 36, 2048, 11008, 16, 32768),
+        (128256, 36, 2048, 11008, 16, 4, 32768, 1e-6, True, "silu"),
         biases={"attention_bias": QKVO, "mlp_bias": MLP},
         defaults={
-            **UNTIED,
-            "tie_word_embeddings": True,
-            "num_key_value_heads": 4,
             "rope_theta": 2e6,
             "use_sliding_window": False,
             "sliding_window": None,
@@ -294,13 +278,8 @@ FAMILIES: dict[str, Family] = {
     "phi3": Family(
         "Phi3ForCausalLM",
         {**SIZES, "dropout": "resid_pdrop"},
-        (32064, 32, 3072, 8192, 32, 4096),
-        defaults={
-            **UNTIED,
-            "rms_norm_eps": 1e-5,
-            "resid_pdrop": 0.0,
-            "original_max_position_embeddings": 4096,
-        },
+        (32064, 32, 3072, 8192, 32, None, 4096, 1e-5, False, "silu"),
+        defaults={"resid_pdrop": 0.0, "original_max_position_embeddings": 4096},
         rope={"rope_theta": "rope_theta", "partial_rotary_factor": "partial_rotary_factor"},
         rope_types={"su": "longrope", "yarn": "longrope"},
         is_local=always,
@@ -308,24 +287,17 @@ FAMILIES: dict[str, Family] = {
     "olmo2": Family(
         "Olmo2ForCausalLM",
         SIZES,
-        (50304, 32, 4096, 11008, 32, 2048),
+        (50304, 32, 4096, 11008, 32, None, 2048, 1e-5, False, "silu"),
         {"norm_places": "behind", "head_norms": "all"},
         biases={"attention_bias": QKVO},
-        defaults={**UNTIED, "rms_norm_eps": 1e-5},
     ),
     "gemma": Family(
         "GemmaForCausalLM",
         SIZES,
-        (256000, 28, 3072, 24576, 16, 8192),
+        (256000, 28, 3072, 24576, 16, 16, 8192, 1e-6, True, "gelu_pytorch_tanh"),
         SHIFTED,
         biases={"attention_bias": QKVO},
-        defaults={
-            "tie_word_embeddings": True,
-            "rms_norm_eps": 1e-6,
-            "hidden_act": "gelu_pytorch_tanh",
-            "num_key_value_heads": 16,
-            "head_dim": 256,
-        },
+        defaults={"head_dim": 256},
         only={"use_bidirectional_attention": None},
         # Files of the first release say so, and mean the approximation.
         activations={"gelu": "gelu_tanh"},
@@ -333,7 +305,7 @@ FAMILIES: dict[str, Family] = {
     "gemma2": Family(
         "Gemma2ForCausalLM",
         GEMMA,
-        (256000, 26, 2304, 9216, 8, 8192),
+        (256000, 26, 2304, 9216, 8, 4, 8192, 1e-6, True, "gelu_pytorch_tanh"),
         GEMMA_FORMS,
         biases={"attention_bias": QKVO},
         defaults={
@@ -348,7 +320,7 @@ FAMILIES: dict[str, Family] = {
     "gemma3_text": Family(
         "Gemma3ForCausalLM",
         GEMMA,
-        (262208, 26, 2304, 9216, 8, 131072),
+        (262208, 26, 2304, 9216, 8, 4, 131072, 1e-6, True, "gelu_pytorch_tanh"),
         {**GEMMA_FORMS, "head_norms": "each"},
         biases={"attention_bias": QKVO},
         defaults={

@@ -51,7 +51,7 @@ def _read(family: Family, settings: Settings) -> DecoderConfig:
     fields["biases"] = frozenset(family.forms.get("biases", ())).union(*biased)
     fields |= _read_ropes(family, settings) if family.forms.get("rope", True) else {}
     fields |= _read_pattern(family, settings, fields["layers"])
-    fields["experts"] = _read_experts(settings)
+    fields["experts"] = _read_experts(family, settings)
     # In the order of the files, weights are read as they are, without a transpose.
     forms: dict[str, Any] = {
         key: form(fields) if callable(form) else form for key, form in family.forms.items()
@@ -114,7 +114,7 @@ def _write(name: str, family: Family, cfg: DecoderConfig) -> dict[str, Any]:
     settings |= {key: value for key, value in family.only.items() if value is not None}
     settings |= _write_ropes(name, cfg) if cfg.rope is not None else {}
     settings |= _write_pattern(name, cfg)
-    settings |= _write_experts(name, cfg)
+    settings |= _write_experts(family, cfg)
     return {"architectures": [family.architecture], "model_type": name, **settings}
 
 
@@ -270,31 +270,17 @@ def _write_pattern(name: str, cfg: DecoderConfig) -> dict[str, Any]:
     return {**settings, "layer_types": listed}
 
 
-def _read_experts(settings: Settings) -> ExpertsConfig | None:
-    count = settings.get("num_experts", settings.get("num_local_experts"))
-    if count is None:
+def _read_experts(family: Family, settings: Settings) -> ExpertsConfig | None:
+    if not family.experts:
         return None
-    chosen = settings["num_experts_per_tok"]
-    if settings["model_type"] == "mixtral":
-        return ExpertsConfig(count, chosen, settings["intermediate_size"])
-    shared = settings.get("shared_expert_intermediate_size")
-    return ExpertsConfig(
-        count, chosen, settings["moe_intermediate_size"], settings["norm_topk_prob"], shared
-    )
+    fields = {field: settings[key] for field, key in family.experts.items() if key in settings}
+    # Releases call it one or the other.
+    count = settings.get("num_experts", settings.get("num_local_experts"))
+    return ExpertsConfig(**{**fields, "count": count})
 
 
-def _write_experts(name: str, cfg: DecoderConfig) -> dict[str, Any]:
-    experts = cfg.experts
-    if experts is None or name not in ("mixtral", "qwen2_moe", "qwen3_moe"):
+def _write_experts(family: Family, cfg: DecoderConfig) -> dict[str, Any]:
+    if cfg.experts is None:
         return {}
-    settings: dict[str, Any] = {"num_experts_per_tok": experts.chosen}
-    if name == "mixtral":
-        return {**settings, "num_local_experts": experts.count, "intermediate_size": experts.mlp}
-    if experts.shared is not None:
-        settings["shared_expert_intermediate_size"] = experts.shared
-    return {
-        **settings,
-        "num_experts": experts.count,
-        "moe_intermediate_size": experts.mlp,
-        "norm_topk_prob": experts.normalize,
-    }
+    values = {key: getattr(cfg.experts, field) for field, key in family.experts.items()}
+    return {key: value for key, value in values.items() if value is not None}
