@@ -18,7 +18,7 @@ def test_parts_of_the_hidden_axis_add_up(auto_mesh):
     chosen = axn.arange(S).broadcast_axis((B, Choice)) + axn.arange(Choice)
     given = draw(B, S, E), draw(B, S, Choice), chosen
     layout = TokenLayout(("batch", "seq"), ("batch", "seq"))
-    alone, dropped = jax.jit(lambda *given: apply_on_device(layout, nn.silu, given, experts))(*given)
+    alone, dropped = jax.jit(lambda *given: apply_on_device(layout, (nn.silu, None), given, experts))(*given)
     assert dropped is None
 
     split = TokenLayout(
@@ -26,7 +26,7 @@ def test_parts_of_the_hidden_axis_add_up(auto_mesh):
     )
 
     def run(given, experts):
-        return apply_on_device(split, nn.silu, given, experts)[0]
+        return apply_on_device(split, (nn.silu, None), given, experts)[0]
 
     with axn.set_mesh(auto_mesh):
         found = axn.shard_map(run, {"mlp": "model"})(given, experts)

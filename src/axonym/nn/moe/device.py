@@ -7,7 +7,7 @@ of a fixed size, or sorted by expert. It knows nothing of routers.
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from jax import lax
 
@@ -24,11 +24,15 @@ from .queues import build_queues
 from .sorting import apply_sorted
 
 Experts = tuple[MoELinear | None, MoELinear, MoELinear]
+# Of the hidden axis, or of its gate; and of what the gate multiplies, if it is changed first.
+Activations: TypeAlias = tuple[
+    Callable[[NamedArray], NamedArray], Callable[[NamedArray], NamedArray] | None
+]
 
 
 def apply_on_device(
     layout: TokenLayout,
-    activation: Callable[[NamedArray], NamedArray],
+    activations: Activations,
     tokens_and_choices: tuple[NamedArray, NamedArray, NamedArray],
     experts: Experts,
     *,
@@ -38,7 +42,7 @@ def apply_on_device(
 
     Args:
         layout: the layout.
-        activation: the function of the hidden axis, or of its gate.
+        activations: the functions of the hidden axis.
         tokens_and_choices: tokens, and the weights and the experts of their choices.
         experts: the layers of the experts.
         adds_up: whether to add up the results of devices that have the same tokens.
@@ -46,7 +50,7 @@ def apply_on_device(
     x, gates, chosen = tokens_and_choices
     All = experts[1].Experts
     Local = layout.local_experts(All)
-    apply = partial(_apply_experts, activation, layout)
+    apply = partial(_apply_experts, activations, layout)
     number = layout.number_choices(chosen, All)
 
     dropped = None
@@ -73,7 +77,7 @@ def apply_on_device(
 
 
 def _apply_experts(
-    activation: Callable[[NamedArray], NamedArray],
+    activations: Activations,
     layout: TokenLayout,
     experts: Experts,
     x: NamedArray,
@@ -84,7 +88,7 @@ def _apply_experts(
     if layout.hidden and down.bias is not None:
         own = where(lax.axis_index(layout.hidden) == 0, down.bias, 0)
         down = dataclasses.replace(down, bias=own)
-    hidden = _compute_hidden(activation, gate, up, x, sizes)
+    hidden = _compute_hidden(activations, gate, up, x, sizes)
     if layout.hidden_size is not None:
         Part = hidden.resolve_axis(down.In.name)
         before = lax.axis_index(layout.hidden) * Part.size if layout.hidden else 0
@@ -98,13 +102,16 @@ def is_costly(primitive: Any, *_: object, **__: object) -> bool:
 
 
 def _compute_hidden(
-    activation: Callable[[NamedArray], NamedArray],
+    activations: Activations,
     gate: MoELinear | None,
     up: MoELinear,
     x: NamedArray,
     sizes: NamedArray | None = None,
 ) -> NamedArray:
-    apply = partial(apply_activation, "MixtureOfExperts", activation)
+    apply = partial(apply_activation, "MixtureOfExperts")
+    activation, of_up = activations
     if gate is None:
-        return apply(up(x, sizes))
-    return apply(gate(x, sizes)) * up(x, sizes)
+        return apply(activation, up(x, sizes))
+    raised = up(x, sizes)
+    gated = apply(activation, gate(x, sizes))
+    return gated * (raised if of_up is None else apply(of_up, raised))

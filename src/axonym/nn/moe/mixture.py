@@ -57,7 +57,7 @@ class MixtureOfExperts(Layer):
     of their experts, and results back; the hidden axis may be mapped to further mesh axes.
 
     Attributes:
-        router: from `Embed` to the axis `<experts>.router`, without bias.
+        router: from `Embed` to the axis `<experts>.router`.
         gate: the experts' layer before the activation; None if experts are not gated.
         up: the experts' layer to the hidden axis.
         down: the experts' layer back.
@@ -72,6 +72,7 @@ class MixtureOfExperts(Layer):
         groups: the number of groups of experts, and from how many of them a token chooses; None for no groups.
         choice_bias: added to weights for the choice alone, axes {Experts}, or None.
         shared: the layer that all tokens go through, or None.
+        up_activation: the function of what the gate multiplies, or None.
 
     Reference:
         Shazeer et al. (2017), Outrageously large neural networks; Lepikhin et al. (2020), GShard, for the capacity;
@@ -101,6 +102,7 @@ class MixtureOfExperts(Layer):
     groups: tuple[int, int] | None = eqx.field(static=True, default=None)
     choice_bias: NamedArray | None = None
     shared: MLP | GatedMLP | None = None
+    up_activation: Callable[[NamedArray], NamedArray] | None = eqx.field(static=True, default=None)
 
     @classmethod
     def init(
@@ -122,6 +124,8 @@ class MixtureOfExperts(Layer):
         use_choice_bias: bool = False,
         shared: int | Axis | None = None,
         use_bias: bool = False,
+        use_router_bias: bool = False,
+        up_activation: Callable[[NamedArray], NamedArray] | None = None,
         init_scale: float = 1.0,
         initializer: Initializer | None = None,
     ) -> Self:
@@ -148,13 +152,17 @@ class MixtureOfExperts(Layer):
             shared: the hidden axis of an expert that all tokens go to, or its size: several shared experts are one
                 with the sum of their sizes. It has no bias.
             use_bias: whether the layers of experts have a bias.
+            use_router_bias: whether the router has one, which is a part of the scores.
+            up_activation: a function of what the gate multiplies, as in gpt-oss; by default, it stays as it is. The
+                shared expert has none.
             init_scale: see `Linear.init`.
             initializer: see `Linear.init`.
 
         Raises:
             ArgumentError: if `top_k` is not an int from 1 to the number of experts, `capacity_factor` not positive,
-                `weighing` unknown, or if `groups` do not divide the experts or have fewer than `top_k`.
-            OperandError: if `activation` is not callable.
+                `weighing` unknown, if `groups` do not divide the experts or have fewer than `top_k`, or if there is an
+                `up_activation` and experts are not gated, or one of them is shared.
+            OperandError: if `activation` or `up_activation` is not callable.
 
         Examples:
             >>> Embed, Experts = axn.make_axes(embed=4, experts=8)
@@ -167,6 +175,12 @@ class MixtureOfExperts(Layer):
         hidden = sized(as_axis("mlp", width), function)
         Embed, Experts = sized(Embed, function), sized(Experts, function)
         check_activation(function, activation)
+        if up_activation is not None:
+            check_activation(function, up_activation)
+            if shared is not None or not gated:
+                problem = "up_activation is of gated experts, none of which is shared"
+                given = f"gated={gated}, shared={shared}"
+                raise ArgumentError(message(function, problem, given))
         top_k = _check_top_k(top_k, Experts)
         capacity_factor = _check_capacity(capacity_factor)
         _check_routing(weighing, groups, top_k, Experts)
@@ -178,7 +192,9 @@ class MixtureOfExperts(Layer):
 
         keys = tuple(jax.random.split(key, 4))
         # The scores have an axis of another name, since tokens may be split over the mesh axes of the experts.
-        router = Linear.init(Embed, Experts.derive("router"), key=keys[0], use_bias=False, **make)
+        router = Linear.init(
+            Embed, Experts.derive("router"), key=keys[0], use_bias=use_router_bias, **make
+        )
         gate = layer(Embed, hidden, keys[1]) if gated else None
         up, down = layer(Embed, hidden, keys[2]), layer(hidden, Embed, keys[3])
 
@@ -207,6 +223,7 @@ class MixtureOfExperts(Layer):
             groups,
             make_if(use_choice_bias, zeros, (Experts,)),
             always,
+            up_activation,
         )
 
     @property
@@ -306,8 +323,11 @@ class MixtureOfExperts(Layer):
 
     def _whole_router(self) -> Linear:
         """Return the router for all experts."""
+        (Router,), bias = self.router.Out, self.router.bias
         return dataclasses.replace(
-            self.router, weight=_gather_block(self.router.weight, self.router.Out[0])
+            self.router,
+            weight=_gather_block(self.router.weight, Router),
+            bias=None if bias is None else _gather_block(bias, Router),
         )
 
     def _whole_bias(self) -> NamedArray | None:
@@ -336,7 +356,9 @@ class MixtureOfExperts(Layer):
         if self.capacity_factor is not None:
             capacity = self._capacity
         padded = [self.Experts.name]
-        if is_pointwise(self.activation):  # another function of the hidden axis may count padding
+        activations = self.activation, self.up_activation
+        # Another function of the hidden axis may count padding.
+        if all(fn is None or is_pointwise(fn) for fn in activations):
             padded.append(self.up.Out.name)
         up, down = keep_padding(self.up, *padded), keep_padding(self.down, *padded)
         experts = (None if self.gate is None else keep_padding(self.gate, *padded), up, down)
@@ -347,10 +369,10 @@ class MixtureOfExperts(Layer):
         if up.Out != self.up.Out:
             layout = dataclasses.replace(layout, hidden_size=self.up.Out.size)
         run: Callable[..., tuple[NamedArray, NamedArray | None]] = partial(
-            apply_on_device, layout, self.activation
+            apply_on_device, layout, activations
         )
         if layout.is_nested:
-            run = partial(apply_in_two_maps, layout, self.activation)
+            run = partial(apply_in_two_maps, layout, activations)
         elif layout.is_spread:
             # Under a `vmap` over mesh axes, types fit no check.
             run = shard_map(run, dict(layout.entries), check=not get_taken_axes(), strict=False)

@@ -21,7 +21,7 @@ from ...layout.assignment import AxisMapping, Entry
 from ...layout.context import MAPPING, TAKEN, current_mapping, get_taken_axes
 from ...layout.scope import SCOPE, Scope, current_scope
 from ...partitioning.shard_map import shard_map
-from .device import Experts, apply_on_device
+from .device import Activations, Experts, apply_on_device
 from .layout import TokenLayout
 
 Inputs = tuple[NamedArray, NamedArray, NamedArray]
@@ -33,14 +33,14 @@ class _Call:
 
     Attributes:
         layout: the layout.
-        activation: the function of the hidden axis, or of its gate.
+        activations: the functions of the hidden axis.
         mapping: the current mapping.
         scope: the surrounding `shard_map`.
         taken: Explicit mesh axes that a surrounding `vmap` maps over.
     """
 
     layout: TokenLayout
-    activation: Callable[[NamedArray], NamedArray]
+    activations: Activations
     mapping: AxisMapping | None
     scope: Scope | None
     taken: Entry
@@ -54,12 +54,12 @@ class _Call:
 
 def apply_in_two_maps(
     layout: TokenLayout,
-    activation: Callable[[NamedArray], NamedArray],
+    activations: Activations,
     inputs: Inputs,
     experts: Experts,
 ) -> tuple[NamedArray, NamedArray | None]:
     """Do what `apply_on_device` does on all devices."""
-    call = _Call(layout, activation, current_mapping(), current_scope(), get_taken_axes())
+    call = _Call(layout, activations, current_mapping(), current_scope(), get_taken_axes())
     result: tuple[NamedArray, NamedArray | None] = _apply_mapped(call, inputs, experts)
     return result
 
@@ -67,7 +67,7 @@ def apply_in_two_maps(
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _apply_mapped(call: _Call, inputs: Inputs, experts: Experts) -> Any:
     return call.map_devices(
-        functools.partial(apply_on_device, call.layout, call.activation), inputs, experts
+        functools.partial(apply_on_device, call.layout, call.activations), inputs, experts
     )
 
 
@@ -94,7 +94,7 @@ def _backward(call: _Call, saved: tuple[Inputs, Experts], cotangents: Any) -> An
 
         def result(x: NamedArray, gates: NamedArray, experts: Experts) -> NamedArray:
             inputs = x, gates, chosen
-            return apply_on_device(call.layout, call.activation, inputs, experts, adds_up=False)[0]
+            return apply_on_device(call.layout, call.activations, inputs, experts, adds_up=False)[0]
 
         _, pull = jax.vjp(result, *given)
         gradients, tree = jax.tree.flatten(pull(cotangent))
