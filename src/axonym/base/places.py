@@ -136,9 +136,10 @@ NAMES: dict[str, dict[str, str]] = {
         "axonym.nn.attention.positions.position": (
             "PositionEmbedding alibi_attention_bias sinusoidal_positions"
         ),
-        "axonym.nn.attention.positions.rotary": (
-            "FrequencyScaling LinearScaling Llama3Scaling NtkScaling RotaryEmbedding RotaryTable "
-            "rotary"
+        "axonym.nn.attention.positions.rotary": "RotaryEmbedding RotaryTable rotary",
+        "axonym.nn.attention.positions.scaling": (
+            "DynamicScaling FrequencyScaling LengthScaling LinearScaling Llama3Scaling "
+            "LongRopeScaling NtkScaling YarnScaling"
         ),
         "axonym.nn.attention.positions.zigzag": "zigzag",
         "axonym.nn.batch_norm": "BatchNorm BatchNormState",

@@ -1,11 +1,10 @@
 """Decoders with published weights: read, written, continued, and tuned on conversations."""
 
 from .chats import conversations, read_template
-from .config import DecoderConfig, ExpertsConfig
+from .config import DecoderConfig, ExpertsConfig, Rope
 from .decoder import Decoder
 from .generation import Sampling, TextGenerator, generate, read_sampling
 from .huggingface import load, save
-from .ropes import Rope
 from .settings import read_config, write_config
 from .tokenizer import Bytes, Tokenizer, Vocabulary, read_tokenizer
 

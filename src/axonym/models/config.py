@@ -1,14 +1,37 @@
 """The sizes and forms of a decoder. The defaults are those of a small Llama."""
 
 import dataclasses
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
+from .. import nn
 from ..axis import Axis
 from ..transform.checkpoint import ScanCheckpointSpec
-from .ropes import Rope
 
 # Local layers see a window; unrotated ones have no rotary positions.
 Kind = Literal["global", "local", "global_unrotated", "local_unrotated"]
+
+
+class Rope(NamedTuple):
+    """Rotary positions.
+
+    Attributes:
+        theta: the base of the frequencies.
+        scaling: changes the frequencies, for long texts.
+        share: of the features of a head, the first ones, that are rotated.
+        magnitude: a factor of what is rotated, of queries and of keys.
+    """
+
+    theta: float = 10000.0
+    scaling: nn.FrequencyScaling | nn.LengthScaling | None = None
+    share: float = 1.0
+    magnitude: float = 1.0
+
+    def on(self, axis: Axis) -> nn.RotaryEmbedding:
+        """Return the layer that rotates features along an axis."""
+        size = int(self.share * axis.size)
+        return nn.RotaryEmbedding.init(
+            axis, self.theta, scaling=self.scaling, size=size, magnitude=self.magnitude
+        )
 
 
 ROPE = Rope()

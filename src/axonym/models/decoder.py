@@ -19,8 +19,7 @@ import axonym as axn
 from .. import nn
 from ..array import NamedArray
 from ..axis import Axis, AxisSpec
-from .config import DecoderConfig, ExpertsConfig, Kind
-from .ropes import Rope, rotary_table
+from .config import DecoderConfig, ExpertsConfig, Kind, Rope
 
 Rotations = dict[Kind, nn.RotaryTable]
 Attend = Callable[..., NamedArray]
@@ -415,7 +414,7 @@ class Decoder(eqx.Module):
         cfg = self.config
         ropes: dict[Kind, Rope | None] = {"global": cfg.rope, "local": cfg.local_rope or cfg.rope}
         return {
-            kind: rotary_table(rope, cfg.HeadDim, at, length)
+            kind: rope.on(cfg.HeadDim).at(at, length=length)
             for kind, rope in ropes.items()
             if kind in cfg.pattern and rope is not None
         }
@@ -480,7 +479,8 @@ class Decoder(eqx.Module):
 
             return block(x, rotations, attend, real)[0], cache
 
-        length = None if Pos is None or count is None else at["pos", 0] + count
+        added = 1 if Pos is None else Pos.size if count is None else count
+        length = (at if Pos is None else at["pos", 0]) + added
         rotations = self.rotations(at, length)
         start = (self.embed(tokens, at), cache)
         x, cache = self.blocks.fold_via(layer)(start, axn.arange(self.config.Layers))

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import nn
-from .config import DecoderConfig, ExpertsConfig, Kind
+from .config import DecoderConfig, ExpertsConfig, Kind, Rope
 from .families import ACTIVATIONS, FAMILIES, KINDS, USUAL, Family, Settings, family_of
-from .ropes import DynamicScaling, LongRopeScaling, Rope, Scaling, YarnScaling
+
+Scaling = nn.FrequencyScaling | nn.LengthScaling
 
 
 def read_config(given: Settings) -> DecoderConfig:
@@ -166,7 +167,7 @@ def _read_llama3(given: Settings, length: int) -> tuple[Scaling, float]:
 def _read_yarn(given: Settings, length: int) -> tuple[Scaling, float]:
     factor = given["factor"] or given["known"] / length
     turns = (given.get("beta_fast") or 32, given.get("beta_slow") or 1)
-    scaling = YarnScaling(factor, *turns, length, given.get("truncate", True))
+    scaling = nn.YarnScaling(factor, *turns, length, given.get("truncate", True))
 
     def magnitude(scale: float) -> float:
         return 0.1 * scale * math.log(factor) + 1 if factor > 1 else 1.0
@@ -182,14 +183,14 @@ def _read_longrope(given: Settings, length: int) -> tuple[Scaling, float]:
     factor = given.get("factor") or given["known"] / length
     found = math.sqrt(1 + math.log(factor) / math.log(length)) if factor > 1 else 1.0
     asked = given.get("attention_factor")
-    return LongRopeScaling(*lists, length), found if asked is None else asked
+    return nn.LongRopeScaling(*lists, length), found if asked is None else asked
 
 
 # From names of theirs to what they mean: functions of the settings and of the length of the old context.
 SCALINGS: dict[str, Callable[[Settings, int], tuple[Scaling | None, float]]] = {
     "default": lambda given, length: (None, 1.0),
     "linear": lambda given, length: (nn.LinearScaling(given["factor"]), 1.0),
-    "dynamic": lambda given, length: (DynamicScaling(given["factor"], given["known"]), 1.0),
+    "dynamic": lambda given, length: (nn.DynamicScaling(given["factor"], given["known"]), 1.0),
     "llama3": _read_llama3,
     "yarn": _read_yarn,
     "longrope": _read_longrope,
@@ -215,16 +216,16 @@ def _write_rope(rope: Rope) -> dict[str, Any]:
     match scaling:
         case nn.LinearScaling(factor=factor):
             return {**written, "rope_type": "linear", "factor": factor}
-        case DynamicScaling(factor=factor):
+        case nn.DynamicScaling(factor=factor):
             return {**written, "rope_type": "dynamic", "factor": factor}
         case nn.Llama3Scaling():
             written |= {"rope_type": "llama3", "factor": scaling.factor}
             written |= {"low_freq_factor": scaling.low, "high_freq_factor": scaling.high}
-        case YarnScaling():
+        case nn.YarnScaling():
             written |= {"rope_type": "yarn", "factor": scaling.factor, "truncate": scaling.truncate}
             written |= {"beta_fast": scaling.fast, "beta_slow": scaling.slow}
             written |= {"attention_factor": rope.magnitude}
-        case LongRopeScaling():
+        case nn.LongRopeScaling():
             lists = {"short_factor": list(scaling.short), "long_factor": list(scaling.long)}
             written |= {"rope_type": "longrope", **lists, "attention_factor": rope.magnitude}
         case _:

@@ -20,6 +20,7 @@ else:
     from .attention.masks.mask import *
     from .attention.positions.position import *
     from .attention.positions.rotary import *
+    from .attention.positions.scaling import *
     from .attention.positions.zigzag import *
     from .batch_norm import *
     from .conv import *

@@ -1,19 +1,15 @@
 """Rotary embeddings: positions as rotations of queries and keys."""
 
-import dataclasses
-import math
-from collections.abc import Callable
-from typing import Self, TypeAlias
+from typing import Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpy.typing as npt
 from jax import lax
 from jax.typing import DTypeLike
 
-from ....array import NamedArray
+from ....array import NamedArray, named
 from ....axis import Axis, AxisSelector, selector, shown, sized
 from ....base.calls import explain_calls
 from ....base.dtypes import at_least_float32
@@ -24,124 +20,17 @@ from ....errors import ArgumentError, AxisClashError, message
 from ....layout import explicit
 from ....names import plans
 from ....names.plans import Names
+from ....ops.elementwise import cos, sin
 from ...inputs import check_positions, number_positions
 from ...layer import Layer
 from ...settings import check_int
+from .scaling import PAIR, FrequencyScaling, LengthScaling
 
 __all__ = [
-    "FrequencyScaling",
-    "LinearScaling",
-    "Llama3Scaling",
-    "NtkScaling",
     "RotaryEmbedding",
     "RotaryTable",
     "rotary",
 ]
-
-_PAIR = "pair"
-Frequencies: TypeAlias = npt.NDArray[np.float64]
-FrequencyScaling: TypeAlias = Callable[[Frequencies], Frequencies]
-"""A function of the frequencies of a rotary embedding, fastest first, in radians per position; must be hashable."""
-
-
-@dataclasses.dataclass(frozen=True)
-class LinearScaling:
-    """Interpolate positions: a context that is `factor` times longer has the angles of the old one.
-
-    Attributes:
-        factor: how many times longer the context is.
-
-    Examples:
-        >>> Pos, HeadDim = axn.make_axes(pos=4, head_dim=2)
-        >>> x, scaling = axn.ones((Pos, HeadDim)), axn.nn.LinearScaling(2.0)
-        >>> long = axn.nn.rotary(x, Pos, HeadDim, scaling=scaling)
-        >>> bool(axn.allclose(long["pos", 2], axn.nn.rotary(x, Pos, HeadDim)["pos", 1]))
-        True
-
-    Reference:
-        Chen et al. (2023), Extending context window of large language models via position interpolation.
-    """
-
-    factor: float
-
-    def __call__(self, frequencies: Frequencies) -> Frequencies:
-        """Divide all frequencies, in radians per position, by the factor.
-
-        Examples:
-            >>> axn.nn.LinearScaling(2.0)(np.array([1.0, 0.5])).tolist()
-            [0.5, 0.25]
-        """
-        return frequencies / self.factor
-
-
-@dataclasses.dataclass(frozen=True)
-class NtkScaling:
-    """Divide each frequency by a power of `factor`: the fastest by one, the slowest by the factor.
-
-    It is the same as multiplying `theta` by factor ** (size / (size - 2)).
-
-    Attributes:
-        factor: how many times longer the context is.
-
-    Examples:
-        >>> HeadDim, scaling = axn.Axis("head_dim", 8), axn.nn.NtkScaling(4.0)
-        >>> axn.nn.RotaryEmbedding.init(HeadDim, scaling=scaling).scaling
-        NtkScaling(factor=4.0)
-
-    Reference:
-        Peng et al. (2023), YaRN: efficient context window extension of large language models, section 3.1.
-    """
-
-    factor: float
-
-    def __call__(self, frequencies: Frequencies) -> Frequencies:
-        """Divide the frequencies, in radians per position and fastest first, by powers of the factor.
-
-        Examples:
-            >>> axn.nn.NtkScaling(4.0)(np.array([1.0, 1.0, 1.0])).tolist()
-            [1.0, 0.5, 0.25]
-        """
-        return frequencies / self.factor ** np.linspace(0, 1, len(frequencies))
-
-
-@dataclasses.dataclass(frozen=True)
-class Llama3Scaling:
-    """Divide low frequencies by `factor`, and keep high ones.
-
-    A frequency of less than `low` turns in `original_length` positions is divided, one of more than `high` turns stays,
-    and one between is interpolated. The defaults are those of Llama 3.1.
-
-    Attributes:
-        factor: the divisor of low frequencies.
-        low: the number of turns in `original_length` below which a frequency is low.
-        high: the number of turns above which a frequency is high.
-        original_length: the number of positions of the old context.
-
-    Examples:
-        >>> HeadDim, scaling = axn.Axis("head_dim", 64), axn.nn.Llama3Scaling(factor=32.0)
-        >>> axn.nn.RotaryEmbedding.init(HeadDim, 500000.0, scaling=scaling).scaling.factor
-        32.0
-
-    Reference:
-        Grattafiori et al. (2024), The Llama 3 herd of models; "NTK by parts" in Peng et al. (2023), YaRN, section 3.2.
-    """
-
-    factor: float = 8.0
-    low: float = 1.0
-    high: float = 4.0
-    original_length: int = 8192
-
-    def __call__(self, frequencies: Frequencies) -> Frequencies:
-        """Divide each frequency, in radians per position, according to its number of turns.
-
-        Examples:
-            >>> axn.nn.Llama3Scaling()(np.array([1.0, 1e-4])).tolist()
-            [1.0, 1.25e-05]
-        """
-        turns = self.original_length * frequencies / (2 * math.pi)
-        kept = np.clip((turns - self.low) / (self.high - self.low), 0, 1)
-        changed: Frequencies = frequencies * (kept + (1 - kept) / self.factor)
-        return changed
 
 
 class RotaryTable(Layer):
@@ -201,6 +90,7 @@ class RotaryEmbedding(Layer):
         scaling: changes the frequencies, for a longer context.
         interleaved: which features are paired.
         size: the number of features to rotate.
+        magnitude: a factor of what is rotated.
 
     Examples:
         >>> Pos, HeadDim = axn.make_axes(pos=3, head_dim=4)
@@ -211,9 +101,10 @@ class RotaryEmbedding(Layer):
 
     HeadDim: Axis = eqx.field(static=True)
     theta: float = eqx.field(static=True)
-    scaling: FrequencyScaling | None = eqx.field(static=True)
+    scaling: FrequencyScaling | LengthScaling | None = eqx.field(static=True)
     interleaved: bool = eqx.field(static=True)
     size: int = eqx.field(static=True)
+    magnitude: float = eqx.field(static=True, default=1.0)
 
     @classmethod
     def init(
@@ -221,9 +112,10 @@ class RotaryEmbedding(Layer):
         HeadDim: Axis,
         theta: float = 10000.0,
         *,
-        scaling: FrequencyScaling | None = None,
+        scaling: FrequencyScaling | LengthScaling | None = None,
         interleaved: bool = False,
         size: int | None = None,
+        magnitude: float = 1.0,
     ) -> Self:
         """Make a layer.
 
@@ -233,6 +125,7 @@ class RotaryEmbedding(Layer):
             scaling: changes the frequencies, such as `Llama3Scaling`.
             interleaved: pair neighbours; see `rotary`.
             size: rotate only this many features, the first ones; by default all.
+            magnitude: a factor of what is rotated, of queries and of keys, as for `YarnScaling`.
 
         Raises:
             ArgumentError: if the number of features to rotate is odd or too large.
@@ -243,20 +136,29 @@ class RotaryEmbedding(Layer):
         """
         HeadDim = sized(HeadDim, "RotaryEmbedding.init")
         count = _count_features("RotaryEmbedding.init", size, HeadDim)
-        return cls(HeadDim, float(theta), scaling, interleaved, count)
+        return cls(HeadDim, float(theta), scaling, interleaved, count, float(magnitude))
 
-    def at(self, positions: Axis | NamedArray, dtype: DTypeLike = jnp.float32) -> RotaryTable:
+    def at(
+        self,
+        positions: Axis | NamedArray,
+        dtype: DTypeLike = jnp.float32,
+        *,
+        length: int | NamedArray | None = None,
+    ) -> RotaryTable:
         """Compute the cosines and sines of positions, once for many calls.
 
         Args:
             positions: an axis, along which they count from zero; or the positions.
             dtype: the dtype to compute in.
+            length: the number of positions of each text, axes among those of the positions, for a scaling that depends
+                on it; by default the size of the axis.
 
         Returns:
             A table, whose cosines and sines have the axes of the positions, and `pair`.
 
         Raises:
             AxisClashError: if positions have an axis `pair`.
+            ArgumentError: if the scaling depends on a length, and positions are no axis.
 
         Examples:
             >>> table = axn.nn.RotaryEmbedding.init(axn.Axis("head_dim", 4)).at(axn.Axis("pos", 3))
@@ -264,20 +166,34 @@ class RotaryEmbedding(Layer):
             {'pos': 3, 'pair': 2}
         """
         counted = number_positions("RotaryEmbedding.at", positions)
-        if _PAIR in counted.names:
-            problem = f"positions have axis {_PAIR!r}, which the table adds"
+        if PAIR in counted.names:
+            problem = f"positions have axis {PAIR!r}, which the table adds"
             given = f"positions have: {facts(counted)}"
             raise AxisClashError(message("RotaryEmbedding.at", problem, given))
         frequencies = self.theta ** -(np.arange(0, self.size, 2) / self.size)
+        if isinstance(self.scaling, LengthScaling):
+            if length is None and isinstance(positions, NamedArray):
+                problem = f"the frequencies of {self.scaling!r} depend on the length of the text"
+                hint = "pass length=..., as numbers or as an array over axes of the positions"
+                raise ArgumentError(message("RotaryEmbedding.at", problem, hint=hint))
+            if not isinstance(length, NamedArray):
+                length = named(counted.array.size if length is None else length, ())
+            turns = self.scaling.at_length(frequencies, length).astype(dtype)
+            angles = counted.astype(dtype).broadcast_axis(turns.resolve_axis(PAIR)) * turns
+            return self._make_table(angles.rearrange((*counted.names, PAIR)))
         if self.scaling is not None:
             frequencies = self.scaling(frequencies)
-        turns = frequencies.astype(dtype).reshape(*[1] * counted.array.ndim, -1)
+        rates = frequencies.astype(dtype).reshape(*[1] * counted.array.ndim, -1)
         # NumPy computed the frequencies in float64, so that the angles of far positions differ as they should.
-        angles = counted.array[..., None].astype(dtype) * kernels.constant(turns)
+        angles = counted.array[..., None].astype(dtype) * kernels.constant(rates)
 
-        names = (*counted.names, _PAIR)
-        cos, sin = wrap(counted, jnp.cos(angles), names), wrap(counted, jnp.sin(angles), names)
-        return RotaryTable(cos, sin, self.HeadDim, self.interleaved)
+        return self._make_table(wrap(counted, angles, (*counted.names, PAIR)))
+
+    def _make_table(self, angles: NamedArray) -> RotaryTable:
+        tables = cos(angles), sin(angles)
+        if self.magnitude != 1:
+            tables = tables[0] * self.magnitude, tables[1] * self.magnitude
+        return RotaryTable(*tables, self.HeadDim, self.interleaved)
 
     def __call__(
         self, x: NamedArray, positions: AxisSelector | NamedArray, *, key: jax.Array | None = None
@@ -312,7 +228,7 @@ def rotary(
     HeadDim: AxisSelector,
     *,
     theta: float = 10000.0,
-    scaling: FrequencyScaling | None = None,
+    scaling: FrequencyScaling | LengthScaling | None = None,
     interleaved: bool = False,
     size: int | None = None,
 ) -> NamedArray:
@@ -373,7 +289,7 @@ def _rotate(
         raise checks.no_names("rotary", x)
     # One kernel for all calls whose axes have the same names.
     key = (x.names, cos.names[:-1], selector(HeadDim, "rotary"), interleaved)
-    kernel = checks.run_plan("rotary", (x, cos[_PAIR, 0]), _make_kernel, *key)
+    kernel = checks.run_plan("rotary", (x, cos[PAIR, 0]), _make_kernel, *key)
     return wrap(x, kernel.call(x.array, cos.array, sin.array), x.names)
 
 
