@@ -219,7 +219,61 @@ ROWS = {
     ),
     "qwen2 moe": ("Qwen2MoeConfig", {**SMALL, **QWEN_MOE, "shared_expert_intermediate_size": 40}),
     "qwen3 moe": ("Qwen3MoeConfig", {**SMALL, **QWEN_MOE, "head_dim": 16, "norm_topk_prob": True}),
+    "qwen2 moe, dense": (
+        "Qwen2MoeConfig",
+        {**SMALL, **QWEN_MOE, "num_hidden_layers": 3, "mlp_only_layers": [1], "shared_expert_intermediate_size": 40},
+    ),
+    "qwen3 moe, every other": (
+        "Qwen3MoeConfig",
+        {**SMALL, **QWEN_MOE, "num_hidden_layers": 4, "decoder_sparse_step": 2, "head_dim": 8},
+    ),
     "qwen3 moe, raw weights": ("Qwen3MoeConfig", {**SMALL, **QWEN_MOE, "norm_topk_prob": False, "num_experts": 5}),
+}
+DEEPSEEK = {
+    **SMALL,
+    "num_hidden_layers": 3,
+    "num_key_value_heads": 4,
+    "moe_intermediate_size": 24,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_group": 4,
+    "topk_group": 2,
+    "kv_lora_rank": 12,
+    "q_lora_rank": 20,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 6,
+    "v_head_dim": 10,
+    "first_k_dense_replace": 1,
+}
+ROWS |= {
+    "deepseek v3": (
+        "DeepseekV3Config",
+        {**DEEPSEEK, "rope_parameters": {**YARN, "mscale": 0.7, "mscale_all_dim": 1.3}, "n_shared_experts": 2},
+    ),
+    "deepseek v3, raw": (
+        "DeepseekV3Config",
+        {
+            **DEEPSEEK,
+            "q_lora_rank": None,
+            "rope_interleave": False,
+            "norm_topk_prob": False,
+            "attention_bias": True,
+            "n_group": 1,
+            "topk_group": 1,
+            "routed_scaling_factor": 0.7,
+            "first_k_dense_replace": 0,
+            "rms_norm_eps": 1e-3,
+        },
+    ),
+    "deepseek v3, dense": (
+        "DeepseekV3Config",
+        {
+            **DEEPSEEK,
+            "first_k_dense_replace": 3,
+            "tie_word_embeddings": True,
+            "rope_parameters": {"rope_type": "linear", "rope_theta": 1e3, "factor": 4.0, "mscale_all_dim": 0.8},
+        },
+    ),
 }
 TOKENS = np.random.default_rng(0).integers(67, size=(2, 13))
 BATCH = axn.named(jnp.asarray(TOKENS, jnp.int32), ("batch", "pos"))
@@ -243,6 +297,11 @@ def test_each_setting_that_is_left_out_is_that_of_transformers(name):
         assert read_config({"model_type": whole["model_type"], **given}) == read_config(whole), key
 
 
+def choice_biases(model):
+    """Return what files hold beside parameters: numbers without a gradient, for the choice of experts."""
+    return [buffer for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias")]
+
+
 @functools.cache
 def theirs(name):
     kind, settings = ROWS[name]
@@ -250,7 +309,7 @@ def theirs(name):
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for parameter in model.parameters():
+        for parameter in (*model.parameters(), *choice_biases(model)):
             parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
     return model
 
@@ -295,12 +354,13 @@ def test_gradients_are_those_of_transformers(name, folder):
     other.zero_grad()
     loss.backward()
     # A model whose parameters are the gradients goes the way of all models: so the keys are theirs.
-    kept = [parameter.detach().clone() for parameter in other.parameters()]
+    stored = [*other.parameters(), *choice_biases(other)]
+    kept = [parameter.detach().clone() for parameter in stored]
     with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.copy_(parameter.grad)
+        for parameter in stored:
+            parameter.copy_(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
         other.save_pretrained(folder / f"{name} gradients")
-        for parameter, old in zip(other.parameters(), kept, strict=True):
+        for parameter, old in zip(stored, kept, strict=True):
             parameter.copy_(old)
     wanted = load(folder / f"{name} gradients")
     for (path, mine), its in zip(jax.tree.leaves_with_path(gradients), jax.tree.leaves(wanted), strict=True):

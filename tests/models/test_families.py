@@ -259,7 +259,7 @@ def test_settings_that_are_told_in_words():
         (
             {"model_type": "bert"},
             "unknown model_type 'bert'; known: gpt2, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, "
-            "granite, gpt_neox, smollm3, phi3, olmo2, gemma, gemma2, gemma3_text",
+            "deepseek_v3, granite, gpt_neox, smollm3, phi3, olmo2, gemma, gemma2, gemma3_text",
         ),
         (
             {"rope_scaling": {"type": "axial"}},
@@ -273,8 +273,8 @@ def test_settings_that_are_told_in_words():
         ({"hidden_size": None, "vocab_size": None}, "config.json of a llama lacks vocab_size, hidden_size"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "config.json of a llama lacks low_freq_factor"),
         (
-            {"model_type": "qwen2_moe", "mlp_only_layers": [3]},
-            "mlp_only_layers=[3] is not supported, only []",
+            {"model_type": "gemma", "use_bidirectional_attention": True},
+            "use_bidirectional_attention=True is not supported, only None",
         ),
     ],
 )

@@ -1,14 +1,18 @@
 """The sizes and forms of a decoder. The defaults are those of a small Llama."""
 
 import dataclasses
-from typing import Literal, NamedTuple, Self
+import math
+from typing import Any, Literal, NamedTuple, Self
 
 from .. import nn
 from ..axis import Axis
 from ..transform.checkpoint import ScanCheckpointSpec
 
-# Local layers see a window; unrotated ones have no rotary positions.
-Kind = Literal["global", "local", "global_unrotated", "local_unrotated"]
+# Local layers see a window; unrotated ones have no rotary positions; dense ones have a perceptron where others have
+# experts.
+Kind = Literal[
+    "global", "local", "global_unrotated", "local_unrotated", "global_dense", "local_dense"
+]
 
 
 class Rope(NamedTuple):
@@ -19,19 +23,28 @@ class Rope(NamedTuple):
         scaling: changes the frequencies, for long texts.
         share: of the features of a head, the first ones, that are rotated.
         magnitude: a factor of what is rotated, of queries and of keys.
+        interleaved: whether neighbours are pairs of features, see `axn.nn.rotary`.
+        growth: how fast scores grow with the factor of the scaling.
     """
 
     theta: float = 10000.0
     scaling: nn.FrequencyScaling | nn.LengthScaling | None = None
     share: float = 1.0
     magnitude: float = 1.0
+    interleaved: bool = False
+    growth: float = 0.0
+
+    @property
+    def score_factor(self) -> float:
+        """A factor of the scores of attention, beside that of `magnitude`."""
+        factor = getattr(self.scaling, "factor") if self.growth else 1.0  # noqa: B009
+        return (1 + 0.1 * self.growth * math.log(factor)) ** 2 if factor > 1 else 1.0
 
     def on(self, axis: Axis) -> nn.RotaryEmbedding:
         """Return the layer that rotates features along an axis."""
         size = int(self.share * axis.size)
-        return nn.RotaryEmbedding.init(
-            axis, self.theta, scaling=self.scaling, size=size, magnitude=self.magnitude
-        )
+        options: Any = {"size": size, "interleaved": self.interleaved, "magnitude": self.magnitude}
+        return nn.RotaryEmbedding.init(axis, self.theta, scaling=self.scaling, **options)
 
 
 ROPE = Rope()
@@ -46,7 +59,14 @@ class ExpertsConfig:
         chosen: number of experts that a token goes to.
         mlp: width of one expert.
         normalize: whether the weights of the chosen experts sum to one.
-        shared: width of a further expert for all tokens, behind a gate.
+        shared: width of a further expert for all tokens.
+        shared_count: a factor of this width.
+        shared_gate: whether the further expert is behind a gate.
+        sigmoid: whether weights are sigmoids of scores, and each expert has a bias for the choice, see
+            `axn.nn.update_choice_bias`; instead of a softmax.
+        scale: a factor of the weights.
+        groups: number of groups of experts.
+        chosen_groups: from how many of them a token chooses.
     """
 
     count: int
@@ -54,6 +74,29 @@ class ExpertsConfig:
     mlp: int
     normalize: bool = True
     shared: int | None = None
+    shared_count: int = 1
+    shared_gate: bool = True
+    sigmoid: bool = False
+    scale: float = 1.0
+    groups: int = 1
+    chosen_groups: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class LatentConfig:
+    """Latent attention, see `axn.nn.LatentAttention`; `head_dim` is then the width of what is not rotated.
+
+    Attributes:
+        keys: width of the latent of keys and values.
+        rotary: width of what is rotated.
+        values: width of the values of a head.
+        queries: width of the latent of queries, if they have one.
+    """
+
+    keys: int
+    rotary: int
+    values: int
+    queries: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +124,8 @@ class DecoderConfig:
         rope: rotary positions; None for a learned vector for each position.
         local_rope: those of local layers, where they differ.
         window: how many tokens a local layer sees.
-        pattern: which layers are local or unrotated, repeated to the depth.
+        pattern: the kinds of layers, repeated to the depth.
+        latent: latent attention in place of the usual one.
         score_scale: a factor of scores; None for one over the square root of `head_dim`.
         score_cap: the largest score, see `soft_cap` of `axn.nn.dot_product_attention`.
         logit_cap: the largest logit, by the same function.
@@ -116,6 +160,7 @@ class DecoderConfig:
     local_rope: Rope | None = None
     window: int | None = None
     pattern: tuple[Kind, ...] = ("global",)
+    latent: LatentConfig | None = None
     score_scale: float | None = None
     score_cap: float | None = None
     logit_cap: float | None = None
@@ -136,6 +181,9 @@ class DecoderConfig:
             raise ValueError(
                 f"local layers need a window, but pattern={self.pattern} and window=None"
             )
+        if self.latent is not None and self.kv_heads != self.heads:
+            wanted = f"kv_heads={self.kv_heads} and heads={self.heads}"
+            raise ValueError(f"each head of latent attention has keys of its own, but {wanted}")
 
     def as_gpt2(self) -> Self:
         """Return the form of GPT-2, with the same sizes."""
@@ -156,4 +204,7 @@ class DecoderConfig:
     KVHeads = property(lambda self: Axis("kv_heads", self.kv_heads))
     Group = property(lambda self: Axis("group", self.heads // self.kv_heads))
     HeadDim = property(lambda self: Axis("head_dim", self.head_dim))
+    Rotated = property(
+        lambda self: self.HeadDim if self.latent is None else Axis("rotary", self.latent.rotary)
+    )
     Pos = property(lambda self: Axis("pos", self.positions))

@@ -5,6 +5,7 @@ Nothing here speaks of devices: the names of the axes are all that a layout need
 are `kv_heads * group` heads of queries.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -19,9 +20,9 @@ import axonym as axn
 from .. import nn
 from ..array import NamedArray
 from ..axis import Axis, AxisSpec
-from .config import DecoderConfig, ExpertsConfig, Kind, Rope
+from .config import DecoderConfig, ExpertsConfig, Kind, LatentConfig
 
-Rotations = dict[Kind, nn.RotaryTable]
+Rotations = dict[str, nn.RotaryTable]
 Attend = Callable[..., NamedArray]
 
 
@@ -137,6 +138,30 @@ class Attention(eqx.Module):
         return self.out(attend(q, k, v, mask=self.mask, scale=self.scale, soft_cap=self.soft_cap))
 
 
+def make_latent_attention(
+    cfg: DecoderConfig, latent: LatentConfig, key: jax.Array
+) -> nn.LatentAttention:
+    """Make latent attention with random weights, by a configuration."""
+    scale = cfg.score_scale or 1 / math.sqrt(cfg.head_dim + latent.rotary)
+    queries = None if latent.queries is None else Axis("query_latent", latent.queries)
+    return nn.LatentAttention.init(
+        cfg.Embed,
+        (cfg.KVHeads, cfg.Group),
+        cfg.HeadDim,
+        Axis("latent", latent.keys),
+        cfg.Rotated,
+        key=key,
+        QueryLatent=queries,
+        ValueDim=Axis("value_dim", latent.values),
+        use_bias="out" in cfg.biases,
+        scale=scale * (cfg.rope.score_factor if cfg.rope is not None else 1.0),
+        initializer=normal(0.02),
+    )
+
+
+Mixer = Attention | nn.LatentAttention
+
+
 class Mlp(eqx.Module):
     """Two linear layers with an activation between them, which may be a gate."""
 
@@ -158,11 +183,11 @@ class Mlp(eqx.Module):
         down = layer(Hidden, cfg.Embed, keys[2], outward(cfg))
         return Mlp(gate, up, down, ACTIVATIONS[cfg.activation])
 
-    def __call__(self, x: NamedArray, real: NamedArray | None = None) -> tuple[NamedArray, None]:
-        """Map each token; the same form as of experts, which report their routing."""
+    def __call__(self, x: NamedArray) -> NamedArray:
+        """Map each token."""
         if self.gate is None:
-            return self.down(self.activation(self.up(x))), None
-        return self.down(self.activation(self.gate(x)) * self.up(x)), None
+            return self.down(self.activation(self.up(x)))
+        return self.down(self.activation(self.gate(x)) * self.up(x))
 
 
 class Experts(eqx.Module):
@@ -184,36 +209,36 @@ class Experts(eqx.Module):
             ACTIVATIONS[cfg.activation],
             key=k_routed,
             normalize=experts.normalize,
+            weighing="sigmoid" if experts.sigmoid else "softmax",
+            use_choice_bias=experts.sigmoid,
+            scale=experts.scale,
+            groups=(experts.groups, experts.chosen_groups) if experts.groups > 1 else None,
             initializer=normal(0.02),
         )
         if experts.shared is None:
             return Experts(routed, None, None)
-        shared = Mlp.init(cfg, Axis("mlp", experts.shared), key=k_shared)
+        shared = Mlp.init(cfg, Axis("mlp", experts.shared * experts.shared_count), key=k_shared)
         gate = linear(cfg, cfg.Embed, (), k_gate, use_bias=False)
-        return Experts(routed, shared, gate)
+        return Experts(routed, shared, gate if experts.shared_gate else None)
 
     def __call__(
         self, x: NamedArray, real: NamedArray | None = None
     ) -> tuple[NamedArray, nn.Routing]:
         """Map each token by the experts that it goes to, and report the routing."""
         y, routing = self.routed(x, where=real)
-        if self.shared is not None and self.shared_gate is not None:
-            y = y + nn.sigmoid(self.shared_gate(x)) * self.shared(x)[0]
+        if self.shared is not None:
+            always = self.shared(x)
+            y = y + (
+                always if self.shared_gate is None else nn.sigmoid(self.shared_gate(x)) * always
+            )
         return y, routing
-
-
-def make_mlp(cfg: DecoderConfig, *, key: jax.Array) -> Mlp | Experts:
-    """Make the perceptron of a block, or the experts in its place."""
-    if cfg.experts is None:
-        return Mlp.init(cfg, cfg.Mlp, key=key)
-    return Experts.init(cfg, cfg.experts, key=key)
 
 
 class Block(eqx.Module):
     """Attention and a perceptron, each between norms and beside a residual connection."""
 
     attention_norm: Norm | None
-    attention: Attention
+    attention: Mixer
     attention_post_norm: Norm | None
     mlp_norm: Norm | None
     mlp: Mlp | Experts
@@ -222,6 +247,7 @@ class Block(eqx.Module):
     kind: Kind = eqx.field(static=True)
     parallel: bool = eqx.field(static=True)
     scale: float = eqx.field(static=True)
+    Router: Axis | None = eqx.field(static=True)  # of the experts of other blocks
 
     @staticmethod
     def init(cfg: DecoderConfig, kind: Kind, *, key: jax.Array) -> "Block":
@@ -231,17 +257,27 @@ class Block(eqx.Module):
         def norm(place: str) -> Norm | None:
             return make_norm(cfg, cfg.Embed) if cfg.norm_places in (place, "both") else None
 
+        attention: Mixer
+        if cfg.latent is None:
+            attention = Attention.init(cfg, kind, key=k_attention)
+        else:
+            attention = make_latent_attention(cfg, cfg.latent, k_attention)
+        if cfg.experts is None or kind.endswith("dense"):
+            mlp: Mlp | Experts = Mlp.init(cfg, cfg.Mlp, key=k_mlp)
+        else:
+            mlp = Experts.init(cfg, cfg.experts, key=k_mlp)
         return Block(
             attention_norm=norm("before"),
-            attention=Attention.init(cfg, kind, key=k_attention),
+            attention=attention,
             attention_post_norm=norm("behind"),
             mlp_norm=norm("before"),
-            mlp=make_mlp(cfg, key=k_mlp),
+            mlp=mlp,
             mlp_post_norm=norm("behind"),
             dropout=nn.Dropout(cfg.dropout),
             kind=kind,
             parallel=cfg.parallel,
             scale=cfg.residual_scale,
+            Router=None if cfg.experts is None else Axis("experts", cfg.experts.count),
         )
 
     def __call__(
@@ -256,12 +292,20 @@ class Block(eqx.Module):
         """Add attention and the perceptron to the residual stream."""
         k1, k2 = (None, None) if key is None else jax.random.split(key)
         y = normalize(self.attention_norm, x)
-        y = self.attention(y, rotations.get(self.kind), attend)
+        y = attend(self.attention, y, rotations.get(self.kind.removesuffix("_dense")))
         y = normalize(self.attention_post_norm, y)
         inference = key is None or self.dropout.inference
         after = x + multiply(self.dropout(y, key=k1, inference=inference), self.scale)
         seen = x if self.parallel else after
-        y, routing = self.mlp(normalize(self.mlp_norm, seen), real)
+        y, routing = normalize(self.mlp_norm, seen), None
+        if isinstance(self.mlp, Experts):
+            y, routing = self.mlp(y, real)
+        else:
+            y = self.mlp(y)
+            if self.Router is not None:
+                # A loop over layers stacks what all of them report.
+                none = axn.zeros((), jnp.promote_types(x.dtype, jnp.float32))
+                routing = nn.Routing(none, none, none.broadcast_axis(self.Router), none)
         y = normalize(self.mlp_post_norm, y)
         return after + multiply(self.dropout(y, key=k2, inference=inference), self.scale), routing
 
@@ -271,7 +315,13 @@ class Within(eqx.Module):
 
     seen: nn.AttentionMask
 
-    def __call__(
+    def __call__(self, layer: Mixer, x: NamedArray, rotate: nn.RotaryTable | None) -> NamedArray:
+        """Apply a layer that mixes tokens."""
+        if isinstance(layer, nn.LatentAttention):
+            return layer(x, self.seen, rotate=rotate)
+        return layer(x, rotate, self.attend)
+
+    def attend(
         self, q: NamedArray, k: NamedArray, v: NamedArray, mask: nn.AttentionMask, **options: Any
     ) -> NamedArray:
         """Attend to the keys of the same sequence."""
@@ -280,9 +330,28 @@ class Within(eqx.Module):
         return nn.dot_product_attention("pos", "pos.key", "head_dim", q, k, v, seen, **options)
 
 
-def attend_within(more: nn.AttentionMask | None) -> Attend:
-    """Return attention to tokens that are not later, which a further mask lets through."""
-    return Within(nn.causal() if more is None else nn.causal() & more)
+@dataclasses.dataclass
+class Cached:
+    """Attention of the next tokens to those in the cache of a layer, which is then extended."""
+
+    cache: nn.KVCache
+    Pos: Axis | None
+    count: NamedArray | None
+    layer: tuple[str, NamedArray]
+
+    def __call__(self, layer: Mixer, x: NamedArray, rotate: nn.RotaryTable | None) -> NamedArray:
+        """Apply a layer that mixes tokens."""
+        if isinstance(layer, nn.LatentAttention):
+            options: Any = {"rotate": rotate, "count": self.count, "layer": self.layer}
+            y, self.cache = layer.extend(x, self.cache, **options)
+            return y
+        return layer(x, rotate, self.attend)
+
+    def attend(self, *heads: NamedArray, **options: Any) -> NamedArray:
+        """Attend to the keys of the cache."""
+        options |= {"count": self.count, "layer": self.layer}
+        y, self.cache = self.cache.attend(self.Pos, "head_dim", *heads, **options)
+        return y
 
 
 class Decoder(eqx.Module):
@@ -375,7 +444,11 @@ class Decoder(eqx.Module):
             real = axn.cumsum(where.astype("int32"), "pos", reverse=True) > 0
         x, routing = self.hidden(inputs, mask, real, key=key)
         loss = self.cross_entropy(x, targets, where=where, z_loss=z_loss)
-        return loss if routing is None else loss + balance * routing.load_balance.mean()
+        if routing is None:
+            return loss
+        # Layers without experts report zeros.
+        routers = axn.maximum(axn.any(routing.load > 0, "experts").sum(), 1)
+        return loss + balance * routing.load_balance.sum() / routers
 
     def cross_entropy(self, x: NamedArray, targets: NamedArray, **options: Any) -> NamedArray:
         """Compare the scores of a residual stream with the tokens that follow, without holding all scores."""
@@ -400,7 +473,8 @@ class Decoder(eqx.Module):
         inference = key is None or self.dropout.inference
         x = self.dropout(self.embed(tokens, Pos), key=k_embed, inference=inference)
         out: tuple[NamedArray, nn.Routing | None]
-        out = self.blocks.scan(x, self.rotations(Pos), attend_within(mask), real, key=k_blocks)
+        attend = Within(nn.causal() if mask is None else nn.causal() & mask)
+        out = self.blocks.scan(x, self.rotations(Pos), attend, real, key=k_blocks)
         return out
 
     def embed(self, tokens: NamedArray, at: Axis | NamedArray) -> NamedArray:
@@ -412,11 +486,12 @@ class Decoder(eqx.Module):
     def rotations(self, at: Axis | NamedArray, length: NamedArray | None = None) -> Rotations:
         """Compute the angles of positions, once for all layers; some depend on the length of the text."""
         cfg = self.config
-        ropes: dict[Kind, Rope | None] = {"global": cfg.rope, "local": cfg.local_rope or cfg.rope}
+        ropes = {"global": cfg.rope, "local": cfg.local_rope or cfg.rope}
+        kinds = {kind.removesuffix("_dense") for kind in cfg.pattern}
         return {
-            kind: rope.on(cfg.HeadDim).at(at, length=length)
+            kind: rope.on(cfg.Rotated).at(at, length=length)
             for kind, rope in ropes.items()
-            if kind in cfg.pattern and rope is not None
+            if kind in kinds and rope is not None
         }
 
     def output(self, x: NamedArray) -> NamedArray:
@@ -434,8 +509,11 @@ class Decoder(eqx.Module):
         """Make a cache for `size` tokens of sequences over `axes`, such as a batch, of different lengths."""
         cfg, Key = self.config, Axis("pos.key", size)
         kept = dtype or self.embedding.weight.dtype
-        shape = (*axes, cfg.KVHeads, Key, cfg.HeadDim)
-        return nn.KVCache.stacked(cfg.Layers, Key, shape, lengths=axes, dtype=kept)
+        shape, is_latent = (*axes, cfg.KVHeads, Key, cfg.HeadDim), cfg.latent is not None
+        if cfg.latent is not None:
+            shape = (*axes, Key, Axis("latent", cfg.latent.keys + cfg.latent.rotary))
+        options: Any = {"lengths": axes, "shared": is_latent, "dtype": kept}
+        return nn.KVCache.stacked(cfg.Layers, Key, shape, **options)
 
     def extend(
         self, cache: nn.KVCache, tokens: NamedArray, count: NamedArray | None = None
@@ -468,16 +546,8 @@ class Decoder(eqx.Module):
         def layer(
             block: Block, carry: tuple[NamedArray, nn.KVCache], i: NamedArray
         ) -> tuple[NamedArray, nn.KVCache]:
-            x, cache = carry
-
-            def attend(*heads: NamedArray, **options: Any) -> NamedArray:
-                nonlocal cache
-                y, cache = cache.attend(
-                    Pos, "head_dim", *heads, count=count, layer=("layers", i), **options
-                )
-                return y
-
-            return block(x, rotations, attend, real)[0], cache
+            attend = Cached(carry[1], Pos, count, ("layers", i))
+            return block(carry[0], rotations, attend, real)[0], attend.cache
 
         added = 1 if Pos is None else Pos.size if count is None else count
         length = (at if Pos is None else at["pos", 0]) + added

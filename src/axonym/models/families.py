@@ -32,7 +32,7 @@ class Family:
         usual: the values of transformers 5 for `USUAL`, where a file lacks them; a null is a value of its own.
         forms: fields that are the same in all models of the family, or functions of the other fields.
         biases: from settings to the layers that have biases where they are true.
-        experts: from fields of `ExpertsConfig` to their settings, if the family has experts.
+        parts: from fields of `DecoderConfig` with fields of their own, such as `experts`, to the settings of these.
         defaults: the same for further settings.
         only: settings of which this decoder knows one value.
         rope: settings of rotary positions that files may have outside of `rope_parameters`, by their names there.
@@ -40,7 +40,9 @@ class Family:
         activations: names of theirs that mean another one of ours than elsewhere.
         out_first: whether files store the outputs of linear layers before their inputs.
         is_rotated: whether a layer has rotary positions: a function of settings and number.
+        grows: whether the `mscale_all_dim` of rotary positions is the growth of scores.
         is_local: whether a layer is local, where a file does not list the layers: a function of settings and number.
+        is_dense: whether a layer has a perceptron in place of experts: a function of settings and number.
     """
 
     architecture: str
@@ -48,7 +50,7 @@ class Family:
     usual: tuple[int | float | str | None, ...]
     forms: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     biases: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
-    experts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    parts: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     only: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     rope: Mapping[str, str] = dataclasses.field(
@@ -57,8 +59,10 @@ class Family:
     rope_types: Mapping[str, str] = dataclasses.field(default_factory=dict)
     activations: Mapping[str, str] = dataclasses.field(default_factory=dict)
     out_first: bool = True
+    grows: bool = False
     is_local: Callable[[Settings, int], bool] = lambda settings, layer: False
     is_rotated: Callable[[Settings, int], bool] = lambda settings, layer: True
+    is_dense: Callable[[Settings, int], bool] = lambda settings, layer: False
 
 
 def always(settings: Settings, layer: int) -> bool:
@@ -84,6 +88,12 @@ def is_rotated(settings: Settings, layer: int) -> bool:
     listed: list[int] | None = settings.get("no_rope_layers")
     interval: int = settings["no_rope_layer_interval"]
     return bool(listed[layer]) if listed is not None else (layer + 1) % interval != 0
+
+
+def is_dense(settings: Settings, layer: int) -> bool:
+    """Return whether a layer of Qwen has no experts: all but every n-th, and those that a list says."""
+    period: int = settings.get("decoder_sparse_step", 1)
+    return (layer + 1) % period != 0 or layer in (settings.get("mlp_only_layers") or ())
 
 
 SIZES = {
@@ -115,7 +125,6 @@ SHIFTED: dict[str, Any] = {
 }
 GEMMA_FORMS = {**SHIFTED, "norm_places": "both"}
 GEMMA_DEFAULTS = {"head_dim": 256, "query_pre_attn_scalar": 256, **WINDOW}
-DENSE = {"decoder_sparse_step": 1, "mlp_only_layers": []}
 EXPERTS = {
     "count": "num_local_experts",
     "chosen": "num_experts_per_tok",
@@ -127,6 +136,7 @@ QWEN_EXPERTS = {
     "mlp": "moe_intermediate_size",
     "normalize": "norm_topk_prob",
 }
+SHARED_EXPERTS = {**QWEN_EXPERTS, "shared": "shared_expert_intermediate_size"}
 
 MULTIPLIERS = {
     "embed_scale": "embedding_multiplier",
@@ -177,7 +187,7 @@ FAMILIES: dict[str, Family] = {
         "MixtralForCausalLM",
         SIZES,
         (32000, 32, 4096, 14336, 32, 8, 131072, 1e-5, False, "silu"),
-        experts=EXPERTS,
+        parts={"experts": EXPERTS},
         defaults={"rope_theta": 1e6, "num_local_experts": 8, "num_experts_per_tok": 2},
         is_local=always,
     ),
@@ -194,7 +204,7 @@ FAMILIES: dict[str, Family] = {
         SIZES,
         (151936, 24, 2048, 5632, 16, 16, 32768, 1e-6, False, "silu"),
         biases={"qkv_bias": QKV},
-        experts={**QWEN_EXPERTS, "shared": "shared_expert_intermediate_size"},
+        parts={"experts": SHARED_EXPERTS},
         defaults={
             **WINDOW,
             "qkv_bias": True,
@@ -204,7 +214,7 @@ FAMILIES: dict[str, Family] = {
             "shared_expert_intermediate_size": 5632,
             "norm_topk_prob": False,
         },
-        only=DENSE,
+        is_dense=is_dense,
         is_local=upper,
     ),
     "qwen3": Family(
@@ -222,17 +232,60 @@ FAMILIES: dict[str, Family] = {
         (151936, 24, 2048, 6144, 32, 4, 32768, 1e-6, False, "silu"),
         {"head_norms": "each"},
         biases={"attention_bias": QKVO},
-        experts=QWEN_EXPERTS,
-        # A file may have the number of experts under either of two names.
+        parts={"experts": QWEN_EXPERTS},
         defaults={
             **WINDOW,
-            "num_local_experts": 128,
+            "num_experts": 128,
             "num_experts_per_tok": 8,
             "moe_intermediate_size": 768,
             "norm_topk_prob": False,
         },
-        only=DENSE,
+        is_dense=is_dense,
         is_local=lambda settings, layer: bool(settings.get("use_sliding_window")),
+    ),
+    "deepseek_v3": Family(
+        "DeepseekV3ForCausalLM",
+        {**SIZES, "head_dim": "qk_nope_head_dim"},
+        (129280, 61, 7168, 18432, 128, 128, 4096, 1e-6, False, "silu"),
+        {"experts": {"sigmoid": True, "shared_gate": False}},
+        biases={"attention_bias": QKVO},
+        parts={
+            "experts": {
+                **QWEN_EXPERTS,
+                "count": "n_routed_experts",
+                "shared": "moe_intermediate_size",
+                "shared_count": "n_shared_experts",
+                "scale": "routed_scaling_factor",
+                "groups": "n_group",
+                "chosen_groups": "topk_group",
+            },
+            "latent": {
+                "keys": "kv_lora_rank",
+                "rotary": "qk_rope_head_dim",
+                "values": "v_head_dim",
+                "queries": "q_lora_rank",
+            },
+        },
+        defaults={
+            "qk_nope_head_dim": 128,
+            "n_routed_experts": 256,
+            "num_experts_per_tok": 8,
+            "moe_intermediate_size": 2048,
+            "norm_topk_prob": True,
+            "n_shared_experts": 1,
+            "routed_scaling_factor": 2.5,
+            "n_group": 8,
+            "topk_group": 4,
+            "kv_lora_rank": 512,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 128,
+            "q_lora_rank": 1536,
+            "first_k_dense_replace": 3,
+            "rope_interleave": True,
+        },
+        rope={"rope_theta": "rope_theta", "interleaved": "rope_interleave"},
+        grows=True,
+        is_dense=lambda settings, layer: layer < settings["first_k_dense_replace"],
     ),
     "granite": Family(
         "GraniteForCausalLM",

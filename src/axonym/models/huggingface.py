@@ -58,6 +58,25 @@ QWEN_MOE = {
     "mlp.shared.down": "mlp.shared_expert.down_proj",
     "mlp.shared_gate": "mlp.shared_expert_gate",
 }
+DEEPSEEK = {
+    **QWEN_MOE,
+    "mlp.routed.choice_bias": "mlp.gate.e_score_correction_bias",
+    "mlp.shared": "mlp.shared_experts",
+    "mlp.shared.gate": "mlp.shared_experts.gate_proj",
+    "mlp.shared.up": "mlp.shared_experts.up_proj",
+    "mlp.shared.down": "mlp.shared_experts.down_proj",
+    "attention.query_latent": "self_attn.q_a_proj",
+    "attention.query_norm": "self_attn.q_a_layernorm",
+    "attention.query": "self_attn.q_b_proj.0",
+    "attention.rotary_query": "self_attn.q_b_proj.1",
+    "attention.latent": "self_attn.kv_a_proj_with_mqa.0",
+    "attention.latent_norm": "self_attn.kv_a_layernorm",
+    "attention.rotary_key": "self_attn.kv_a_proj_with_mqa.1",
+    "attention.key": "self_attn.kv_b_proj.0",
+    "attention.value": "self_attn.kv_b_proj.1",
+}
+# Where queries have no latent.
+SHORT = {"attention.query": "self_attn.q_proj.0", "attention.rotary_query": "self_attn.q_proj.1"}
 MIXTRAL = {
     **LLAMA,
     "mlp.routed.router": "block_sparse_moe.gate",
@@ -115,9 +134,18 @@ KEYS = {
     "gemma2": GEMMA,
     "gemma3_text": GEMMA,
     "mixtral": MIXTRAL,
+    "deepseek_v3": DEEPSEEK,
     "qwen2_moe": QWEN_MOE,
     "qwen3_moe": QWEN_MOE,
 }
+
+
+def find_keys(name: str, config: DecoderConfig) -> Mapping[str, str]:
+    """Return the table from parts of our keys to parts of those of a family."""
+    is_short = config.latent is not None and config.latent.queries is None
+    return KEYS.get(name, LLAMA) | (SHORT if is_short else {})
+
+
 # GPT-2 stores weights as (in, out).
 LAYOUTS: dict[str, Mapping[type, sd.Layout]] = {"gpt2": {nn.Linear: sd.in_first}}
 
@@ -129,35 +157,31 @@ class Fusion(NamedTuple):
 
     Attributes:
         key: the end of the key.
-        sizes: the size of each part, a function of the configuration.
+        sizes: the size of each part of a head, a function of the configuration.
+        heads: the number of heads, if the parts of each one lie side by side: a function of the configuration.
         axis: along which they lie.
-        by_head: whether the parts of each head lie side by side, instead of all heads of a part.
     """
 
     key: str
     sizes: Callable[[DecoderConfig], tuple[int, ...]]
+    heads: Callable[[DecoderConfig], int] = lambda cfg: 1
     axis: int = 0
-    by_head: bool = False
 
     def split(self, array: NDArray[Any], config: DecoderConfig, part: int) -> NDArray[Any]:
         """Return a part."""
-        rest = array.shape[1:]
-        if self.by_head:
-            of_heads = array.view(np.ndarray).reshape(config.heads, 3, config.head_dim, *rest)
-            return of_heads[:, part].reshape(-1, *rest)
-        ends = np.cumsum((0, *self.sizes(config)))
-        places = [slice(None)] * array.ndim
-        places[self.axis] = slice(ends[part], ends[part + 1])
-        own: NDArray[Any] = array[tuple(places)]
-        return own
+        first, last = np.cumsum((0, *self.sizes(config)))[part : part + 2]
+        own = self._by_head(array, config)[:, first:last]
+        return np.moveaxis(own.reshape(-1, *own.shape[2:]), 0, self.axis)
 
     def join(self, parts: Sequence[NDArray[Any]], config: DecoderConfig) -> NDArray[Any]:
         """Return the array of all parts."""
-        if not self.by_head:
-            return np.concatenate(parts, axis=self.axis)
-        rest = parts[0].shape[1:]
-        of_heads = [part.reshape(config.heads, 1, config.head_dim, *rest) for part in parts]
-        return np.concatenate(of_heads, axis=1).reshape(-1, *rest)
+        whole = np.concatenate([self._by_head(part, config) for part in parts], axis=1)
+        return np.moveaxis(whole.reshape(-1, *whole.shape[2:]), 0, self.axis)
+
+    def _by_head(self, array: NDArray[Any], config: DecoderConfig) -> NDArray[Any]:
+        """Return a view whose first dimensions are heads and what lies side by side in each."""
+        first = np.moveaxis(array, self.axis, 0)
+        return first.reshape(self.heads(config), -1, *first.shape[1:])
 
 
 def _sizes_of_heads(cfg: DecoderConfig) -> tuple[int, ...]:
@@ -165,7 +189,25 @@ def _sizes_of_heads(cfg: DecoderConfig) -> tuple[int, ...]:
 
 
 FUSIONS = {
-    "gpt_neox": (Fusion("attention.query_key_value", _sizes_of_heads, by_head=True),),
+    "gpt_neox": (
+        Fusion("attention.query_key_value", lambda cfg: 3 * (cfg.head_dim,), lambda cfg: cfg.heads),
+    ),
+    "deepseek_v3": (
+        *(
+            Fusion(
+                f"self_attn.{key}",
+                lambda cfg: (cfg.head_dim, cfg.latent.rotary),
+                lambda cfg: cfg.heads,
+            )
+            for key in ("q_proj", "q_b_proj")
+        ),
+        Fusion("self_attn.kv_a_proj_with_mqa", lambda cfg: (cfg.latent.keys, cfg.latent.rotary)),
+        Fusion(
+            "self_attn.kv_b_proj",
+            lambda cfg: (cfg.head_dim, cfg.latent.values),
+            lambda cfg: cfg.heads,
+        ),
+    ),
     "gpt2": (Fusion("attn.c_attn", _sizes_of_heads, axis=-1),),
     "phi3": (
         Fusion("self_attn.qkv_proj", _sizes_of_heads),
@@ -236,7 +278,7 @@ def load(
     _check_format(folder, settings)
     if dropout is not None:
         config = dataclasses.replace(config, dropout=dropout)
-    keys = KEYS.get(name, LLAMA)
+    keys = find_keys(name, config)
     root = keys["embedding"].split(".")[0] + "."
     state = split_fused(
         sd.load_state_dict(folder, check=check), config, FUSIONS.get(name, ()), root
@@ -294,7 +336,7 @@ def save(
     dtype = str(model.embedding.weight.dtype)
     folder.mkdir(parents=True, exist_ok=True)
     state = sd.to_torch_compatible_state_dict(
-        model, rename=KEYS.get(name, LLAMA), layouts=LAYOUTS.get(name, {})
+        model, rename=find_keys(name, model.config), layouts=LAYOUTS.get(name, {})
     )
     sd.save_state_dict(
         join_fused(state, model.config, FUSIONS.get(name, ())),
@@ -328,7 +370,7 @@ def split_fused(
         if fusion := next((one for one in fusions if owner.endswith(f".{one.key}")), None):
             for i, size in enumerate(fusion.sizes(config)):
                 name, shape = f"{owner}.{i}.{field}", list(array.shape)
-                shape[fusion.axis] = size
+                shape[fusion.axis] = size * fusion.heads(config)
                 specs[name] = jax.ShapeDtypeStruct(tuple(shape), array.dtype)
                 makers[name] = functools.partial(fusion.split, array, config, i)
         elif expert := EXPERT.fullmatch(key):

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import nn
-from .config import DecoderConfig, ExpertsConfig, Kind, Rope
-from .families import ACTIVATIONS, FAMILIES, KINDS, USUAL, Family, Settings, family_of
+from .config import DecoderConfig, ExpertsConfig, Kind, LatentConfig, Rope
+from .families import ACTIVATIONS, FAMILIES, KINDS, USUAL, Family, Settings, family_of, is_dense
 
 Scaling = nn.FrequencyScaling | nn.LengthScaling
 
@@ -22,7 +22,10 @@ def read_config(given: Settings) -> DecoderConfig:
     try:
         usual = dict(zip(USUAL, family.usual, strict=True))
         sizes = {key: usual[field] for field, key in family.sizes.items() if field in usual}
-        return _read(family, {**sizes, **family.defaults, **given})
+        # Releases call it one or the other.
+        counts = [given[key] for key in ("num_experts", "num_local_experts") if key in given]
+        experts = {family.parts["experts"]["count"]: counts[0]} if counts and family.parts else {}
+        return _read(family, {**sizes, **family.defaults, **experts, **given})
     except KeyError as error:
         raise ValueError(f"config.json of a {given['model_type']} lacks {error.args[0]}") from None
 
@@ -52,7 +55,11 @@ def _read(family: Family, settings: Settings) -> DecoderConfig:
     fields["biases"] = frozenset(family.forms.get("biases", ())).union(*biased)
     fields |= _read_ropes(family, settings) if family.forms.get("rope", True) else {}
     fields |= _read_pattern(family, settings, fields["layers"])
-    fields["experts"] = _read_experts(family, settings)
+    for part, names in family.parts.items():
+        own = {field: settings[key] for field, key in names.items() if key in settings}
+        fields[part] = PARTS[part](**{**family.forms.get(part, {}), **own})
+    if "latent" in fields:  # each head has keys of its own, whatever a file says
+        fields["kv_heads"] = fields["heads"]
     # In the order of the files, weights are read as they are, without a transpose.
     forms: dict[str, Any] = {
         key: form(fields) if callable(form) else form for key, form in family.forms.items()
@@ -62,6 +69,7 @@ def _read(family: Family, settings: Settings) -> DecoderConfig:
 
 # What a file may leave out or set to null, since it follows from others or is none.
 OPTIONAL = {"kv_heads", "head_dim", "mlp", "tied", "score_size", "score_cap", "logit_cap"}
+PARTS: dict[str, Callable[..., Any]] = {"experts": ExpertsConfig, "latent": LatentConfig}
 
 
 def write_config(cfg: DecoderConfig, family: str | None = None) -> dict[str, Any]:
@@ -115,7 +123,9 @@ def _write(name: str, family: Family, cfg: DecoderConfig) -> dict[str, Any]:
     settings |= {key: value for key, value in family.only.items() if value is not None}
     settings |= _write_ropes(name, cfg) if cfg.rope is not None else {}
     settings |= _write_pattern(name, cfg)
-    settings |= _write_experts(family, cfg)
+    for part, names in family.parts.items():
+        own = getattr(cfg, part)
+        settings |= {key: getattr(own, field) for field, key in names.items() if own is not None}
     return {"architectures": [family.architecture], "model_type": name, **settings}
 
 
@@ -156,7 +166,9 @@ def _read_rope(family: Family, given: Settings) -> Rope:
     if kind not in SCALINGS:
         raise ValueError(f"unknown rope_type {kind!r}; known: {', '.join(SCALINGS)}")
     scaling, magnitude = SCALINGS[kind](given, given.get(OLD_LENGTH, given["known"]))
-    return Rope(given.get("rope_theta", 10000.0), scaling, share, magnitude)
+    growth = given.get("mscale_all_dim") or 0.0 if family.grows and scaling is not None else 0.0
+    options = magnitude, bool(given.get("interleaved", False)), growth
+    return Rope(given.get("rope_theta", 10000.0), scaling, share, *options)
 
 
 def _read_llama3(given: Settings, length: int) -> tuple[Scaling, float]:
@@ -198,20 +210,23 @@ SCALINGS: dict[str, Callable[[Settings, int], tuple[Scaling | None, float]]] = {
 
 
 def _write_ropes(name: str, cfg: DecoderConfig) -> dict[str, Any]:
-    rope = _write_rope(cfg.rope or Rope())
-    if "partial_rotary_factor" in FAMILIES[name].rope and cfg.rope is not None:
+    assert cfg.rope is not None
+    rope = _write_rope(cfg.rope)
+    if "partial_rotary_factor" in FAMILIES[name].rope:
         rope["partial_rotary_factor"] = cfg.rope.share
     old = {OLD_LENGTH: rope[OLD_LENGTH]} if name == "phi3" and OLD_LENGTH in rope else {}
     if name != "gemma3_text":
         # Newer releases read the first, older ones the others.
-        outside = {key: rope[inside] for inside, key in FAMILIES[name].rope.items()}
+        theirs, own = FAMILIES[name].rope.items(), {"interleaved": cfg.rope.interleaved, **rope}
+        outside = {key: own[inside] for inside, key in theirs}
         return {"rope_parameters": rope, **outside, **old}
-    local = _write_rope(cfg.local_rope or cfg.rope or Rope())
+    local = _write_rope(cfg.local_rope or cfg.rope)
     return {"rope_parameters": {"full_attention": rope, "sliding_attention": local}}
 
 
 def _write_rope(rope: Rope) -> dict[str, Any]:
     written: dict[str, Any] = {"rope_type": "default", "rope_theta": rope.theta}
+    written |= {"mscale_all_dim": rope.growth} if rope.growth else {}
     scaling: Any = rope.scaling  # a function, of which these kinds are known
     match scaling:
         case nn.LinearScaling(factor=factor):
@@ -242,11 +257,11 @@ def _read_pattern(family: Family, settings: Settings, layers: int) -> dict[str, 
     def kind_of(layer: int) -> Kind:
         listed = settings.get("layer_types")
         is_local = family.is_local(settings, layer)
-        if listed is not None:
-            is_local = KINDS[listed[layer]] == "local"
-        if not family.is_rotated(settings, layer):
-            return "local_unrotated" if window and is_local else "global_unrotated"
-        return "local" if window and is_local else "global"
+        kind = KINDS[listed[layer]] if listed is not None else "local" if is_local else "global"
+        kind = "global" if kind == "local" and not window else kind
+        form = "_dense" if family.is_dense(settings, layer) else ""
+        words: Any = kind + (form if family.is_rotated(settings, layer) else "_unrotated")
+        return words
 
     kinds = tuple(kind_of(layer) for layer in range(layers))
     periods = range(1, layers + 1)
@@ -258,30 +273,19 @@ def _read_pattern(family: Family, settings: Settings, layers: int) -> dict[str, 
 def _write_pattern(name: str, cfg: DecoderConfig) -> dict[str, Any]:
     if name in ("gpt2", "gpt_neox", "llama", "granite", "olmo2", "gemma"):
         return {}
+    kinds = [cfg.pattern[layer % len(cfg.pattern)] for layer in range(cfg.layers)]
+    dense = [i for i, kind in enumerate(kinds) if kind.endswith("dense")]
+    if name == "deepseek_v3":
+        return {"first_k_dense_replace": len(dense)}
     settings: dict[str, Any] = {"sliding_window": cfg.window}
+    if FAMILIES[name].is_dense is is_dense:
+        settings["mlp_only_layers"] = dense
     if name.startswith(("qwen", "smollm")):
         settings["use_sliding_window"] = cfg.window is not None
     if name in ("mistral", "mixtral", "phi3", "qwen3_moe"):
         return settings
-    kinds = [cfg.pattern[layer % len(cfg.pattern)] for layer in range(cfg.layers)]
     if name == "smollm3":
         settings["no_rope_layers"] = [int(not kind.endswith("unrotated")) for kind in kinds]
     theirs = {ours: each for each, ours in KINDS.items()}
     listed = [theirs["local" if kind.startswith("local") else "global"] for kind in kinds]
     return {**settings, "layer_types": listed}
-
-
-def _read_experts(family: Family, settings: Settings) -> ExpertsConfig | None:
-    if not family.experts:
-        return None
-    fields = {field: settings[key] for field, key in family.experts.items() if key in settings}
-    # Releases call it one or the other.
-    count = settings.get("num_experts", settings.get("num_local_experts"))
-    return ExpertsConfig(**{**fields, "count": count})
-
-
-def _write_experts(family: Family, cfg: DecoderConfig) -> dict[str, Any]:
-    if cfg.experts is None:
-        return {}
-    values = {key: getattr(cfg.experts, field) for field, key in family.experts.items()}
-    return {key: value for key, value in values.items() if value is not None}
