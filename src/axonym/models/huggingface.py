@@ -1,14 +1,13 @@
 """Checkpoints of Hugging Face: folders with a `config.json` and safetensors files, read and written."""
 
 import dataclasses
-import functools
 import json
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from .. import nn, state_dict as sd
 from ..layout.assignment import ResourceMapping
+from ..state_dict.fused import Fusion, join_fused, split_fused
 from .config import DecoderConfig
 from .decoder import Decoder
 from .files import read_json
@@ -35,9 +35,9 @@ LLAMA = {
     "attention.query_norm": "self_attn.q_norm",
     "attention.key_norm": "self_attn.k_norm",
     "mlp_norm": "post_attention_layernorm",
-    "mlp.gate": "mlp.gate_proj",
-    "mlp.up": "mlp.up_proj",
-    "mlp.down": "mlp.down_proj",
+    "gate": "gate_proj",
+    "up": "up_proj",
+    "down": "down_proj",
     "norm": "model.norm",
     "unembedding": "lm_head",
 }
@@ -50,21 +50,14 @@ GEMMA = {
 QWEN_MOE = {
     **LLAMA,
     "mlp.routed.router": "mlp.gate",
-    "mlp.routed.gate": "mlp.experts.*.gate_proj",
-    "mlp.routed.up": "mlp.experts.*.up_proj",
-    "mlp.routed.down": "mlp.experts.*.down_proj",
-    "mlp.shared.gate": "mlp.shared_expert.gate_proj",
-    "mlp.shared.up": "mlp.shared_expert.up_proj",
-    "mlp.shared.down": "mlp.shared_expert.down_proj",
+    "mlp.routed": "mlp.experts.*",
+    "mlp.shared": "mlp.shared_expert",
     "mlp.shared_gate": "mlp.shared_expert_gate",
 }
 DEEPSEEK = {
     **QWEN_MOE,
     "mlp.routed.choice_bias": "mlp.gate.e_score_correction_bias",
     "mlp.shared": "mlp.shared_experts",
-    "mlp.shared.gate": "mlp.shared_experts.gate_proj",
-    "mlp.shared.up": "mlp.shared_experts.up_proj",
-    "mlp.shared.down": "mlp.shared_experts.down_proj",
     "attention.query_latent": "self_attn.q_a_proj",
     "attention.query_norm": "self_attn.q_a_layernorm",
     "attention.query": "self_attn.q_b_proj.0",
@@ -150,94 +143,29 @@ def find_keys(name: str, config: DecoderConfig) -> Mapping[str, str]:
 LAYOUTS: dict[str, Mapping[type, sd.Layout]] = {"gpt2": {nn.Linear: sd.in_first}}
 
 
-class Fusion(NamedTuple):
-    """Layers whose arrays lie side by side in one array of a file, `KEY.weight`.
-
-    The parts have the keys `KEY.0.weight`, `KEY.1.weight` and so on.
-
-    Attributes:
-        key: the end of the key.
-        sizes: the size of each part of a head, a function of the configuration.
-        heads: the number of heads, if the parts of each one lie side by side: a function of the configuration.
-        axis: along which they lie.
-    """
-
-    key: str
-    sizes: Callable[[DecoderConfig], tuple[int, ...]]
-    heads: Callable[[DecoderConfig], int] = lambda cfg: 1
-    axis: int = 0
-
-    def split(self, array: NDArray[Any], config: DecoderConfig, part: int) -> NDArray[Any]:
-        """Return a part."""
-        first, last = np.cumsum((0, *self.sizes(config)))[part : part + 2]
-        own = self._by_head(array, config)[:, first:last]
-        return np.moveaxis(own.reshape(-1, *own.shape[2:]), 0, self.axis)
-
-    def join(self, parts: Sequence[NDArray[Any]], config: DecoderConfig) -> NDArray[Any]:
-        """Return the array of all parts."""
-        whole = np.concatenate([self._by_head(part, config) for part in parts], axis=1)
-        return np.moveaxis(whole.reshape(-1, *whole.shape[2:]), 0, self.axis)
-
-    def _by_head(self, array: NDArray[Any], config: DecoderConfig) -> NDArray[Any]:
-        """Return a view whose first dimensions are heads and what lies side by side in each."""
-        first = np.moveaxis(array, self.axis, 0)
-        return first.reshape(self.heads(config), -1, *first.shape[1:])
+def find_fusions(name: str, cfg: DecoderConfig) -> tuple[Fusion, ...]:
+    """Return which layers lie side by side in files of a family."""
+    width, keys = cfg.heads * cfg.head_dim, cfg.kv_heads * cfg.head_dim
+    if name == "gpt2":
+        return (Fusion("attn.c_attn", (width, keys, keys), axis=-1),)
+    if name == "gpt_neox":
+        return (Fusion("attention.query_key_value", 3 * (cfg.head_dim,), cfg.heads),)
+    if name == "phi3":
+        gates = Fusion("mlp.gate_up_proj", (cfg.mlp, cfg.mlp))
+        return Fusion("self_attn.qkv_proj", (width, keys, keys)), gates
+    if cfg.latent is not None:
+        queries = (cfg.head_dim, cfg.latent.rotary), cfg.heads
+        return (
+            Fusion("self_attn.q_proj", *queries),
+            Fusion("self_attn.q_b_proj", *queries),
+            Fusion("self_attn.kv_a_proj_with_mqa", (cfg.latent.keys, cfg.latent.rotary)),
+            Fusion("self_attn.kv_b_proj", (cfg.head_dim, cfg.latent.values), cfg.heads),
+        )
+    return ()
 
 
-def _sizes_of_heads(cfg: DecoderConfig) -> tuple[int, ...]:
-    return (cfg.heads * cfg.head_dim, *2 * (cfg.kv_heads * cfg.head_dim,))
-
-
-FUSIONS = {
-    "gpt_neox": (
-        Fusion("attention.query_key_value", lambda cfg: 3 * (cfg.head_dim,), lambda cfg: cfg.heads),
-    ),
-    "deepseek_v3": (
-        *(
-            Fusion(
-                f"self_attn.{key}",
-                lambda cfg: (cfg.head_dim, cfg.latent.rotary),
-                lambda cfg: cfg.heads,
-            )
-            for key in ("q_proj", "q_b_proj")
-        ),
-        Fusion("self_attn.kv_a_proj_with_mqa", lambda cfg: (cfg.latent.keys, cfg.latent.rotary)),
-        Fusion(
-            "self_attn.kv_b_proj",
-            lambda cfg: (cfg.head_dim, cfg.latent.values),
-            lambda cfg: cfg.heads,
-        ),
-    ),
-    "gpt2": (Fusion("attn.c_attn", _sizes_of_heads, axis=-1),),
-    "phi3": (
-        Fusion("self_attn.qkv_proj", _sizes_of_heads),
-        Fusion("mlp.gate_up_proj", lambda cfg: (cfg.mlp, cfg.mlp)),
-    ),
-}
-FUSED = re.compile(r"(.*)\.([012])\.(weight|bias)")
-EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.*)")
 # What old files hold besides parameters: masks, and the frequencies of rotary positions.
 NO_PARAMETERS = re.compile(r".*\.((attn|attention)\.(masked_)?bias|rotary_emb\.inv_freq)")
-
-
-class Arrays(Mapping[str, NDArray[Any]]):
-    """Arrays by key, made one by one when they are looked up: so no more than one is in memory."""
-
-    def __init__(self, specs: Mapping[str, Any], make: Callable[[str], NDArray[Any]]) -> None:
-        self._specs, self._make = specs, make
-
-    def __getitem__(self, key: str) -> NDArray[Any]:
-        return self._make(key)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._specs)
-
-    def __len__(self) -> int:
-        return len(self._specs)
-
-    def spec(self, key: str) -> Any:
-        """Return the shape and the dtype of an array, without making it."""
-        return self._specs[key]
 
 
 def load(
@@ -280,9 +208,8 @@ def load(
         config = dataclasses.replace(config, dropout=dropout)
     keys = find_keys(name, config)
     root = keys["embedding"].split(".")[0] + "."
-    state = split_fused(
-        sd.load_state_dict(folder, check=check), config, FUSIONS.get(name, ()), root
-    )
+    files = find_parameters(sd.load_state_dict(folder, check=check), config, root)
+    state = split_fused(files, find_fusions(name, config))
     kept = dtype or next(state.spec(key).dtype for key in state)
     template = eqx.filter_eval_shape(Decoder.init, config, key=jax.random.key(0))
     template = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, kept), template)
@@ -339,7 +266,7 @@ def save(
         model, rename=find_keys(name, model.config), layouts=LAYOUTS.get(name, {})
     )
     sd.save_state_dict(
-        join_fused(state, model.config, FUSIONS.get(name, ())),
+        join_fused(state, find_fusions(name, model.config)),
         folder / "model.safetensors",
         max_bytes=max_bytes,
     )
@@ -349,105 +276,22 @@ def save(
         (folder / "config.json").write_text(json.dumps(written, indent=2) + "\n")
 
 
-def split_fused(
-    files: Mapping[str, NDArray[Any]], config: DecoderConfig, fusions: Sequence[Fusion], root: str
-) -> Arrays:
-    """Return the arrays of files by the keys of the tables: experts together, and parts of fused arrays apart."""
-    makers: dict[str, Callable[[], NDArray[Any]]] = {}
-    specs: dict[str, Any] = {}
-    experts: dict[str, dict[int, str]] = {}
+def find_parameters(
+    files: Mapping[str, NDArray[Any]], config: DecoderConfig, root: str
+) -> dict[str, NDArray[Any]]:
+    """Return the parameters of files by the keys of the tables."""
+    found: dict[str, NDArray[Any]] = {}
     # Files of a model without its head have no root.
     rooted = any(key.startswith(root) for key in files)
     for stored, array in files.items():
-        key = (
-            stored.replace("embed_out.", "lm_head.") if stored.startswith("embed_out.") else stored
-        )
+        key = re.sub(r"^embed_out\.", "lm_head.", stored)
         if not rooted and not key.startswith("lm_head."):
             key = root + stored
-        if NO_PARAMETERS.fullmatch(key) or (config.tied and key.startswith("lm_head.")):
-            continue
-        owner, _, field = key.rpartition(".")
-        if fusion := next((one for one in fusions if owner.endswith(f".{one.key}")), None):
-            for i, size in enumerate(fusion.sizes(config)):
-                name, shape = f"{owner}.{i}.{field}", list(array.shape)
-                shape[fusion.axis] = size * fusion.heads(config)
-                specs[name] = jax.ShapeDtypeStruct(tuple(shape), array.dtype)
-                makers[name] = functools.partial(fusion.split, array, config, i)
-        elif expert := EXPERT.fullmatch(key):
-            experts.setdefault(f"{expert[1]}.*.{expert[3]}", {})[int(expert[2])] = stored
-        else:
-            specs[key], makers[key] = array, functools.partial(np.asanyarray, array)
-    if not rooted and not config.tied and "lm_head.weight" not in specs:
+        if not NO_PARAMETERS.fullmatch(key) and not (config.tied and key.startswith("lm_head.")):
+            found[key] = array
+    if not rooted and not config.tied and "lm_head.weight" not in found:
         told = "the files are of a model without its head: scores of tokens are those of random weights"
         warnings.warn(told, stacklevel=3)
-        dtype = next(iter(files.values())).dtype
-        head = (config.vocab, config.embed)
-        specs["lm_head.weight"] = jax.ShapeDtypeStruct(head, dtype)
-        rng = np.random.default_rng(0)
-        makers["lm_head.weight"] = lambda: (0.02 * rng.standard_normal(head, np.float32)).astype(
-            dtype
-        )
-    for key, numbered in experts.items():
-        parts = [files[numbered[i]] for i in sorted(numbered)]
-        specs[key] = jax.ShapeDtypeStruct((len(parts), *parts[0].shape), parts[0].dtype)
-        makers[key] = functools.partial(stack_parts, parts)
-    return Arrays(specs, lambda key: makers[key]())
-
-
-def stack_parts(parts: list[NDArray[Any]]) -> NDArray[Any]:
-    """Stack arrays; those of one file that lie in it at equal distances are not read, but seen as one array.
-
-    The experts of a layer do, as long as the order of their names is that of their numbers.
-    """
-    # Not `StoredArray`, which knows the axes of the parts.
-    plain = [part.view(np.ndarray) for part in parts]
-    first = plain[0]
-    places = [part.__array_interface__["data"][0] for part in plain]
-    steps = set(np.diff(places).tolist())
-    alike = {(part.shape, part.strides, part.dtype.str, id(buffer_of(part))) for part in plain}
-    if len(steps) != 1 or len(alike) != 1 or isinstance(buffer_of(first), np.ndarray):
-        return np.stack(plain)
-    return np.lib.stride_tricks.as_strided(
-        first, (len(plain), *first.shape), (steps.pop(), *first.strides), writeable=False
-    )
-
-
-def buffer_of(array: NDArray[Any]) -> object:
-    """Return what holds the memory of an array: the map of a file, or an array itself."""
-    held: object = array
-    while isinstance(held, np.ndarray | memoryview):
-        below = held.base if isinstance(held, np.ndarray) else held.obj
-        if below is None:
-            break
-        held = below
-    return held
-
-
-def join_fused(state: sd.StateDict, config: DecoderConfig, fusions: Sequence[Fusion]) -> Arrays:
-    """Return arrays by the keys of files, from those by the keys of the tables; the inverse of `apart`."""
-    makers: dict[str, Callable[[], NDArray[Any]]] = {}
-    specs: dict[str, Any] = {}
-    fused_keys: dict[str, list[str]] = {}
-    for key in state:
-        spec = state.spec(key)
-        if fusions and (fused := FUSED.fullmatch(key)):
-            fused_keys.setdefault(f"{fused[1]}.{fused[3]}", []).append(key)
-        elif "*" in key:
-            for i in range(spec.shape[0]):
-                name = key.replace("*", str(i))
-                specs[name] = jax.ShapeDtypeStruct(spec.shape[1:], spec.dtype)
-                makers[name] = functools.partial(lambda key, i: state[key][i], key, i)
-        else:
-            specs[key], makers[key] = spec, functools.partial(state.__getitem__, key)
-    for name, parts in fused_keys.items():
-        owner = name.rpartition(".")[0]
-        fusion = next(one for one in fusions if owner.endswith(f".{one.key}"))
-        shapes = [list(state.spec(part).shape) for part in parts]
-        shapes[0][fusion.axis] = sum(shape[fusion.axis] for shape in shapes)
-        specs[name] = jax.ShapeDtypeStruct(tuple(shapes[0]), state.spec(parts[0]).dtype)
-        makers[name] = functools.partial(
-            lambda one, parts: one.join([state[part] for part in parts], config),
-            fusion,
-            sorted(parts),
-        )
-    return Arrays(specs, lambda key: makers[key]())
+        head = np.random.default_rng(0).standard_normal((config.vocab, config.embed), np.float32)
+        found["lm_head.weight"] = (0.02 * head).astype(next(iter(files.values())).dtype)
+    return found
