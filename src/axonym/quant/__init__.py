@@ -3,6 +3,7 @@
 from .fp8 import *
 from .int8 import *
 from .layers import *
+from .mxfp4 import *
 from .overwrite import *
 from .qwix import *
 from .rounding import *
