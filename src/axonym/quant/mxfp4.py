@@ -62,5 +62,5 @@ def _list_pairs(dtype: Any) -> NDArray[Any]:
     numbers = np.stack([byte & 15, byte >> 4], axis=-1).view(jnp.dtype(jnp.float4_e2m1fn))
     scales = byte.view(jnp.dtype(jnp.float8_e8m0fnu)).astype(np.float64)
     with np.errstate(over="ignore"):
-        pairs = (scales[:, None, None] * numbers.astype(np.float64)).astype(dtype)
-    return pairs.reshape(-1, 2)
+        pairs: NDArray[Any] = scales[:, None, None] * numbers.astype(np.float64)
+        return pairs.astype(dtype).reshape(-1, 2)

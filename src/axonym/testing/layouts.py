@@ -150,9 +150,9 @@ class _Run:
         found: dict[str, str] = {}
         for path, (place, _) in self.measure("values").items():
             keys = [(end, place.names) for end in cut(path)]
-            own = next((inputs[key] for key in keys if key in inputs), None)
-            if own and place.names and path:
-                found[path] = own
+            input_path = next((inputs[key] for key in keys if key in inputs), None)
+            if input_path and place.names and path:
+                found[path] = input_path
         return found
 
     def _losses(self) -> list[str]:

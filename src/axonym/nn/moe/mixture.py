@@ -175,38 +175,27 @@ class MixtureOfExperts(Layer):
         hidden = sized(as_axis("mlp", width), function)
         Embed, Experts = sized(Embed, function), sized(Experts, function)
         check_activation(function, activation)
-        if up_activation is not None:
-            check_activation(function, up_activation)
-            if shared is not None or not gated:
-                problem = "up_activation is of gated experts, none of which is shared"
-                given = f"gated={gated}, shared={shared}"
-                raise ArgumentError(message(function, problem, given))
+        _check_up_activation(up_activation, gated, shared)
         top_k = _check_top_k(top_k, Experts)
-        capacity_factor = _check_capacity(capacity_factor)
         _check_routing(weighing, groups, top_k, Experts)
 
         make: Any = {"init_scale": init_scale, "initializer": initializer}
 
-        def layer(In: Axis, Out: Axis, key: jax.Array) -> MoELinear:
-            return MoELinear.init(Experts, In, Out, key=key, use_bias=use_bias, **make)
-
+        layer: Callable[..., MoELinear] = partial(
+            MoELinear.init, Experts, use_bias=use_bias, **make
+        )
         keys = tuple(jax.random.split(key, 4))
         # The scores have an axis of another name, since tokens may be split over the mesh axes of the experts.
-        router = Linear.init(
-            Embed, Experts.derive("router"), key=keys[0], use_bias=use_router_bias, **make
-        )
-        gate = layer(Embed, hidden, keys[1]) if gated else None
-        up, down = layer(Embed, hidden, keys[2]), layer(hidden, Embed, keys[3])
+        Router = Experts.derive("router")
+        router = Linear.init(Embed, Router, key=keys[0], use_bias=use_router_bias, **make)
+        gate = layer(Embed, hidden, key=keys[1]) if gated else None
+        up, down = layer(Embed, hidden, key=keys[2]), layer(hidden, Embed, key=keys[3])
 
-        always = None
-        if shared is not None:
-            # A key of its own leaves the other weights as they are without a shared expert.
-            make |= {"key": jax.random.fold_in(key, 4), "activation": activation}
-            always = _make_shared(Embed, as_axis(hidden.name, shared), gated, make)
-
-        given = None if tokens is None else selection(tokens, function)
-        competing = None if given is None else names_in(given)
-        sizes = () if given is None else list_sized_axes(given)
+        # A key of its own leaves the other weights as they are without a shared expert.
+        make |= {"key": jax.random.fold_in(key, 4), "activation": activation}
+        Shared = None if shared is None else as_axis(hidden.name, shared)
+        chosen = () if tokens is None else selection(tokens, function)
+        competing = None if tokens is None else names_in(chosen)
         return cls(
             router,
             gate,
@@ -214,15 +203,15 @@ class MixtureOfExperts(Layer):
             down,
             activation,
             top_k,
-            capacity_factor,
+            _check_capacity(capacity_factor),
             competing,
             normalize,
-            sizes,
+            list_sized_axes(chosen),
             weighing,
             float(scale),
             groups,
             make_if(use_choice_bias, zeros, (Experts,)),
-            always,
+            None if Shared is None else _make_shared(Embed, Shared, gated, make),
             up_activation,
         )
 
@@ -431,6 +420,18 @@ def _check_capacity(factor: float | None) -> float | None:
         problem = f"capacity_factor must be positive, not {factor}"
         raise ArgumentError(message("MixtureOfExperts.init", problem))
     return float(factor)
+
+
+def _check_up_activation(
+    up_activation: Callable[[NamedArray], NamedArray] | None, gated: bool, shared: int | Axis | None
+) -> None:
+    if up_activation is None:
+        return
+    function = "MixtureOfExperts.init"
+    check_activation(function, up_activation)
+    if shared is not None or not gated:
+        problem = "up_activation is of gated experts, none of which is shared"
+        raise ArgumentError(message(function, problem, f"gated={gated}, shared={shared}"))
 
 
 def _check_routing(
