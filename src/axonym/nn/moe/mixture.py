@@ -181,9 +181,7 @@ class MixtureOfExperts(Layer):
 
         make: Any = {"init_scale": init_scale, "initializer": initializer}
 
-        layer: Callable[..., MoELinear] = partial(
-            MoELinear.init, Experts, use_bias=use_bias, **make
-        )
+        layer: Any = partial(MoELinear.init, Experts, use_bias=use_bias, **make)
         keys = tuple(jax.random.split(key, 4))
         # The scores have an axis of another name, since tokens may be split over the mesh axes of the experts.
         Router = Experts.derive("router")
