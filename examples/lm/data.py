@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -115,12 +116,19 @@ def fingerprint(tokens: Tokens) -> str:
     return found.hexdigest()
 
 
-def unigram_entropy(tokens: Tokens) -> float:
-    """Return the entropy of single tokens in nats: the loss of a model that knows their frequencies alone."""
-    if tokens.size == 0:
+def unigram_entropy(*texts: Tokens, weights: Sequence[float] = (1.0,)) -> float:
+    """Return the entropy of single tokens in nats: the loss of a model that knows their frequencies alone.
+
+    Args:
+        texts: one or more, which are mixed.
+        weights: the share of each.
+    """
+    if not all(tokens.size for tokens in texts):
         raise ValueError("the entropy of an empty text is not defined")
-    counts = np.bincount(tokens)
-    p = counts[counts > 0] / tokens.size
+    most = max(int(tokens.max()) for tokens in texts) + 1
+    pairs = zip(texts, weights, strict=True)
+    p = sum(weight / tokens.size * np.bincount(tokens, minlength=most) for tokens, weight in pairs)
+    p = p[p > 0]
     return float(-(p * np.log(p)).sum())
 
 

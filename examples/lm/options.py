@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from pathlib import Path
 from typing import Literal
 
@@ -28,6 +29,8 @@ class Options:
         axis_types: how JAX treats shardings: decided by the compiler, or part of types.
         data: texts (plain, .jsonl, .parquet, or a folder), or a file of tokens; by default the source of Python's
             standard library.
+        mix: several texts in place of one, each with its weight, such as code.npy:0.7 books/:0.3: rows come from them
+            in these shares.
         documents: how rows are made of them: windows of all joined, which see across their ends; windows that are
             masked there; or whole documents packed side by side.
         tokenizer: a `tokenizer.json`; by default tokens are bytes.
@@ -65,6 +68,7 @@ class Options:
     mesh: tuple[int, int] | str | None = None
     axis_types: Literal["auto", "explicit"] = "auto"
     data: Path | None = None
+    mix: tuple[str, ...] = ()
     documents: Literal["joined", "masked", "packed"] = "joined"
     tokenizer: Path | None = None
     start: Path | None = None
@@ -103,6 +107,21 @@ class Options:
         return (1, 1) if self.recipe.strategy == "single" else (4, 2)
 
     @functools.cached_property
+    def texts(self) -> list[tuple[Path | None, float]]:
+        """The texts, and the share of rows that comes from each.
+
+        Raises:
+            ValueError: if there is `data`, too, or a text has no weight.
+        """
+        if not self.mix:
+            return [(self.data, 1.0)]
+        if self.data is not None:
+            raise ValueError(f"data={self.data} and mix={' '.join(self.mix)} both say the texts: pass one of them")
+        found = [read_weight(text) for text in self.mix]
+        total = sum(weight for _, weight in found)
+        return [(path, round(weight / total, 6)) for path, weight in found]
+
+    @functools.cached_property
     def layout(self) -> Layout:
         """The mappings of the run.
 
@@ -139,6 +158,8 @@ class Options:
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         own = {**fields, **{f"recipe.{key}": value for key, value in vars(self.recipe).items()}}
         own["recipe.microbatches"] = self.microbatches
+        if self.mix:
+            own["weights"] = [weight for _, weight in self.texts]
         return {key: str(value) for key, value in own.items() if key not in MAY_CHANGE}
 
 
@@ -165,11 +186,27 @@ MAY_CHANGE = {
         "dry_run",
     ),
     *("target", "depth"),
-    # The fingerprint of the tokens is compared.
-    *("data", "tokenizer"),
+    # The fingerprint of the tokens is compared, and the weights of a mixture.
+    *("data", "mix", "tokenizer"),
 }
 # What may differ, too, and is said when a run goes on.
 MAY_CHANGE_ALOUD = {"batch", "recipe.steps", "recipe.warmup", "recipe.learning_rate", "recipe.schedule"}
+
+
+def read_weight(text: str) -> tuple[Path, float]:
+    """Read the path of a text and its weight.
+
+    Raises:
+        ValueError: if there is no weight, or one that makes no sense.
+    """
+    path, _, weight = text.rpartition(":")
+    try:
+        number = float(weight)
+    except ValueError:
+        number = 0.0
+    if not path or not 0 < number < math.inf:
+        raise ValueError(f"mix={text} must be a path and a weight above 0, such as {path or text}:0.5")
+    return Path(path), number
 
 
 def make_config(options: Options, vocab: int) -> DecoderConfig:
@@ -231,7 +268,7 @@ def check_options(options: Options) -> None:
         raise ValueError(f"shape={options.shape} and start={options.start} both say the sizes: pass one of them")
     if options.target is not None and not options.dry_run:
         raise ValueError(f"target={options.target} is for a dry run: pass --dry-run")
-    _ = options.layout
+    _ = options.layout, options.texts
     out = options.out
     if not out.parent.is_dir():
         raise FileNotFoundError(f"no folder {out.parent.absolute()} for out={out}")

@@ -17,7 +17,7 @@ def show_sample(run: Run, model: Any) -> None:
     # Of many processes, each has only parts of what is generated.
     if not run.options.sample or room < 1 or jax.process_count() > 1:
         return
-    prompt = run.valid[: min(32, room)].tolist()
+    prompt = run.valid[0][: min(32, room)].tolist()
     options = Sampling(new=run.options.sample)
     # One sequence, token by token: there is nothing to cut but the model.
     layout = {**run.trainer.mappings[1], **dict.fromkeys(("batch", "pos", "layers"))}

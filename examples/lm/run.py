@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from data import Tokens, fingerprint, load_tokens, train_valid_split
 from layouts import abstract_mesh, make_mesh
+from mixture import Mixture
 from options import MAY_CHANGE_ALOUD, Options, check_options, make_config
 from processes import is_first
 from rows import Batch, Packed, Rows, Windows, batch_of
@@ -23,12 +24,21 @@ from axonym.models.tokenizer import check_tokens
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run: what it reads, where it is, and where it goes."""
+    """A run: what it reads, where it is, and where it goes.
+
+    Attributes:
+        options: of the command.
+        tokenizer: of the texts.
+        train: the tokens of each text.
+        valid: those that are held out of each.
+        config: of the model.
+        mesh: of the devices.
+    """
 
     options: Options
     tokenizer: Tokenizer
-    train: Tokens
-    valid: Tokens
+    train: tuple[Tokens, ...]
+    valid: tuple[Tokens, ...]
     config: DecoderConfig
     mesh: jax.sharding.Mesh
 
@@ -39,7 +49,11 @@ class Run:
     @functools.cached_property
     def sources(self) -> tuple[Rows, Rows]:
         """The rows to train on, and those that are held out."""
-        return self.source(self.train), self.source(self.valid)
+        if not self.options.mix:
+            return self.source(*self.train), self.source(*self.valid)
+        weights = [weight for _, weight in self.options.texts]
+        train, valid = (Mixture([self.source(text) for text in texts], weights) for texts in (self.train, self.valid))
+        return train, valid
 
     @functools.cached_property
     def checkpoints(self) -> Any:
@@ -69,7 +83,8 @@ class Run:
         own = self.trainer.own_rows(padded, self.mesh)
         batch = batch_of(source, step, size, microbatches, own, padded)
         # Of each batch: a file of tokens may be too large to be read before.
-        check_tokens(np.asarray(batch.tokens.array), self.config.vocab, str(self.options.data or "the text"))
+        told = " and ".join(self.options.mix) or str(self.options.data or "the text")
+        check_tokens(np.asarray(batch.tokens.array), self.config.vocab, told)
         return self.trainer.place(batch, self.mesh)
 
     def train_batch(self, step: int) -> Batch:
@@ -88,7 +103,8 @@ class Run:
 
             template = jax.eval_shape(self.trainer.init, jax.random.key(0))
             try:
-                told = self.check_same(self.checkpoints.about(step), step)
+                about = self.checkpoints.about(step)
+                told = self.check_same(about, step)
                 state = self.checkpoints.restore(step, template, self.trainer.shardings(template, self.mesh))
             except DamagedError as error:
                 where = f"the checkpoint of step {step} is damaged"
@@ -96,6 +112,8 @@ class Run:
                     raise ValueError(f"{where}: {error}; remove {self.checkpoints.path(step)}") from error
                 print(f"warning: {where}, now in {self.checkpoints.set_aside(step)}: {error}", file=sys.stderr)
                 continue
+            if isinstance(self.sources[0], Mixture):
+                self.sources[0].go_on(about["mixture"], step, self.options.batch)
             if is_first():
                 print(f"going on after {step} steps{told}", file=sys.stderr)
             return state, step
@@ -108,7 +126,8 @@ class Run:
     @functools.cached_property
     def about(self) -> dict[str, Any]:
         """What makes the run what it is, which a checkpoint keeps."""
-        tokens = [fingerprint(self.train), fingerprint(self.valid), self.tokenizer.vocab, list(self.tokenizer.ends)]
+        prints = [fingerprint(tokens) for tokens in (*self.train, *self.valid)]
+        tokens = [*prints, self.tokenizer.vocab, list(self.tokenizer.ends)]
         return {"options": self.options.spelled(), "tokens": tokens}
 
     def check_same(self, saved: dict[str, Any], step: int) -> str:
@@ -128,12 +147,18 @@ class Run:
         if not aloud:
             return ""
         rows = "each step draws the rows that it draws in a run with these options"
+        if self.options.mix:
+            rows = "the mixture goes on with its next row"
         return f", with {'; '.join(aloud)}; the state and the text stay as they were, and {rows}"
 
     def save(self, state: State, step: int, *, wait: bool = False) -> None:
         """Keep a checkpoint, if any are kept."""
-        if self.checkpoints is not None:
-            self.checkpoints.save(step, state, self.about, wait=wait)
+        if self.checkpoints is None:
+            return
+        source, about = self.sources[0], self.about
+        if isinstance(source, Mixture):
+            about = {**about, "mixture": source.state(step, self.options.batch)}
+        self.checkpoints.save(step, state, about, wait=wait)
 
     def last_checkpoint(self) -> str:
         """Say which checkpoint is the last."""
@@ -148,10 +173,12 @@ def check(run: Run) -> None:
     options, config = run.options, run.config
     if options.positions > config.positions:
         raise ValueError(f"positions={options.positions}, but the model knows {config.positions}")
-    for name, tokens in (("held-out text", run.valid), ("text", run.train)):
-        if tokens.size <= options.positions:
-            need = f"{options.positions + 1} tokens for one sequence"
-            raise ValueError(f"the {name} has {tokens.size} tokens and must have {need}: give more text")
+    for name, texts in (("held-out text", run.valid), ("text", run.train)):
+        for tokens, (path, _) in zip(texts, options.texts, strict=True):
+            if tokens.size <= options.positions:
+                whole = f"{name} of {path}" if options.mix else name
+                need = f"{options.positions + 1} tokens for one sequence"
+                raise ValueError(f"the {whole} has {tokens.size} tokens and must have {need}: give more text")
     if "experts" in run.trainer.mappings[1] and config.experts is None:
         raise ValueError(f"mesh={options.mesh} divides experts, and the model has none: pass experts=4")
     microbatches = options.microbatches
@@ -174,7 +201,8 @@ def prepare(options: Options) -> Run:
     else:
         tokenizer = Vocabulary(options.tokenizer) if options.tokenizer else Bytes()
     end = tokenizer.ends[0] if tokenizer.ends else None
-    train, valid = train_valid_split(load_tokens(options.data, tokenizer), end=end)
+    splits = [train_valid_split(load_tokens(path, tokenizer), end=end) for path, _ in options.texts]
+    train, valid = tuple(zip(*splits, strict=True))
     if options.start is not None:
         config = dataclasses.replace(read_config(read_json(options.start / "config.json")), dropout=options.dropout)
     else:

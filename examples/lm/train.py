@@ -5,6 +5,7 @@
     python train.py --mesh data=2,stage=2,model=2      mesh axes by name, from which the dicts follow: a pipeline, too
     python train.py --optimizer muon            Muon for matrices, and AdamW for everything else
     python train.py --data my_texts/            your own text
+    python train.py --mix code.npy:0.7 books/:0.3      several texts, in these shares of the rows
     python train.py --start ~/Llama-3.2-1B      go on from a checkpoint of Hugging Face, on your own text
     python train.py --save-every 100            keep checkpoints; the same command again goes on with the last one
     python train.py --mesh 64 8 --dry-run       layouts and memory on 512 devices, without them
@@ -185,7 +186,7 @@ def main(options: Options) -> float | None:
                 run.checkpoints.close()
         write(run, state)
     if is_first():
-        report(options, held_out, unigram_entropy(run.valid))
+        report(options, held_out, unigram_entropy(*run.valid, weights=[weight for _, weight in options.texts]))
     return held_out
 
 

@@ -435,7 +435,7 @@ def test_an_unknown_strategy_is_refused_with_those_there_are() -> None:
 
 def run_of(options: Options, valid: np.ndarray = TEXT, config: DecoderConfig | None = None) -> Run:
     mesh = make_mesh(options.mesh or (4, 2))
-    return Run(options, Bytes(), TEXT, valid, config or make_config(options, 256), mesh)
+    return Run(options, Bytes(), (TEXT,), (valid,), config or make_config(options, 256), mesh)
 
 
 def test_heads_that_the_mesh_does_not_divide_are_refused() -> None:
