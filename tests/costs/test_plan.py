@@ -167,12 +167,40 @@ def test_arguments_are_chosen():
     costs = {}
     for value in (True, False):
         costs[value] = axn.cost(remembering, both, MESH, *abstract(), target=slow, depth="traced", recomputes=value)
-    assert costs[True].time.seconds > costs[False].time.seconds
+    assert costs[True].time.compared > costs[False].time.compared
     options = {"fixed": both, "limit": 12, "verify": 0, "choices": {"recomputes": [True, False]}}
     found = axn.plan(remembering, MESH, *abstract(), target=slow, **options)
     assert found.choices == {"recomputes": False}
-    assert found.best.cost.time.seconds <= costs[False].time.seconds
+    assert found.best.cost.time.compared <= costs[False].time.compared
     assert "recomputes=False" in str(found)
+
+
+def test_batches_compare_by_the_time_for_an_example_and_rings_are_chosen():
+    Positions, Width, Hidden = axn.make_axes(**{"sequence.pos": 512, "embed": 2048, "mlp": 2048})
+    mlp = jax.eval_shape(lambda: nn.MLP.init(Width, Width, Hidden, 1, key=jax.random.key(0)))
+
+    def build(*, rows=64, rings=False):
+        x = jax.eval_shape(lambda: axn.zeros((Batch.resize(rows), Positions, Width)))
+        fn = axn.named_jit(lambda mlp, x: jax.grad(lambda mlp: (mlp(x) ** 2).mean().scalar())(mlp), {}, rings=rings)
+        return fn, mlp, x
+
+    options = {"verify": 0, "choices": {"rows": [8, 64]}}
+    found = axn.plan(build, MESH, target="v5e", limit=8, **options)
+    # More rows hide more of what is sent for the gradients, in more time.
+    several = (found.best, *found.others)
+    assert found.choices == {"rows": 64}
+    assert found.bound <= found.best.cost.time.compared > min(one.cost.time.compared for one in several)
+    paces = [one.cost.time.compared / one.choices["rows"] for one in several]
+    assert paces[0] <= 1.01 * min(paces)
+    # Memory has no place for the large batch.
+    least = min(one.cost.memory.peak for one in several if one.choices == {"rows": 64})
+    small = dataclasses.replace(TARGETS["v5e"], memory=least - 1)
+    assert axn.plan(build, MESH, target=small, limit=4, **options).choices == {"rows": 8}
+
+    split = axn.Mappings({"mlp": "model"}, {"batch": "data", "mlp": "model", "sequence": "model"})
+    found = axn.plan(build, MESH, target="v5e", fixed=split, limit=8, verify=0, choices={"rings": [False, True]})
+    kinds = {one.choices["rings"]: str(one.cost.communication) for one in (found.best, *found.others)}
+    assert ("permute" in kinds[False], "permute" in kinds[True]) == (False, True)
 
 
 def test_the_number_of_microbatches_is_found():

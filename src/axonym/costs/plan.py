@@ -102,7 +102,7 @@ def plan(
             The plan enters `axn.pipelined` itself. Without it, no pipeline is tried.
         choices: further keyword arguments of the function, each with the values to compare, such as numbers of
             microbatches, or `axn.partitioning.EachLayer` for checkpoint policies. The search begins with the first
-            value.
+            value. If they change the size of an axis of data, such as the batch, times compare for each example.
         slices: the number of slices of TPUs, or of NVLink domains, that the devices are in. For a number of devices,
             they are the mesh axis `slice`, which comes first, as in `axn.partitioning.make_hybrid_mesh`.
         measure: the number of the best mappings to run on devices of this machine, which must be those of the target.
@@ -375,6 +375,8 @@ def _find_bound(
     step: "Step", searches: "Sequence[tuple[_Counter, Search]]", best: "Candidate"
 ) -> float:
     """Return the seconds that no mapping goes below, whatever is chosen of what was counted."""
+    from .search.step import count_examples
+
     # Decisions about layers change what is recomputed, which does not count.
     stacks = step.find_stacks()
     givens: dict[tuple[int, ...], None] = {}
@@ -383,7 +385,8 @@ def _find_bound(
             own = [0 if at in stacks else number for at, number in enumerate(choice.given)]
             givens[tuple(own)] = None
     devices = math.prod(size for _, size in best.mesh)
-    return step.find_bound(devices, [step.choose(given) for given in givens])
+    chosen = [step.choose(given) for given in givens]
+    return step.find_bound(devices, chosen, count_examples(best.cost))
 
 
 def _find_best(

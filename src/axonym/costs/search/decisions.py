@@ -15,6 +15,7 @@ from ..report.cost import Cost
 from ..shared.rows import MIXED, Phase, Work
 from .choice import Choice, Give
 from .layers import EachLayer
+from .step import count_examples, find_pace
 
 
 class Mix(NamedTuple):
@@ -113,7 +114,7 @@ class Family:
 
     @property
     def least_seconds(self) -> float:
-        """The time that no decision goes below: nothing is recomputed or copied."""
+        """The time for an example that no decision goes below: nothing is recomputed or copied."""
         return min(map(_find_least_seconds, self.known.values()))
 
     @property
@@ -133,7 +134,8 @@ class Family:
 
 def _find_least_seconds(cost: Cost) -> float:
     once = [row for row in cost.work if row.phase != "recomputed"]
-    return _estimate(cost, [dataclasses.replace(row, copying=0.0) for row in once])
+    seconds = _estimate(cost, [dataclasses.replace(row, copying=0.0) for row in once])
+    return seconds / count_examples(cost)
 
 
 def _find_least_bytes(cost: Cost) -> int:
@@ -223,6 +225,6 @@ def _find_capacity(family: Family) -> int:
 
 
 def _find_fastest(costs: Iterable[Cost]) -> float:
-    """Return the time of the fastest step that fits; infinite if none does."""
-    fitting = [cost.time.compared for cost in costs if cost.memory.peak <= cost.target.memory]
+    """Return the time for an example of the fastest step that fits; infinite if none does."""
+    fitting = [find_pace(cost) for cost in costs if cost.memory.peak <= cost.target.memory]
     return min(fitting, default=math.inf)

@@ -15,6 +15,7 @@ from ...errors import ArgumentError, OperandError, message
 from ..compiled.devices import has_compiler_of
 from ..shared.targets import Target
 from .result import Candidate
+from .step import count_examples
 
 
 def check_devices(wanted: int, mesh: MeshLike | Mapping[str, int] | int, target: Target) -> None:
@@ -58,4 +59,8 @@ def measure_best(
         dataclasses.replace(one, cost=dataclasses.replace(one.cost, measured=found.get(id(one))))
         for one in ordered
     ]
-    return tuple(sorted(measured, key=lambda one: one.cost.measured or math.inf))
+
+    def rank(one: Candidate) -> float:
+        return (one.cost.measured or math.inf) / count_examples(one.cost)
+
+    return tuple(sorted(measured, key=rank))

@@ -10,6 +10,7 @@ from ...engine import AxisMapping, Tree
 from ...report import Cell, Printed, Table, byte_text
 from ..report.cost import Cost
 from ..shared.units import write_mesh, write_time
+from .step import find_pace
 
 __all__ = ["Candidate", "Plan"]
 
@@ -297,8 +298,8 @@ def _explain(one: Candidate, best: Candidate) -> str:
     if not best.fits and memory > other.memory.peak:
         return f"lacks {byte_text(memory - other.memory.peak)} more{suffix}"
     # The best one may be slower by less than an estimate can tell, and send less.
-    best_time = other.time.compared
-    slower = own.time.compared - best_time
+    best_time = find_pace(other)
+    slower = find_pace(own) - best_time
     text = f"{slower / (best_time or 1):.0%} slower{suffix}"
     if slower < 0:
         text = f"no slower{suffix}"

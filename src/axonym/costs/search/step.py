@@ -163,7 +163,9 @@ class Step:
             text = message("plan", error.problem, *error.facts, hint=error.hint)
             raise type(error)(text) from error.__cause__
 
-    def find_bound(self, devices: int, chosen: Sequence[Mapping[str, Tree]]) -> float:
+    def find_bound(
+        self, devices: int, chosen: Sequence[Mapping[str, Tree]], examples: int
+    ) -> float:
         """Return the seconds that no mapping of the step goes below; 0 if they are not known.
 
         The devices share all operations but those that are recomputed, and read the arguments and write the results
@@ -172,6 +174,7 @@ class Step:
         Args:
             devices: the number of devices.
             chosen: the values to choose from, together.
+            examples: the number of examples that the seconds are for.
         """
         found: list[float] = []
         for own in chosen:
@@ -186,7 +189,8 @@ class Step:
                 work = [row.slow_down(shares) for row in work]
                 nbytes /= shares.memory
             computing = sum(row.computing for row in work)
-            found.append(max(computing, nbytes / alone.target.memory_bandwidth) / devices)
+            seconds = max(computing, nbytes / alone.target.memory_bandwidth) / devices
+            found.append(seconds * examples / count_examples(alone))
         return min(found, default=0.0)
 
     def count(
@@ -233,6 +237,19 @@ def collect_sizes(rows: Iterable[ArrayLayout]) -> dict[str, frozenset[int]]:
         for name, size in zip(map(find_base, row.names), shape, strict=True):
             found[name] = found.get(name, frozenset()) | {size}
     return found
+
+
+def count_examples(cost: Cost) -> int:
+    """Return the number of examples of a step: the sizes of the axes that data has and parameters lack, multiplied."""
+    data, parameters = (
+        collect_sizes(cost.arguments.get(kind, ())) for kind in ("data", "parameters")
+    )
+    return math.prod(max(sizes) for name, sizes in data.items() if name not in parameters) or 1
+
+
+def find_pace(cost: Cost) -> float:
+    """Return the seconds of a step for each of its examples, by which steps with other batches compare."""
+    return cost.time.compared / count_examples(cost)
 
 
 def find_divisors(sizes: Mapping[str, frozenset[int]]) -> dict[str, int]:

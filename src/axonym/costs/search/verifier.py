@@ -12,6 +12,7 @@ import jax
 from ...errors import ArgumentError, AxonymError, message
 from ..report.cost import Cost
 from .result import Candidate
+from .step import find_pace
 
 # A compiled mapping counts as so many. On two busy cores, compiling for a v5e took 6 times as long as tracing for 4
 # small layers, and 49 to 149 times for GPT-2 124M.
@@ -93,10 +94,10 @@ class Verifier:
 
 
 def rank(cost: Cost) -> tuple[float, ...]:
-    """Return the numbers that decide: bytes that do not fit, seconds, bytes sent, bytes at the peak."""
+    """Return the numbers that decide: bytes that do not fit, seconds for an example, bytes sent, bytes at the peak."""
     memory, totals = cost.memory.peak, cost.totals
     over = max(0, memory - cost.target.memory)
-    return over, cost.time.compared, totals["bytes sent"], memory
+    return over, find_pace(cost), totals["bytes sent"], memory
 
 
 def sort_near(ordered: Sequence[Candidate]) -> list[Candidate]:
@@ -125,7 +126,7 @@ def sort_near(ordered: Sequence[Candidate]) -> list[Candidate]:
 
 def _measure(one: Candidate, first: Candidate) -> float:
     """Return the number that makes candidates near: the time, or the memory if the first one does not fit."""
-    return _find_cost(one).time.compared if first.fits else _find_cost(one).memory.peak
+    return find_pace(_find_cost(one)) if first.fits else _find_cost(one).memory.peak
 
 
 def _break_tie(one: Candidate, first: Candidate) -> tuple[float, float]:
@@ -133,7 +134,7 @@ def _break_tie(one: Candidate, first: Candidate) -> tuple[float, float]:
     cost = _find_cost(one)
     if first.fits:
         return cost.memory.peak, cost.totals["bytes sent"]
-    return cost.time.compared, cost.memory.peak
+    return find_pace(cost), cost.memory.peak
 
 
 def _find_cost(one: Candidate) -> Cost:
