@@ -1,5 +1,6 @@
 """The claim that a loss is a mean."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -44,6 +45,16 @@ def test_sums_are_none_and_the_factor_is_named(model, wrong, factor):
             "assert_mean_over: every example twice changes the result",
             "  factor: 2",
         ]
+
+
+def test_a_step_that_sums_gradients_names_the_parameter(model):
+    def step(model, x):
+        own = jax.grad(lambda model: axn.square(model(x)).sum().scalar())(model)
+        return {"next": jax.tree.map(lambda p, g: p - 0.1 * g, model, own)}
+
+    with pytest.raises(ClaimError) as error:
+        assert_mean_over(step, B, model, draw(B, E))
+    assert (error.value.parameter, error.value.layer) == ("0.weight", "0")
 
 
 def test_a_batch_of_a_fixed_size_is_an_error_that_says_why_there_is_another_one():

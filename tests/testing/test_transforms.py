@@ -53,6 +53,8 @@ def test_a_layer_that_loses_digits_in_a_narrow_dtype_is_found():
     with pytest.raises(ClaimError) as error:
         assert_same_under(model, draw(B, E), under=[jnp.bfloat16])
     assert error.value.layer == "shift"
+    with pytest.raises(ClaimError, match="first appears: outside of layers"):
+        assert_same_under(lambda x: (x + 1000) - 1000, draw(B, E), under=[jnp.bfloat16])
 
 
 def test_unknown_transformations_are_refused():

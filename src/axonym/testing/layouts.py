@@ -13,7 +13,6 @@ from ..base.kinds import Tree, has_type
 from ..errors import ArgumentError, message
 from ..layout.assignment import Mappings, ResourceMapping
 from ..layout.modes import Mode, repeat_mode
-from ..names.plans import Names
 from ..partitioning.blocks import axis_mapping
 from ..partitioning.jit import named_jit
 from ..partitioning.shard import set_mesh
@@ -133,27 +132,8 @@ class _Run:
             yield path, (place._replace(path=path), array if is_key(array) else np.asarray(array))
 
     def find_parameters(self) -> dict[str, str]:
-        """Return the results that belong to a parameter, by path and axes, with its path: gradients, or updates."""
-
-        def cut(path: str) -> list[str]:
-            # Results have names of their own in front, such as "gradients", and arguments their numbers.
-            parts = path.split(".")
-            return [".".join(parts[i:]) for i in range(len(parts))]
-
-        # Data may come back under its name, too, and is no parameter.
-        models = {str(i) for i, arg in enumerate(self.program.args) if _has_module(arg)}
-        inputs: dict[tuple[str, Names], str] = {}
-        for place in self.program.places:
-            if place.is_held or place.path.partition(".")[0] in models:
-                own = place.path if place.is_held else place.path.partition(".")[2]
-                inputs[own, place.names] = place.path
-        found: dict[str, str] = {}
-        for path, (place, _) in self.measure("values").items():
-            keys = [(end, place.names) for end in cut(path)]
-            input_path = next((inputs[key] for key in keys if key in inputs), None)
-            if input_path and place.names and path:
-                found[path] = input_path
-        return found
+        """See `Program.find_parameters`."""
+        return self.program.find_parameters(place for place, _ in self.measure("values").values())
 
     def _losses(self) -> list[str]:
         return [path for path, (_, x) in self.measure("values").items() if is_loss(x)]
@@ -177,12 +157,6 @@ class _Run:
         with set_mesh(self.mesh):
             found = jax.jit(run)(self.program.arrays)
         return {i: x if is_key(x) else np.asarray(x) for i, x in found.items()}
-
-
-def _has_module(tree: Tree) -> bool:
-    """Return whether a tree is a module, or has some."""
-    leaves = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, eqx.Module))
-    return any(isinstance(leaf, eqx.Module) for leaf in leaves)
 
 
 def _has_gradient(leaf: Any) -> bool:

@@ -121,7 +121,9 @@ def _compare(
         change = differences(before[i], after[i], is_same_program=False)
         if change.any():
             path = one.results[i].path or "the result"
-            raise _explain(one, other, axis, what, path, None, before[i], after[i], is_explained)
+            # A step returns gradients, or the next parameters.
+            own = one.find_parameters([one.results[i]]).get(path)
+            raise _explain(one, other, axis, what, path, own, before[i], after[i], is_explained)
     pulls = [Pullback(program, outs) for program in (one, other)]
     gradients = [
         pull(program.arrays, [np.ones_like(before[i]) for i in pull.outs])
@@ -152,7 +154,7 @@ def _explain(
         traces = [Trace(each.run_unwrapped, each.arrays, each) for each in (one, other)]
         place = find_place(traces[0], one.arrays, other.arrays, is_explained, another=traces[1])
     else:
-        place = parameter.rpartition(".")[0], "a gradient", ""
+        place = parameter.rpartition(".")[0], "", ""
     factor = find_factor(x, y)
     facts = () if factor is None else (f"factor: {factor:g}",)
     return fail(

@@ -179,6 +179,25 @@ class Program:
             raise AxisSizeError(message(self.function, problem, hint="take at least two"))
         return int(size)
 
+    def find_parameters(self, results: Iterable[Place]) -> dict[str, str]:
+        """Return the results that belong to a parameter, by path and axes, with its path: gradients, or updates."""
+        # Data may come back under its name, too, and is no parameter.
+        models = {str(i) for i, arg in enumerate(self.args) if _has_module(arg)}
+        inputs: dict[tuple[str, Names], str] = {}
+        for place in self.places:
+            number, _, rest = place.path.partition(".")
+            if place.is_held or number in models:
+                inputs[place.path if place.is_held else rest, place.names] = place.path
+        found: dict[str, str] = {}
+        for place in results:
+            # Results have names of their own in front, such as "gradients".
+            parts = place.path.split(".")
+            keys = [(".".join(parts[i:]), place.names) for i in range(len(parts))]
+            own = next((inputs[key] for key in keys if key in inputs), None)
+            if own and place.names and place.path:
+                found[place.path] = own
+        return found
+
     def results_with(self, axis: str) -> list[int]:
         """Return which results have an axis.
 
@@ -332,6 +351,12 @@ def update(optimizer: Any, gradient: Tree, floating: Tree) -> Tree:
     if jax.tree.leaves(f):
         return optimizer.update(gradient[0], optimizer.init(f), f)[0], ()
     return None, (optimizer.update(gradient[1][0], optimizer.init(args[0]), args[0])[0],)
+
+
+def _has_module(tree: Tree) -> bool:
+    """Return whether a tree is a module, or has some."""
+    leaves = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, eqx.Module))
+    return any(isinstance(leaf, eqx.Module) for leaf in leaves)
 
 
 @contextlib.contextmanager

@@ -122,8 +122,9 @@ def _beyond(one: Any, other: Any, dtype: Any) -> np.ndarray[Any, Any]:
     return np.where(change > tolerance(dtype, is_same_program=False), change, 0.0)
 
 
-def _locate(program: Program, dtype: Any) -> tuple[str, str, str] | None:
+def _locate(program: Program, dtype: Any) -> tuple[str, str, str]:
     narrow = _narrow(program, dtype)
     traces = [Trace(program.run_unwrapped, arrays, program) for arrays in (program.arrays, narrow)]
     values = [trace.run(a) for trace, a in zip(traces, (program.arrays, narrow), strict=True)]
-    return find_first_layer(traces[0], values[0], traces[1], values[1], dtype)
+    # If all layers agree, what is around them does not.
+    return find_first_layer(traces[0], values[0], traces[1], values[1], dtype) or ("", "", "")
