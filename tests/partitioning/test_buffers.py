@@ -1,6 +1,7 @@
 """Memory on its way to devices: what JAX takes over, and copies of any layout."""
 
 import itertools
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +33,33 @@ def test_a_copy_converts_to_the_dtype_of_its_target() -> None:
     target = make_buffer((300, 200), jnp.bfloat16)
     fill(target, values.T)
     np.testing.assert_array_equal(target, values.T.astype(jnp.bfloat16))
+
+
+def mapped_bytes() -> int:
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssFile:"))
+    return int(line.split()[1]) * 1024
+
+
+def test_a_copy_gives_the_pages_of_a_mapped_file_back_and_loses_no_change(tmp_path: Path) -> None:
+    values = np.arange(2**22, dtype=np.float32)
+    values.tofile(tmp_path / "values")
+    target, before = make_buffer((2**21 + 5,), np.float32), mapped_bytes()
+    for offset in (0, 16, 4096, 2**20):
+        opened = np.memmap(tmp_path / "values", np.float32, "r", offset=offset)
+        for first in (0, 7, 2**20):
+            part = np.asarray(opened)[first : first + target.size]
+            fill(target, part[::-1])
+            np.testing.assert_array_equal(target, values[first + offset // 4 :][: target.size][::-1])
+        fill(target[:0], part[:0])
+        rows = np.lib.stride_tricks.as_strided(part, (2, 2**20), (part.nbytes // 4, part.itemsize), writeable=False)
+        fill(target[: 2**21].reshape(rows.shape), rows)
+        assert mapped_bytes() < before + 2**20
+        assert (np.asarray(opened) == values[offset // 4 :]).all()
+        del opened, part
+    private = np.memmap(tmp_path / "values", np.float32, "c", shape=target.shape)
+    private[5] = -1
+    fill(target, private)
+    assert private[5] == target[5] == -1
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8", "bool", "bfloat16", "complex64"])

@@ -2,8 +2,11 @@
 
 import itertools
 import math
+import mmap
+from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 from numpy.typing import DTypeLike, NDArray
 
 # In bytes. JAX on a CPU uses memory with this alignment as it is, and copies other memory.
@@ -32,7 +35,10 @@ def copy_aligned(source: NDArray[np.generic]) -> NDArray[np.generic]:
 
 
 def fill(target: NDArray[np.generic], source: NDArray[np.generic]) -> None:
-    """Copy elements, converted to the dtype of the target; fast also where one is a transpose of the other."""
+    """Copy elements, converted to the dtype of the target; fast also where one is a transpose of the other.
+
+    The pages of a mapped file count as memory of the process once they are read, so they are given back.
+    """
     dims = [dim for dim, size in enumerate(source.shape) if size > 1]
     if source.size and dims:
         along = min(dims, key=lambda dim: abs(source.strides[dim]))
@@ -41,8 +47,29 @@ def fill(target: NDArray[np.generic], source: NDArray[np.generic]) -> None:
         count = math.prod(source.shape[dim] for dim in others[:-1])
         if along != dims[-1] and count * TILE**2 <= source.size:
             _fill_tiles(target, source, others)
+            release(source)
             return
     np.copyto(target, source, casting="unsafe")
+    release(source)
+
+
+def release(array: NDArray[np.generic]) -> None:
+    """Give back the pages of the mapped file that an array is in; they stay in the cache of the system."""
+    base: Any = array
+    # Not all of them are arrays: `as_strided` puts an object of its own between.
+    while not isinstance(above := getattr(base, "base", None), mmap.mmap) and above is not None:
+        base = above
+    # Only of files that are just read: in the other modes, pages may hold changes.
+    if not array.size or not isinstance(base, np.memmap) or base.mode != "r":
+        return
+    pages: Any = base.base
+    if not hasattr(pages, "madvise"):  # on Windows
+        return
+    first, last = (at - base.ctypes.data for at in byte_bounds(array))
+    # A map begins at such a step of the file, at or before the array of NumPy.
+    skipped = base.offset % mmap.ALLOCATIONGRANULARITY
+    start = (first + skipped) // mmap.PAGESIZE * mmap.PAGESIZE
+    pages.madvise(mmap.MADV_DONTNEED, start, last + skipped - start)
 
 
 def _fill_tiles(target: NDArray[np.generic], source: NDArray[np.generic], dims: list[int]) -> None:
