@@ -245,7 +245,35 @@ DEEPSEEK = {
     "v_head_dim": 10,
     "first_k_dense_replace": 1,
 }
+QWEN_NEXT = {
+    **SMALL,
+    **QWEN_MOE,
+    "num_hidden_layers": 4,
+    "head_dim": 8,
+    "shared_expert_intermediate_size": 40,
+    "linear_num_value_heads": 6,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 10,
+    "linear_value_head_dim": 6,
+    "linear_conv_kernel_dim": 3,
+}
 ROWS |= {
+    "qwen3 next": ("Qwen3NextConfig", QWEN_NEXT),
+    "qwen3 next, pattern": (
+        "Qwen3NextConfig",
+        {
+            **QWEN_NEXT,
+            "num_hidden_layers": 3,
+            "layer_types": ["full_attention", "linear_attention", "full_attention"],
+            "mlp_only_layers": [1],
+            "attention_bias": True,
+            "norm_topk_prob": False,
+            "tie_word_embeddings": True,
+            "rms_norm_eps": 1e-3,
+            "rope_parameters": {**YARN, "partial_rotary_factor": 0.5},
+        },
+    ),
+    "qwen3 next, other interval": ("Qwen3NextConfig", {**QWEN_NEXT, "full_attention_interval": 2, "head_dim": 16}),
     "deepseek v3": (
         "DeepseekV3Config",
         {**DEEPSEEK, "rope_parameters": {**YARN, "mscale": 0.7, "mscale_all_dim": 1.3}, "n_shared_experts": 2},

@@ -259,7 +259,7 @@ def test_settings_that_are_told_in_words():
         (
             {"model_type": "bert"},
             "unknown model_type 'bert'; known: gpt2, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, "
-            "deepseek_v3, granite, gpt_neox, smollm3, phi3, olmo2, gemma, gemma2, gemma3_text",
+            "qwen3_next, deepseek_v3, granite, gpt_neox, smollm3, phi3, olmo2, gemma, gemma2, gemma3_text",
         ),
         (
             {"rope_scaling": {"type": "axial"}},

@@ -272,3 +272,18 @@ def test_a_gpt2_of_hugging_face():
     assert sorted(back) == sorted(state)
     for key, array in back.items():
         np.testing.assert_array_equal(array, state[key])
+
+
+def test_a_memory_has_the_convolutions_and_vectors_of_torch():
+    layer, state = filled(lambda: nn.GatedDeltaNet.init("pos", E, (X, H), D, KeyHeads=X, window=3, key=KEY))
+    shapes = {key: array.shape for key, array in state.items() if "conv" in key or "decay" in key}
+    own, values = 2 * 5, 2 * 2 * 5
+    assert shapes == {
+        **{f"convs.{i}.weight": (size, 1, 3) for i, size in enumerate((own, own, values))},
+        **{f"decay.{name}": (4,) for name in ("log_rate", "bias")},
+    }
+    # As a sum over taps, of which the last one is that of the position itself.
+    x = draw(axn.Axis("pos", 4), X, D)
+    padded = np.pad(np.asarray(x.array).reshape(4, own), ((2, 0), (0, 0)))
+    expected = sum(padded[tap : tap + 4] * state["convs.0.weight"][:, 0, tap] for tap in range(3))
+    close(layer.convs[0](x, "pos")[0], expected)

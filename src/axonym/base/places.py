@@ -214,9 +214,9 @@ BELOW: dict[str, str] = {
     ),
     "axonym.nn": (
         "activation attention batch_norm conv conv_blocks dropout embedding generation group_norm "
-        "initializer inputs layer linear lora loss manual memory mlp moe norm pool recompute "
-        "recurrent rings roles sampling sequential settings stack state_space switch transformer "
-        "weights windows"
+        "initializer inputs layer linear lora loss manual memory mixing mlp moe norm pool "
+        "recompute recurrent rings roles sampling sequential settings stack state_space switch "
+        "transformer weights windows"
     ),
     "axonym.partitioning": (
         "addresses arguments batches blocks buffers captured collectives counted flattened fsdp "

@@ -9,9 +9,16 @@ from ..axis import Axis
 from ..transform.checkpoint import ScanCheckpointSpec
 
 # Local layers see a window; unrotated ones have no rotary positions; dense ones have a perceptron where others have
-# experts.
+# experts; those of a delta rule have a memory in place of attention.
 Kind = Literal[
-    "global", "local", "global_unrotated", "local_unrotated", "global_dense", "local_dense"
+    "global",
+    "global_unrotated",
+    "global_dense",
+    "local",
+    "local_unrotated",
+    "local_dense",
+    "delta",
+    "delta_dense",
 ]
 
 
@@ -100,6 +107,25 @@ class LatentConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class DeltaConfig:
+    """A memory written by the gated delta rule, see `axn.nn.GatedDeltaNet`, in layers of the kind "delta".
+
+    Attributes:
+        heads: number of heads of values.
+        key_heads: number of heads of queries and keys, which divides `heads`.
+        key_dim: width of a query or a key.
+        value_dim: width of a value.
+        window: how many positions the convolutions see.
+    """
+
+    heads: int
+    key_heads: int
+    key_dim: int
+    value_dim: int
+    window: int = 4
+
+
+@dataclasses.dataclass(frozen=True)
 class DecoderConfig:
     """Sizes and forms of a decoder.
 
@@ -126,6 +152,8 @@ class DecoderConfig:
         window: how many tokens a local layer sees.
         pattern: the kinds of layers, repeated to the depth.
         latent: latent attention in place of the usual one.
+        delta: the memories of layers of the kind "delta".
+        gated_attention: whether the result of attention is multiplied by a gate.
         score_scale: a factor of scores; None for one over the square root of `head_dim`.
         score_cap: the largest score, see `soft_cap` of `axn.nn.dot_product_attention`.
         logit_cap: the largest logit, by the same function.
@@ -161,6 +189,8 @@ class DecoderConfig:
     window: int | None = None
     pattern: tuple[Kind, ...] = ("global",)
     latent: LatentConfig | None = None
+    delta: DeltaConfig | None = None
+    gated_attention: bool = False
     score_scale: float | None = None
     score_cap: float | None = None
     logit_cap: float | None = None
@@ -181,6 +211,8 @@ class DecoderConfig:
             raise ValueError(
                 f"local layers need a window, but pattern={self.pattern} and window=None"
             )
+        if any(kind.startswith("delta") for kind in self.pattern) and self.delta is None:
+            raise ValueError(f"delta layers need a DeltaConfig, but pattern={self.pattern}")
         if self.latent is not None and self.kv_heads != self.heads:
             wanted = f"kv_heads={self.kv_heads} and heads={self.heads}"
             raise ValueError(f"each head of latent attention has keys of its own, but {wanted}")
@@ -197,6 +229,7 @@ class DecoderConfig:
             tied=True,
         )
 
+    kinds = property(lambda self: [self.pattern[i % len(self.pattern)] for i in range(self.layers)])
     Vocab = property(lambda self: Axis("vocab", self.vocab))
     Layers = property(lambda self: Axis("layers", self.layers))
     Embed = property(lambda self: Axis("embed", self.embed))

@@ -14,16 +14,18 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import axonym as axn
 
 from .. import nn
 from ..array import NamedArray
 from ..axis import Axis, AxisSpec
-from .config import DecoderConfig, ExpertsConfig, Kind, LatentConfig
+from ..nn.mixing import Cache, Cached, Within, find_begins, start_memories
+from .config import DecoderConfig, DeltaConfig, ExpertsConfig, Kind, LatentConfig
 
 Rotations = dict[str, nn.RotaryTable]
-Attend = Callable[..., NamedArray]
+Mix = Within | Cached
 
 
 ACTIVATIONS: dict[str, Callable[[NamedArray], NamedArray]] = {
@@ -102,6 +104,7 @@ class Attention(eqx.Module):
     out: nn.Linear  # kv_heads, group, head_dim -> embed
     query_norm: Norm | None
     key_norm: Norm | None
+    gate: nn.Linear | None  # embed -> kv_heads, group, head_dim
     scale: float = eqx.field(static=True)
     soft_cap: float | None = eqx.field(static=True)
     mask: nn.AttentionMask
@@ -124,18 +127,23 @@ class Attention(eqx.Module):
             each = cfg.head_norms == "each"
             query_norm = make_norm(cfg, cfg.HeadDim if each else Queries)
             key_norm = make_norm(cfg, cfg.HeadDim if each else Keys)
+        gate = read(Queries, jax.random.fold_in(key, 4)) if cfg.gated_attention else None
         scale = cfg.score_scale or 1 / math.sqrt(cfg.head_dim)
         is_local = kind.startswith("local") and cfg.window is not None
         mask = nn.window(cfg.window) if is_local and cfg.window else nn.AttentionMask()
-        return Attention(query, own, value, out, query_norm, key_norm, scale, cfg.score_cap, mask)
+        norms, cap = (query_norm, key_norm), cfg.score_cap
+        return Attention(query, own, value, out, *norms, gate, scale, cap, mask)
 
-    def __call__(self, x: NamedArray, rotate: nn.RotaryTable | None, attend: Attend) -> NamedArray:
+    def __call__(
+        self, x: NamedArray, rotate: nn.RotaryTable | None, attend: Callable[..., NamedArray]
+    ) -> NamedArray:
         """Add to each token what it sees of others; `attend` says how, `rotate` is of its position."""
         q, k, v = self.query(x), self.key(x), self.value(x)
         q, k = normalize(self.query_norm, q), normalize(self.key_norm, k)
         if rotate is not None:
             q, k = rotate(q), rotate(k)
-        return self.out(attend(q, k, v, mask=self.mask, scale=self.scale, soft_cap=self.soft_cap))
+        y = attend(q, k, v, mask=self.mask, scale=self.scale, soft_cap=self.soft_cap)
+        return self.out(y if self.gate is None else y * nn.sigmoid(self.gate(x)))
 
 
 def make_latent_attention(
@@ -159,7 +167,21 @@ def make_latent_attention(
     )
 
 
-Mixer = Attention | nn.LatentAttention
+def make_delta(cfg: DecoderConfig, delta: DeltaConfig, key: jax.Array) -> nn.GatedDeltaNet:
+    """Make a memory with random weights, by a configuration."""
+    KeyHeads = Axis("kv_heads", delta.key_heads)
+    return nn.GatedDeltaNet.init(
+        "pos",
+        cfg.Embed,
+        (KeyHeads, Axis("group", delta.heads // delta.key_heads)),
+        Axis("head_dim", delta.key_dim),
+        Axis("value_dim", delta.value_dim),
+        key=key,
+        KeyHeads=KeyHeads,
+        window=delta.window,
+        eps=cfg.norm_eps,
+        initializer=normal(0.02),
+    )
 
 
 class Mlp(eqx.Module):
@@ -238,7 +260,8 @@ class Block(eqx.Module):
     """Attention and a perceptron, each between norms and beside a residual connection."""
 
     attention_norm: Norm | None
-    attention: Mixer
+    attention: Attention | nn.LatentAttention | None
+    delta: nn.GatedDeltaNet | None  # in place of attention
     attention_post_norm: Norm | None
     mlp_norm: Norm | None
     mlp: Mlp | Experts
@@ -257,11 +280,14 @@ class Block(eqx.Module):
         def norm(place: str) -> Norm | None:
             return make_norm(cfg, cfg.Embed) if cfg.norm_places in (place, "both") else None
 
-        attention: Mixer
-        if cfg.latent is None:
-            attention = Attention.init(cfg, kind, key=k_attention)
-        else:
+        attention: Attention | nn.LatentAttention | None = None
+        delta = None
+        if cfg.delta is not None and kind.startswith("delta"):
+            delta = make_delta(cfg, cfg.delta, k_attention)
+        elif cfg.latent is not None:
             attention = make_latent_attention(cfg, cfg.latent, k_attention)
+        else:
+            attention = Attention.init(cfg, kind, key=k_attention)
         if cfg.experts is None or kind.endswith("dense"):
             mlp: Mlp | Experts = Mlp.init(cfg, cfg.Mlp, key=k_mlp)
         else:
@@ -269,6 +295,7 @@ class Block(eqx.Module):
         return Block(
             attention_norm=norm("before"),
             attention=attention,
+            delta=delta,
             attention_post_norm=norm("behind"),
             mlp_norm=norm("before"),
             mlp=mlp,
@@ -284,7 +311,7 @@ class Block(eqx.Module):
         self,
         x: NamedArray,
         rotations: Rotations,
-        attend: Attend,
+        mix: Mix,
         real: NamedArray | None = None,  # which tokens experts take
         *,
         key: jax.Array | None = None,
@@ -292,7 +319,7 @@ class Block(eqx.Module):
         """Add attention and the perceptron to the residual stream."""
         k1, k2 = (None, None) if key is None else jax.random.split(key)
         y = normalize(self.attention_norm, x)
-        y = attend(self.attention, y, rotations.get(self.kind.removesuffix("_dense")))
+        y = mix(self.attention or self.delta, y, rotations.get(self.kind.removesuffix("_dense")))
         y = normalize(self.attention_post_norm, y)
         inference = key is None or self.dropout.inference
         after = x + multiply(self.dropout(y, key=k1, inference=inference), self.scale)
@@ -308,50 +335,6 @@ class Block(eqx.Module):
                 routing = nn.Routing(none, none, none.broadcast_axis(self.Router), none)
         y = normalize(self.mlp_post_norm, y)
         return after + multiply(self.dropout(y, key=k2, inference=inference), self.scale), routing
-
-
-class Within(eqx.Module):
-    """Attention within a sequence, to the tokens that a mask shows. A pipeline cuts the mask, as it is no closure."""
-
-    seen: nn.AttentionMask
-
-    def __call__(self, layer: Mixer, x: NamedArray, rotate: nn.RotaryTable | None) -> NamedArray:
-        """Apply a layer that mixes tokens."""
-        if isinstance(layer, nn.LatentAttention):
-            return layer(x, self.seen, rotate=rotate)
-        return layer(x, rotate, self.attend)
-
-    def attend(
-        self, q: NamedArray, k: NamedArray, v: NamedArray, mask: nn.AttentionMask, **options: Any
-    ) -> NamedArray:
-        """Attend to the keys of the same sequence."""
-        k, v = k.rename({"pos": "pos.key"}), v.rename({"pos": "pos.key"})
-        seen = self.seen & mask
-        return nn.dot_product_attention("pos", "pos.key", "head_dim", q, k, v, seen, **options)
-
-
-@dataclasses.dataclass
-class Cached:
-    """Attention of the next tokens to those in the cache of a layer, which is then extended."""
-
-    cache: nn.KVCache
-    Pos: Axis | None
-    count: NamedArray | None
-    layer: tuple[str, NamedArray]
-
-    def __call__(self, layer: Mixer, x: NamedArray, rotate: nn.RotaryTable | None) -> NamedArray:
-        """Apply a layer that mixes tokens."""
-        if isinstance(layer, nn.LatentAttention):
-            options: Any = {"rotate": rotate, "count": self.count, "layer": self.layer}
-            y, self.cache = layer.extend(x, self.cache, **options)
-            return y
-        return layer(x, rotate, self.attend)
-
-    def attend(self, *heads: NamedArray, **options: Any) -> NamedArray:
-        """Attend to the keys of the cache."""
-        options |= {"count": self.count, "layer": self.layer}
-        y, self.cache = self.cache.attend(self.Pos, "head_dim", *heads, **options)
-        return y
 
 
 class Decoder(eqx.Module):
@@ -377,7 +360,7 @@ class Decoder(eqx.Module):
             {'pos': 5, 'vocab': 64}
         """
         k_embed, k_pos, k_blocks, k_out = jax.random.split(key, 4)
-        embedding = nn.Embedding.init(cfg.Vocab, cfg.Embed, key=k_embed, initializer=normal(0.02))
+        table = functools.partial(nn.Embedding.init, cfg.Vocab, cfg.Embed, initializer=normal(0.02))
         positions = None
         if cfg.rope is None:
             positions = nn.PositionEmbedding.init(
@@ -387,15 +370,14 @@ class Decoder(eqx.Module):
         stack = nn.Interleaved.init(
             cfg.Layers, kinds, gradient_checkpointing=cfg.checkpointing, rounds=cfg.rounds
         )
-        blocks = stack(key=k_blocks)
-        unembedding = None
-        if not cfg.tied:
-            unembedding = nn.Embedding.init(
-                cfg.Vocab, cfg.Embed, key=k_out, initializer=normal(0.02)
-            )
-        norm = make_norm(cfg, cfg.Embed)
         return Decoder(
-            embedding, positions, nn.Dropout(cfg.dropout), blocks, norm, unembedding, cfg
+            embedding=table(key=k_embed),
+            positions=positions,
+            dropout=nn.Dropout(cfg.dropout),
+            blocks=stack(key=k_blocks),
+            norm=make_norm(cfg, cfg.Embed),
+            unembedding=None if cfg.tied else table(key=k_out),
+            config=cfg,
         )
 
     def __call__(
@@ -473,8 +455,9 @@ class Decoder(eqx.Module):
         inference = key is None or self.dropout.inference
         x = self.dropout(self.embed(tokens, Pos), key=k_embed, inference=inference)
         out: tuple[NamedArray, nn.Routing | None]
-        attend = Within(nn.causal() if mask is None else nn.causal() & mask)
-        out = self.blocks.scan(x, self.rotations(Pos), attend, real, key=k_blocks)
+        seen = nn.causal() if mask is None else nn.causal() & mask
+        mix = Within(seen, None if self.config.delta is None else find_begins(mask))
+        out = self.blocks.scan(x, self.rotations(Pos), mix, real, key=k_blocks)
         return out
 
     def embed(self, tokens: NamedArray, at: Axis | NamedArray) -> NamedArray:
@@ -505,7 +488,7 @@ class Decoder(eqx.Module):
         cap = self.config.logit_cap
         return scores if cap is None else axn.tanh(scores / cap) * cap
 
-    def cache(self, size: int, *axes: Axis, dtype: jnp.dtype | None = None) -> nn.KVCache:
+    def cache(self, size: int, *axes: Axis, dtype: jnp.dtype | None = None) -> Cache:
         """Make a cache for `size` tokens of sequences over `axes`, such as a batch, of different lengths."""
         cfg, Key = self.config, Axis("pos.key", size)
         kept = dtype or self.embedding.weight.dtype
@@ -513,11 +496,23 @@ class Decoder(eqx.Module):
         if cfg.latent is not None:
             shape = (*axes, Key, Axis("latent", cfg.latent.keys + cfg.latent.rotary))
         options: Any = {"lengths": axes, "shared": is_latent, "dtype": kept}
-        return nn.KVCache.stacked(cfg.Layers, Key, shape, **options)
+        number = sum(kind.startswith("delta") for kind in cfg.kinds)
+        # One at least: it counts the tokens.
+        Layers = cfg.Layers.resize(max(cfg.layers - number, 1))
+        cache = Cache.stacked(Layers, Key, shape, **options)
+        if number == 0:
+            return cache
+
+        def find_layer() -> nn.GatedDeltaNet:
+            return next(block.delta for block in self.blocks.unstacked() if block.delta is not None)
+
+        x = axn.zeros((*axes, Axis("pos", 1), cfg.Embed), self.embedding.weight.dtype)
+        memories = start_memories(find_layer, x, cfg.Layers.resize(number))
+        return dataclasses.replace(cache, memories=memories)
 
     def extend(
-        self, cache: nn.KVCache, tokens: NamedArray, count: NamedArray | None = None
-    ) -> tuple[nn.KVCache, NamedArray]:
+        self, cache: Cache, tokens: NamedArray, count: NamedArray | None = None
+    ) -> tuple[Cache, NamedArray]:
         """Add tokens to a cache, and score those that follow the last of them; for `axn.nn.generate`.
 
         Args:
@@ -532,8 +527,8 @@ class Decoder(eqx.Module):
         return cache, self.scores(x)
 
     def extend_hidden(
-        self, cache: nn.KVCache, tokens: NamedArray, count: NamedArray | None = None
-    ) -> tuple[nn.KVCache, NamedArray]:
+        self, cache: Cache, tokens: NamedArray, count: NamedArray | None = None
+    ) -> tuple[Cache, NamedArray]:
         """Add tokens to a cache, and return their residual stream after the last block."""
         Pos = tokens.resolve_axis("pos") if tokens.has_axis("pos") else None
         at = cache.positions(Pos)["layers", 0]
@@ -544,14 +539,17 @@ class Decoder(eqx.Module):
         )
 
         def layer(
-            block: Block, carry: tuple[NamedArray, nn.KVCache], i: NamedArray
-        ) -> tuple[NamedArray, nn.KVCache]:
-            attend = Cached(carry[1], Pos, count, ("layers", i))
-            return block(carry[0], rotations, attend, real)[0], attend.cache
+            block: Block, carry: tuple[NamedArray, Cache], i: NamedArray
+        ) -> tuple[NamedArray, Cache]:
+            mix = Cached(carry[1], Pos, count, real, ("layers", i))
+            return block(carry[0], rotations, mix, real)[0], mix.cache
 
         added = 1 if Pos is None else Pos.size if count is None else count
         length = (at if Pos is None else at["pos", 0]) + added
         rotations = self.rotations(at, length)
         start = (self.embed(tokens, at), cache)
-        x, cache = self.blocks.fold_via(layer)(start, axn.arange(self.config.Layers))
+        is_delta = np.array([kind.startswith("delta") for kind in self.config.kinds])
+        # The number of each layer among those of its kind.
+        numbers = np.where(is_delta, np.cumsum(is_delta), np.cumsum(~is_delta)) - 1
+        x, cache = self.blocks.fold_via(layer)(start, axn.named(numbers, "layers"))
         return cache, x

@@ -13,7 +13,11 @@ USUAL = (
     *("vocab", "layers", "embed", "mlp", "heads", "kv_heads"),
     *("positions", "norm_eps", "tied", "activation"),
 )
-KINDS: dict[str, Kind] = {"full_attention": "global", "sliding_attention": "local"}
+KINDS: dict[str, Kind] = {
+    "full_attention": "global",
+    "sliding_attention": "local",
+    "linear_attention": "delta",
+}
 ACTIVATIONS = {
     "silu": "silu",
     "gelu": "gelu",
@@ -32,7 +36,8 @@ class Family:
         usual: the values of transformers 5 for `USUAL`, where a file lacks them; a null is a value of its own.
         forms: fields that are the same in all models of the family, or functions of the other fields.
         biases: from settings to the layers that have biases where they are true.
-        parts: from fields of `DecoderConfig` with fields of their own, such as `experts`, to the settings of these.
+        parts: from fields of `DecoderConfig` with fields of their own, such as `experts`, to the settings of these, and
+            to the values of transformers 5 for settings that a file lacks, in the same order.
         defaults: the same for further settings.
         only: settings of which this decoder knows one value.
         rope: settings of rotary positions that files may have outside of `rope_parameters`, by their names there.
@@ -42,6 +47,7 @@ class Family:
         is_rotated: whether a layer has rotary positions: a function of settings and number.
         grows: whether the `mscale_all_dim` of rotary positions is the growth of scores.
         is_local: whether a layer is local, where a file does not list the layers: a function of settings and number.
+        other: the kind of such layers, where it is not local.
         is_dense: whether a layer has a perceptron in place of experts: a function of settings and number.
     """
 
@@ -50,7 +56,9 @@ class Family:
     usual: tuple[int | float | str | None, ...]
     forms: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     biases: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
-    parts: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
+    parts: Mapping[str, tuple[Mapping[str, str], tuple[Any, ...]]] = dataclasses.field(
+        default_factory=dict
+    )
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     only: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     rope: Mapping[str, str] = dataclasses.field(
@@ -61,6 +69,7 @@ class Family:
     out_first: bool = True
     grows: bool = False
     is_local: Callable[[Settings, int], bool] = lambda settings, layer: False
+    other: Kind = "local"
     is_rotated: Callable[[Settings, int], bool] = lambda settings, layer: True
     is_dense: Callable[[Settings, int], bool] = lambda settings, layer: False
 
@@ -137,6 +146,28 @@ QWEN_EXPERTS = {
     "normalize": "norm_topk_prob",
 }
 SHARED_EXPERTS = {**QWEN_EXPERTS, "shared": "shared_expert_intermediate_size"}
+DEEPSEEK_EXPERTS = {
+    **QWEN_EXPERTS,
+    "count": "n_routed_experts",
+    "scale": "routed_scaling_factor",
+    "groups": "n_group",
+    "chosen_groups": "topk_group",
+    "shared": "moe_intermediate_size",
+    "shared_count": "n_shared_experts",
+}
+LATENT = {
+    "keys": "kv_lora_rank",
+    "rotary": "qk_rope_head_dim",
+    "values": "v_head_dim",
+    "queries": "q_lora_rank",
+}
+DELTA = {
+    "heads": "linear_num_value_heads",
+    "key_heads": "linear_num_key_heads",
+    "key_dim": "linear_key_head_dim",
+    "value_dim": "linear_value_head_dim",
+    "window": "linear_conv_kernel_dim",
+}
 
 MULTIPLIERS = {
     "embed_scale": "embedding_multiplier",
@@ -187,8 +218,8 @@ FAMILIES: dict[str, Family] = {
         "MixtralForCausalLM",
         SIZES,
         (32000, 32, 4096, 14336, 32, 8, 131072, 1e-5, False, "silu"),
-        parts={"experts": EXPERTS},
-        defaults={"rope_theta": 1e6, "num_local_experts": 8, "num_experts_per_tok": 2},
+        parts={"experts": (EXPERTS, (8, 2, 14336))},
+        defaults={"rope_theta": 1e6},
         is_local=always,
     ),
     "qwen2": Family(
@@ -204,16 +235,8 @@ FAMILIES: dict[str, Family] = {
         SIZES,
         (151936, 24, 2048, 5632, 16, 16, 32768, 1e-6, False, "silu"),
         biases={"qkv_bias": QKV},
-        parts={"experts": SHARED_EXPERTS},
-        defaults={
-            **WINDOW,
-            "qkv_bias": True,
-            "num_experts": 60,
-            "num_experts_per_tok": 4,
-            "moe_intermediate_size": 1408,
-            "shared_expert_intermediate_size": 5632,
-            "norm_topk_prob": False,
-        },
+        parts={"experts": (SHARED_EXPERTS, (60, 4, 1408, False, 5632))},
+        defaults={**WINDOW, "qkv_bias": True},
         is_dense=is_dense,
         is_local=upper,
     ),
@@ -232,16 +255,27 @@ FAMILIES: dict[str, Family] = {
         (151936, 24, 2048, 6144, 32, 4, 32768, 1e-6, False, "silu"),
         {"head_norms": "each"},
         biases={"attention_bias": QKVO},
-        parts={"experts": QWEN_EXPERTS},
-        defaults={
-            **WINDOW,
-            "num_experts": 128,
-            "num_experts_per_tok": 8,
-            "moe_intermediate_size": 768,
-            "norm_topk_prob": False,
-        },
+        parts={"experts": (QWEN_EXPERTS, (128, 8, 768, False))},
+        defaults=WINDOW,
         is_dense=is_dense,
         is_local=lambda settings, layer: bool(settings.get("use_sliding_window")),
+    ),
+    "qwen3_next": Family(
+        "Qwen3NextForCausalLM",
+        SIZES,
+        (151936, 48, 2048, 5632, 16, 2, 32768, 1e-6, False, "silu"),
+        {"norm": "shifted", "head_norms": "each", "gated_attention": True},
+        biases={"attention_bias": QKVO},
+        parts={
+            "experts": (SHARED_EXPERTS, (512, 10, 512, True, 512)),
+            "delta": (DELTA, (32, 16, 128, 128, 4)),
+        },
+        defaults={"head_dim": 256, "partial_rotary_factor": 0.25, "full_attention_interval": 4},
+        only={"hidden_act": "silu"},
+        rope={"rope_theta": "rope_theta", "partial_rotary_factor": "partial_rotary_factor"},
+        is_local=lambda settings, layer: (layer + 1) % settings["full_attention_interval"] != 0,
+        other="delta",
+        is_dense=is_dense,
     ),
     "deepseek_v3": Family(
         "DeepseekV3ForCausalLM",
@@ -250,39 +284,10 @@ FAMILIES: dict[str, Family] = {
         {"experts": {"sigmoid": True, "shared_gate": False}},
         biases={"attention_bias": QKVO},
         parts={
-            "experts": {
-                **QWEN_EXPERTS,
-                "count": "n_routed_experts",
-                "shared": "moe_intermediate_size",
-                "shared_count": "n_shared_experts",
-                "scale": "routed_scaling_factor",
-                "groups": "n_group",
-                "chosen_groups": "topk_group",
-            },
-            "latent": {
-                "keys": "kv_lora_rank",
-                "rotary": "qk_rope_head_dim",
-                "values": "v_head_dim",
-                "queries": "q_lora_rank",
-            },
+            "experts": (DEEPSEEK_EXPERTS, (256, 8, 2048, True, 2.5, 8, 4, 2048, 1)),
+            "latent": (LATENT, (512, 64, 128, 1536)),
         },
-        defaults={
-            "qk_nope_head_dim": 128,
-            "n_routed_experts": 256,
-            "num_experts_per_tok": 8,
-            "moe_intermediate_size": 2048,
-            "norm_topk_prob": True,
-            "n_shared_experts": 1,
-            "routed_scaling_factor": 2.5,
-            "n_group": 8,
-            "topk_group": 4,
-            "kv_lora_rank": 512,
-            "qk_rope_head_dim": 64,
-            "v_head_dim": 128,
-            "q_lora_rank": 1536,
-            "first_k_dense_replace": 3,
-            "rope_interleave": True,
-        },
+        defaults={"qk_nope_head_dim": 128, "first_k_dense_replace": 3, "rope_interleave": True},
         rope={"rope_theta": "rope_theta", "interleaved": "rope_interleave"},
         grows=True,
         is_dense=lambda settings, layer: layer < settings["first_k_dense_replace"],

@@ -70,6 +70,22 @@ DEEPSEEK = {
 }
 # Where queries have no latent.
 SHORT = {"attention.query": "self_attn.q_proj.0", "attention.rotary_query": "self_attn.q_proj.1"}
+QWEN_NEXT = {
+    **QWEN_MOE,
+    "attention.query": "self_attn.q_proj.0",
+    "attention.gate": "self_attn.q_proj.1",
+    "delta.query": "linear_attn.in_proj_qkvz.0",
+    "delta.key": "linear_attn.in_proj_qkvz.1",
+    "delta.value": "linear_attn.in_proj_qkvz.2",
+    "delta.gate": "linear_attn.in_proj_qkvz.3",
+    "delta.strength": "linear_attn.in_proj_ba.0",
+    "delta.forget": "linear_attn.in_proj_ba.1",
+    "delta.convs": "linear_attn.conv1d",
+    "delta.decay.log_rate": "linear_attn.A_log",
+    "delta.decay.bias": "linear_attn.dt_bias",
+    "delta.norm": "linear_attn.norm",
+    "delta.out": "linear_attn.out_proj",
+}
 MIXTRAL = {
     **LLAMA,
     "mlp.routed.router": "block_sparse_moe.gate",
@@ -93,18 +109,16 @@ GPT2 = {
     "unembedding": "lm_head",
 }
 NEOX = {
+    **LLAMA,
     "embedding": "gpt_neox.embed_in",
     "blocks": "gpt_neox.layers",
-    "attention_norm": "input_layernorm",
     "attention.query": "attention.query_key_value.0",
     "attention.key": "attention.query_key_value.1",
     "attention.value": "attention.query_key_value.2",
     "attention.out": "attention.dense",
-    "mlp_norm": "post_attention_layernorm",
     "mlp.up": "mlp.dense_h_to_4h",
     "mlp.down": "mlp.dense_4h_to_h",
     "norm": "gpt_neox.final_layer_norm",
-    "unembedding": "lm_head",
 }
 OLMO2 = {
     **LLAMA,
@@ -128,6 +142,7 @@ KEYS = {
     "gemma3_text": GEMMA,
     "mixtral": MIXTRAL,
     "deepseek_v3": DEEPSEEK,
+    "qwen3_next": QWEN_NEXT,
     "qwen2_moe": QWEN_MOE,
     "qwen3_moe": QWEN_MOE,
 }
@@ -153,6 +168,16 @@ def find_fusions(name: str, cfg: DecoderConfig) -> tuple[Fusion, ...]:
     if name == "phi3":
         gates = Fusion("mlp.gate_up_proj", (cfg.mlp, cfg.mlp))
         return Fusion("self_attn.qkv_proj", (width, keys, keys)), gates
+    if cfg.delta is not None:
+        memory, group = cfg.delta, cfg.delta.heads // cfg.delta.key_heads
+        one, values = memory.key_heads * memory.key_dim, group * memory.value_dim
+        parts = memory.key_dim, memory.key_dim, values, values
+        return (
+            Fusion("self_attn.q_proj", (cfg.head_dim, cfg.head_dim), cfg.heads),
+            Fusion("linear_attn.in_proj_qkvz", parts, memory.key_heads),
+            Fusion("linear_attn.in_proj_ba", (group, group), memory.key_heads),
+            Fusion("linear_attn.conv1d", (one, one, memory.key_heads * values)),
+        )
     if cfg.latent is not None:
         queries = (cfg.head_dim, cfg.latent.rotary), cfg.heads
         return (
@@ -164,8 +189,10 @@ def find_fusions(name: str, cfg: DecoderConfig) -> tuple[Fusion, ...]:
     return ()
 
 
-# What old files hold besides parameters: masks, and the frequencies of rotary positions.
-NO_PARAMETERS = re.compile(r".*\.((attn|attention)\.(masked_)?bias|rotary_emb\.inv_freq)")
+# What files hold besides parameters: masks, frequencies of rotary positions, and layers that predict further tokens.
+NO_PARAMETERS = re.compile(
+    r".*\.((attn|attention)\.(masked_)?bias|rotary_emb\.inv_freq)|(model\.)?mtp\..*"
+)
 
 
 def load(
@@ -287,6 +314,8 @@ def find_parameters(
         key = re.sub(r"^embed_out\.", "lm_head.", stored)
         if not rooted and not key.startswith("lm_head."):
             key = root + stored
+        if config.latent is not None and key.startswith(f"{root}layers.{config.layers}."):
+            continue  # DeepSeek counts the layers that predict further tokens among the others
         if not NO_PARAMETERS.fullmatch(key) and not (config.tied and key.startswith("lm_head.")):
             found[key] = array
     if not rooted and not config.tied and "lm_head.weight" not in found:

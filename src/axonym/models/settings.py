@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import nn
-from .config import DecoderConfig, ExpertsConfig, Kind, LatentConfig, Rope
+from .config import DecoderConfig, DeltaConfig, ExpertsConfig, Kind, LatentConfig, Rope
 from .families import ACTIVATIONS, FAMILIES, KINDS, USUAL, Family, Settings, family_of, is_dense
 
 Scaling = nn.FrequencyScaling | nn.LengthScaling
@@ -24,8 +24,10 @@ def read_config(given: Settings) -> DecoderConfig:
         sizes = {key: usual[field] for field, key in family.sizes.items() if field in usual}
         # Releases call it one or the other.
         counts = [given[key] for key in ("num_experts", "num_local_experts") if key in given]
-        experts = {family.parts["experts"]["count"]: counts[0]} if counts and family.parts else {}
-        return _read(family, {**sizes, **family.defaults, **experts, **given})
+        for names, values in family.parts.values():
+            sizes |= dict(zip(names.values(), values, strict=True))
+            sizes |= {names["count"]: counts[0]} if counts and "count" in names else {}
+        return _read(family, {**sizes, **family.defaults, **given})
     except KeyError as error:
         raise ValueError(f"config.json of a {given['model_type']} lacks {error.args[0]}") from None
 
@@ -55,7 +57,7 @@ def _read(family: Family, settings: Settings) -> DecoderConfig:
     fields["biases"] = frozenset(family.forms.get("biases", ())).union(*biased)
     fields |= _read_ropes(family, settings) if family.forms.get("rope", True) else {}
     fields |= _read_pattern(family, settings, fields["layers"])
-    for part, names in family.parts.items():
+    for part, (names, _) in family.parts.items():
         own = {field: settings[key] for field, key in names.items() if key in settings}
         fields[part] = PARTS[part](**{**family.forms.get(part, {}), **own})
     if "latent" in fields:  # each head has keys of its own, whatever a file says
@@ -69,7 +71,11 @@ def _read(family: Family, settings: Settings) -> DecoderConfig:
 
 # What a file may leave out or set to null, since it follows from others or is none.
 OPTIONAL = {"kv_heads", "head_dim", "mlp", "tied", "score_size", "score_cap", "logit_cap"}
-PARTS: dict[str, Callable[..., Any]] = {"experts": ExpertsConfig, "latent": LatentConfig}
+PARTS: dict[str, Callable[..., Any]] = {
+    "experts": ExpertsConfig,
+    "latent": LatentConfig,
+    "delta": DeltaConfig,
+}
 
 
 def write_config(cfg: DecoderConfig, family: str | None = None) -> dict[str, Any]:
@@ -123,7 +129,7 @@ def _write(name: str, family: Family, cfg: DecoderConfig) -> dict[str, Any]:
     settings |= {key: value for key, value in family.only.items() if value is not None}
     settings |= _write_ropes(name, cfg) if cfg.rope is not None else {}
     settings |= _write_pattern(name, cfg)
-    for part, names in family.parts.items():
+    for part, (names, _) in family.parts.items():
         own = getattr(cfg, part)
         settings |= {key: getattr(own, field) for field, key in names.items() if own is not None}
     return {"architectures": [family.architecture], "model_type": name, **settings}
@@ -159,7 +165,8 @@ OLD_LENGTH = "original_max_position_embeddings"
 
 def _read_rope(family: Family, given: Settings) -> Rope:
     kind = given.get("rope_type", given.get("type", "default"))
-    share = given.get("partial_rotary_factor", 1.0)
+    share = given.get("partial_rotary_factor")
+    share = 1.0 if share is None else share
     if share != 1.0 and "partial_rotary_factor" not in family.rope:
         raise ValueError(f"partial_rotary_factor={share} is not supported, only 1.0")
     kind = family.rope_types.get(kind, kind)
@@ -257,7 +264,8 @@ def _read_pattern(family: Family, settings: Settings, layers: int) -> dict[str, 
     def kind_of(layer: int) -> Kind:
         listed = settings.get("layer_types")
         is_local = family.is_local(settings, layer)
-        kind = KINDS[listed[layer]] if listed is not None else "local" if is_local else "global"
+        kind = family.other if is_local else "global"
+        kind = kind if listed is None else KINDS[listed[layer]]
         kind = "global" if kind == "local" and not window else kind
         form = "_dense" if family.is_dense(settings, layer) else ""
         words: Any = kind + (form if family.is_rotated(settings, layer) else "_unrotated")
@@ -273,8 +281,7 @@ def _read_pattern(family: Family, settings: Settings, layers: int) -> dict[str, 
 def _write_pattern(name: str, cfg: DecoderConfig) -> dict[str, Any]:
     if name in ("gpt2", "gpt_neox", "llama", "granite", "olmo2", "gemma"):
         return {}
-    kinds = [cfg.pattern[layer % len(cfg.pattern)] for layer in range(cfg.layers)]
-    dense = [i for i, kind in enumerate(kinds) if kind.endswith("dense")]
+    dense = [i for i, kind in enumerate(cfg.kinds) if kind.endswith("dense")]
     if name == "deepseek_v3":
         return {"first_k_dense_replace": len(dense)}
     settings: dict[str, Any] = {"sliding_window": cfg.window}
@@ -285,7 +292,6 @@ def _write_pattern(name: str, cfg: DecoderConfig) -> dict[str, Any]:
     if name in ("mistral", "mixtral", "phi3", "qwen3_moe"):
         return settings
     if name == "smollm3":
-        settings["no_rope_layers"] = [int(not kind.endswith("unrotated")) for kind in kinds]
-    theirs = {ours: each for each, ours in KINDS.items()}
-    listed = [theirs["local" if kind.startswith("local") else "global"] for kind in kinds]
-    return {**settings, "layer_types": listed}
+        settings["no_rope_layers"] = [int(not kind.endswith("unrotated")) for kind in cfg.kinds]
+    theirs: dict[str, str] = {ours: each for each, ours in KINDS.items()}
+    return {**settings, "layer_types": [theirs[kind.split("_")[0]] for kind in cfg.kinds]}

@@ -12,6 +12,8 @@ from ..nn.conv import ConvTranspose
 from ..nn.embedding import Embedding
 from ..nn.group_norm import GroupNorm
 from ..nn.linear import Linear
+from ..nn.memory.layer import Decay
+from ..nn.memory.short_conv import TAP, ShortConv
 from ..nn.moe.linear import MoELinear
 from ..nn.norm import LayerNorm, RmsNorm
 from ..nn.weights import find_stored_outputs
@@ -102,6 +104,15 @@ def _transpose_kernel(layer: ConvTranspose) -> dict[str, Stored]:
     }
 
 
+def _store_short_conv(layer: ShortConv) -> dict[str, Stored]:
+    """Return the layout of `Conv1d` with as many groups as channels: each sees one, itself."""
+    return {"weight": Stored((layer.axis, (), TAP)), "bias": Stored((layer.axis,))}
+
+
+def _store_decay(layer: Decay) -> dict[str, Stored]:
+    return {"log_rate": Stored((layer.axis,)), "bias": Stored((layer.axis,))}
+
+
 TORCH: Mapping[type, Layout] = MappingProxyType(
     {
         Linear: out_first,
@@ -114,6 +125,8 @@ TORCH: Mapping[type, Layout] = MappingProxyType(
         BatchNorm: _store_norm,
         BatchNormState: _store_statistics,
         ConvTranspose: _transpose_kernel,
+        ShortConv: _store_short_conv,
+        Decay: _store_decay,
     }
 )
 """The layouts of torch, by type of module. Others are stored as they are, such as the weight of `Conv`."""
