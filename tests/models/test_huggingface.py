@@ -10,7 +10,7 @@ import pytest
 
 import axonym as axn
 from axonym import state_dict as sd
-from axonym.models import Decoder, DecoderConfig, load, save
+from axonym.models import Decoder, DecoderConfig, load, read_config, save
 from tests.nn.layouts import fails
 
 CONFIG = DecoderConfig(64, 2, embed=16, mlp=32, heads=2, kv_heads=1, head_dim=8)
@@ -37,6 +37,45 @@ def test_files_without_a_head_are_read(tmp_path: Path, tied: bool) -> None:
         np.testing.assert_array_equal(np.sort(mine, axis=None), np.sort(its, axis=None))
     tokens = axn.arange(axn.Axis("pos", 5))
     np.testing.assert_allclose(again(tokens).array, model(tokens).array, rtol=1e-5, atol=1e-6)
+
+
+TINY = {
+    "vocab_size": 64,
+    "num_hidden_layers": 2,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "moe_intermediate_size": 8,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "num_experts_per_tok": 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "further"),
+    [
+        (
+            "deepseek_v3",
+            {"n_routed_experts": 4, "n_group": 2, "topk_group": 1, "qk_rope_head_dim": 4, "first_k_dense_replace": 1},
+            "model.layers.2.eh_proj.weight",
+        ),
+        (
+            "qwen3_next",
+            {"num_experts": 4, "head_dim": 8, "linear_num_value_heads": 4, "linear_num_key_heads": 2},
+            "mtp.fc.weight",
+        ),
+    ],
+)
+def test_layers_that_predict_further_tokens_are_left_out(tmp_path: Path, name: str, settings, further: str) -> None:
+    model = Decoder.init(read_config({"model_type": name, **TINY, **settings}), key=jax.random.key(0))
+    save(model, tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == name
+    whole = sd.load_state_dict(tmp_path)
+    arrays = {key: np.array(whole[key]) for key in whole}
+    sd.save_state_dict({**arrays, further: np.ones((3, 3), np.float32)}, tmp_path / "model.safetensors")
+    own, read = (sd.to_state_dict(each) for each in (model, load(tmp_path)))
+    for key in own:
+        np.testing.assert_array_equal(np.sort(own[key], axis=None), np.sort(read[key], axis=None), err_msg=key)
 
 
 def test_weights_that_need_more_than_a_cast_are_refused(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Decoders with published weights: read, written, continued, and tuned on conversations."""
 
 from .chats import conversations, read_template
-from .config import DecoderConfig, ExpertsConfig, Rope
+from .config import DecoderConfig, DeltaConfig, ExpertsConfig, LatentConfig, Rope
 from .decoder import Decoder
 from .generation import Sampling, TextGenerator, generate, read_sampling
 from .huggingface import load, save
@@ -12,7 +12,9 @@ __all__ = [
     "Bytes",
     "Decoder",
     "DecoderConfig",
+    "DeltaConfig",
     "ExpertsConfig",
+    "LatentConfig",
     "Rope",
     "Sampling",
     "TextGenerator",

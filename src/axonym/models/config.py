@@ -10,16 +10,8 @@ from ..transform.checkpoint import ScanCheckpointSpec
 
 # Local layers see a window; unrotated ones have no rotary positions; dense ones have a perceptron where others have
 # experts; those of a delta rule have a memory in place of attention.
-Kind = Literal[
-    "global",
-    "global_unrotated",
-    "global_dense",
-    "local",
-    "local_unrotated",
-    "local_dense",
-    "delta",
-    "delta_dense",
-]
+Dense = Literal["global_dense", "local_dense", "delta_dense"]
+Kind = Literal[Dense, "global", "local", "delta", "global_unrotated", "local_unrotated"]
 
 
 class Rope(NamedTuple):
@@ -123,6 +115,11 @@ class DeltaConfig:
     key_dim: int
     value_dim: int
     window: int = 4
+
+    def __post_init__(self) -> None:
+        if self.heads % self.key_heads:
+            wanted = f"heads={self.heads} is not a multiple of key_heads={self.key_heads}"
+            raise ValueError(f"key_heads must divide heads: {wanted}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""A decoder-only language model with named axes: GPT-2, Llama, Mistral, Qwen, Gemma, Mixtral, by configuration.
+"""A decoder-only language model with named axes: GPT-2, Llama, Qwen, Gemma, DeepSeek and others, by configuration.
 
 Nothing here speaks of devices: the names of the axes are all that a layout needs. They are `vocab`, `layers`, `embed`,
 `mlp`, `experts`, `head_dim`, `pos` and, since heads of queries may share keys and values, `kv_heads` and `group`: there
-are `kv_heads * group` heads of queries.
+are `kv_heads * group` heads of queries. Latent attention and memories have `value_dim`, too, and the former `latent`,
+`query_latent` and `rotary`.
 """
 
 import dataclasses
@@ -492,14 +493,14 @@ class Decoder(eqx.Module):
         """Make a cache for `size` tokens of sequences over `axes`, such as a batch, of different lengths."""
         cfg, Key = self.config, Axis("pos.key", size)
         kept = dtype or self.embedding.weight.dtype
-        shape, is_latent = (*axes, cfg.KVHeads, Key, cfg.HeadDim), cfg.latent is not None
+        shape = *axes, cfg.KVHeads, Key, cfg.HeadDim
         if cfg.latent is not None:
-            shape = (*axes, Key, Axis("latent", cfg.latent.keys + cfg.latent.rotary))
-        options: Any = {"lengths": axes, "shared": is_latent, "dtype": kept}
+            shape = *axes, Key, Axis("latent", cfg.latent.keys + cfg.latent.rotary)
         number = sum(kind.startswith("delta") for kind in cfg.kinds)
         # One at least: it counts the tokens.
         Layers = cfg.Layers.resize(max(cfg.layers - number, 1))
-        cache = Cache.stacked(Layers, Key, shape, **options)
+        options: Any = {"shared": cfg.latent is not None, "dtype": kept}
+        cache = Cache.stacked(Layers, Key, shape, lengths=axes, **options)
         if number == 0:
             return cache
 
@@ -532,11 +533,9 @@ class Decoder(eqx.Module):
         """Add tokens to a cache, and return their residual stream after the last block."""
         Pos = tokens.resolve_axis("pos") if tokens.has_axis("pos") else None
         at = cache.positions(Pos)["layers", 0]
-        real = (
-            None
-            if Pos is None or count is None
-            else axn.arange(Pos).broadcast_axis(count.axes) < count
-        )
+        real = None
+        if Pos is not None and count is not None:
+            real = axn.arange(Pos).broadcast_axis(count.axes) < count
 
         def layer(
             block: Block, carry: tuple[NamedArray, Cache], i: NamedArray

@@ -293,5 +293,10 @@ def _write_pattern(name: str, cfg: DecoderConfig) -> dict[str, Any]:
         return settings
     if name == "smollm3":
         settings["no_rope_layers"] = [int(not kind.endswith("unrotated")) for kind in cfg.kinds]
-    theirs: dict[str, str] = {ours: each for each, ours in KINDS.items()}
-    return {**settings, "layer_types": [theirs[kind.split("_")[0]] for kind in cfg.kinds]}
+    # What a family has no word for is then read as another kind, and so differs.
+    has_delta = "delta" in FAMILIES[name].parts
+    theirs: dict[str, str] = {
+        ours: each for each, ours in KINDS.items() if ours != "delta" or has_delta
+    }
+    listed = [theirs.get(kind.split("_")[0], "full_attention") for kind in cfg.kinds]
+    return {**settings, "layer_types": listed}
