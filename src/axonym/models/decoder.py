@@ -56,10 +56,8 @@ def linear(
     use_bias: bool,
 ) -> nn.Linear:
     """Make a linear layer that stores its weight in the order of the configuration."""
-    make = normal(0.02) if initializer is None else initializer
-    return nn.Linear.init(
-        In, Out, key=key, use_bias=use_bias, out_first=cfg.out_first, initializer=make
-    )
+    options: Any = {"out_first": cfg.out_first, "initializer": initializer or normal(0.02)}
+    return nn.Linear.init(In, Out, key=key, use_bias=use_bias, **options)
 
 
 class ShiftedRmsNorm(nn.RmsNorm):
@@ -117,10 +115,7 @@ class Attention(eqx.Module):
         """Make one with random weights, by a configuration."""
         keys = jax.random.split(key, 4)
         Queries, Keys = (cfg.KVHeads, cfg.Group, cfg.HeadDim), (cfg.KVHeads, cfg.HeadDim)
-
-        def read(Out: tuple[Axis, ...], key: jax.Array) -> nn.Linear:
-            return linear(cfg, cfg.Embed, Out, key, use_bias="qkv" in cfg.biases)
-
+        read = functools.partial(linear, cfg, cfg.Embed, use_bias="qkv" in cfg.biases)
         query, own, value = read(Queries, keys[0]), read(Keys, keys[1]), read(Keys, keys[2])
         out = linear(cfg, Queries, cfg.Embed, keys[3], outward(cfg), use_bias="out" in cfg.biases)
         query_norm = key_norm = None
@@ -197,12 +192,9 @@ class Mlp(eqx.Module):
     def init(cfg: DecoderConfig, Hidden: Axis, *, key: jax.Array) -> "Mlp":
         """Make one with random weights, by a configuration."""
         keys = jax.random.split(key, 3)
-
-        def layer(In: Axis, Out: Axis, key: jax.Array, make: nn.Initializer) -> nn.Linear:
-            return linear(cfg, In, Out, key, make, use_bias="mlp" in cfg.biases)
-
-        gate = layer(cfg.Embed, Hidden, keys[0], normal(0.02)) if cfg.gated else None
-        up = layer(cfg.Embed, Hidden, keys[1], normal(0.02))
+        layer = functools.partial(linear, cfg, use_bias="mlp" in cfg.biases)
+        gate = layer(cfg.Embed, Hidden, keys[0]) if cfg.gated else None
+        up = layer(cfg.Embed, Hidden, keys[1])
         down = layer(Hidden, cfg.Embed, keys[2], outward(cfg))
         return Mlp(gate, up, down, ACTIVATIONS[cfg.activation])
 
@@ -251,9 +243,9 @@ class Experts(eqx.Module):
         y, routing = self.routed(x, where=real)
         if self.shared is not None:
             always = self.shared(x)
-            y = y + (
-                always if self.shared_gate is None else nn.sigmoid(self.shared_gate(x)) * always
-            )
+            if self.shared_gate is not None:
+                always = nn.sigmoid(self.shared_gate(x)) * always
+            y = y + always
         return y, routing
 
 
