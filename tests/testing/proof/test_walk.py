@@ -137,6 +137,36 @@ def rotated(x: jax.Array) -> jax.Array:
     return jax.lax.fori_loop(0, 9, lambda i, y: y + jnp.roll(y, 1, 0), x)
 
 
+def by_number(x: jax.Array, find: Any, *, reverse: bool = False) -> jax.Array:
+    """Write for each number of a turn what is read at another one."""
+
+    def step(state: Any, _: None) -> Any:
+        i, y = state
+        return (i + 1, y.at[i].set(jnp.sin(x[find(i)]))), None
+
+    return jax.lax.scan(step, (0, x * 0), None, length=6, reverse=reverse)[0][1]
+
+
+def by_number_of_a_total(x: jax.Array) -> jax.Array:
+    """Write the sum of all that was read before."""
+
+    def step(i: Any, state: Any) -> Any:
+        total, y = state
+        return total + x[i], y.at[i].set(total)
+
+    return jax.lax.fori_loop(0, 6, step, (x[0] * 0, x * 0))[1]
+
+
+def rows_in_place(x: jax.Array, shift: int = 0) -> jax.Array:
+    """Change one row after another, of an array that the loop carries."""
+
+    def step(i: Any, y: jax.Array) -> jax.Array:
+        row = jax.lax.dynamic_index_in_dim(y, (i + shift) % 6, 0)
+        return jax.lax.dynamic_update_slice_in_dim(y, jnp.sin(row) * 2, i, 0)
+
+    return jax.lax.fori_loop(0, 6, step, x)
+
+
 @jax.custom_vjp
 def stopped(x: jax.Array) -> jax.Array:
     return jnp.tanh(x)
@@ -162,6 +192,14 @@ PROGRAMS: dict[str, tuple[Any, bool, bool]] = {
     "in batches": (lambda x: jax.lax.map(jnp.sin, x.reshape(2, 3, *x.shape[1:])).reshape(x.shape), True, True),
     "a window": (lambda x: x + jnp.pad(x, ((1, 0), (0, 0), (0, 0)))[:-1], False, True),
     "a window too late": (lambda x: x + jnp.pad(x, ((0, 1), (0, 0), (0, 0)))[1:], False, False),
+    "by number": (lambda x: by_number(x, lambda i: i), True, True),
+    # So it is here, too, but nothing follows numbers that go against the loop, or that stop at an end.
+    "by number, back": (lambda x: by_number(x, lambda i: i, reverse=True), False, False),
+    "by number of an earlier one": (lambda x: by_number(x, lambda i: jnp.maximum(i - 1, 0)), False, False),
+    "by number of a later one": (lambda x: by_number(x, lambda i: (i + 1) % 6), False, False),
+    "by number, totals": (by_number_of_a_total, False, True),
+    "rows in place": (rows_in_place, True, True),
+    "rows in place, and their neighbours": (lambda x: rows_in_place(x, 1), False, False),
     "back and forth": (lambda x: jnp.pad(x[1:], ((1, 0), (0, 0), (0, 0))), True, True),
     "pairs": (lambda x: jnp.repeat(x.reshape(3, 2, *x.shape[1:]).sum(1), 2, 0), False, False),
     "reversed twice": (lambda x: jnp.sin(x[::-1])[::-1], True, True),
@@ -183,6 +221,16 @@ def test_loops_branches_and_derivatives_are_followed() -> None:
         assert verdicts == [is_independent, is_causal], name
         # A choice for all depends on the whole batch.
         assert bool(check(along, Claim("equivariant", "batch"))) == (name not in ("chosen", "counted")), name
+
+
+def test_gradients_of_loops_that_read_and_write_by_number_are_followed() -> None:
+    x = axn.named(np.random.default_rng(0).normal(size=(6, 4, 3)).astype(np.float32), (T, B, E))
+    names = {"by number": True, "by number of a later one": False, "rows in place": True}
+    traced = [trace_call(over("time", PROGRAMS[name][0]), [x], is_gradient=True) for name in names]
+    run = compile_programs(traced)
+    for k, along in enumerate(traced):
+        assert refute(along, "time", lambda arrays, k=k: run(arrays)[k], [x.array, x.array]) == []
+    assert [bool(check(one, Claim("independent", "time"))) for one in traced] == [*names.values()]
 
 
 def test_gradients_are_those_of_a_derivative_of_its_own() -> None:

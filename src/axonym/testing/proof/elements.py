@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import jax.numpy as jnp
 
-from .facts import Guard, Known, Truth, compare, compare_origins
+from .facts import Count, Guard, Known, Truth, compare, compare_origins, decide
 from .places import Cause, Part, join
 
 Equation: TypeAlias = Any
@@ -123,9 +123,35 @@ def _multiply(equation: Equation, inputs: Sequence[Known], found: Known) -> Know
 
 
 def _divide(equation: Equation, inputs: Sequence[Known], found: Known) -> Known:
+    left, right = inputs
+    count = left.count if right.constant == 1 else None
+    guard = _keep(left.guard, "zero")
     # A mean divides by a large number, which makes nothing large.
-    may_hide = inputs[0].may_hide
-    return dataclasses.replace(found, guard=_keep(inputs[0].guard, "zero"), may_hide=may_hide)
+    return dataclasses.replace(found, count=count, guard=guard, may_hide=left.may_hide)
+
+
+def _is_exact(equation: Equation) -> bool:
+    """Return whether operands are integers or booleans; those of other dtypes may have been rounded."""
+    dtype = equation.invars[-1].aval.dtype
+    return bool(jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.bool_))
+
+
+def _clamp(equation: Equation, inputs: Sequence[Known], found: Known) -> Known:
+    (low, one, high), shape = inputs, equation.outvars[0].aval.shape
+    ends = one.count.find_ends(shape) if one.count and not one.count.is_absolute else None
+    if ends is None or low.constant is None or high.constant is None or not _is_exact(equation):
+        return found
+    is_inside = low.constant <= ends[0] and ends[1] <= high.constant
+    return dataclasses.replace(found, count=one.count if is_inside else None)
+
+
+def _take_remainder(equation: Equation, inputs: Sequence[Known], found: Known) -> Known:
+    count, size = inputs[0].count, inputs[1].constant
+    if count is None or count.is_absolute or size is None or not _is_exact(equation):
+        return found
+    ends = count.find_ends(equation.outvars[0].aval.shape)
+    is_less = ends is not None and ends[0] >= 0 and ends[1] < size
+    return dataclasses.replace(found, count=count if is_less else None)
 
 
 def _negate(equation: Equation, inputs: Sequence[Known], found: Known) -> Known:
@@ -175,7 +201,10 @@ def _compare(equation: Equation, inputs: Sequence[Known], found: Known) -> Known
         if truth is None or name not in ("eq", "ne"):
             return found
         return dataclasses.replace(found, truth=truth if name == "eq" else truth.invert())
-    return dataclasses.replace(found, truth=compare(name, left.count, right.count))
+    count = None
+    if _is_exact(equation):
+        count = decide(name, left.count, right.count, equation.outvars[0].aval.shape)
+    return dataclasses.replace(found, count=count, truth=compare(name, left.count, right.count))
 
 
 def _invert(equation: Equation, inputs: Sequence[Known], found: Known) -> Known:
@@ -183,7 +212,9 @@ def _invert(equation: Equation, inputs: Sequence[Known], found: Known) -> Known:
 
 
 def _conjoin(equation: Equation, inputs: Sequence[Known], found: Known) -> Known:
-    return dataclasses.replace(found, truth=_pair(inputs, Truth.both))
+    # Zero stays zero, whatever the other operand is.
+    count = Count(0, {}) if any(one.constant == 0 for one in inputs) else None
+    return dataclasses.replace(found, count=count, truth=_pair(inputs, Truth.both))
 
 
 def _disjoin(equation: Equation, inputs: Sequence[Known], found: Known) -> Known:
@@ -206,6 +237,8 @@ def _maximum(equation: Equation, inputs: Sequence[Known], found: Known) -> Known
 
 def _select(equation: Equation, inputs: Sequence[Known], found: Known) -> Known:
     condition, *cases = inputs
+    if condition.constant is not None and 0 <= condition.constant < len(cases):
+        return cases[int(condition.constant)]
     may_hide = any(one.may_hide for one in cases)
     found = dataclasses.replace(found, may_hide=may_hide)
     if len(cases) != 2 or condition.truth is None:
@@ -231,6 +264,7 @@ _FACTS: Mapping[str, Callable[[Equation, Sequence[Known], Known], Known]] = {
     "add": _add,
     "add_any": _add,
     "and": _conjoin,
+    "clamp": _clamp,
     "convert_element_type": _convert,
     "div": _divide,
     "eq": _compare,
@@ -248,6 +282,7 @@ _FACTS: Mapping[str, Callable[[Equation, Sequence[Known], Known], Known]] = {
     "neg": _negate,
     "not": _invert,
     "or": _disjoin,
+    "rem": _take_remainder,
     "select_n": _select,
     "sub": _add,
 }

@@ -9,14 +9,15 @@ hides the others.
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .places import INFINITY, Number, Part, Parts, Place, Reach
+from .places import INFINITY, Number, Part, Parts, Place, Reach, Turn
 
 Pair: TypeAlias = tuple[Place, Place]
 # Scores that are hidden are no greater than the negative of this.
@@ -60,19 +61,29 @@ class Count(NamedTuple):
         steps = {place: step * factor for place, step in self.steps.items()}
         return Count(self.constant * factor, steps)
 
-    def fits(self, dtype: Any, shape: Sequence[int]) -> bool:
-        """Return whether a dtype holds all these numbers exactly."""
-        if not self.steps and jnp.issubdtype(dtype, jnp.inexact):
-            return True
-        numbers = (self.constant, *self.steps.values())
-        if not all(math.isfinite(one) and float(one).is_integer() for one in numbers):
-            return False
+    def find_ends(self, shape: Sequence[int]) -> tuple[Number, Number] | None:
+        """Return the least and the greatest of these numbers, if places say how many coordinates they have."""
         least = most = self.constant
         for place, step in self.steps.items():
-            if isinstance(place, str):
-                return False
-            end = step * max(shape[place] - 1, 0)
+            if not isinstance(place, str):
+                size = shape[place]
+            elif isinstance(place, Turn):
+                size = place.size
+            else:
+                return None
+            end = step * max(size - 1, 0)
             least, most = least + min(0, end), most + max(0, end)
+        return least, most
+
+    def fits(self, dtype: Any, shape: Sequence[int]) -> bool:
+        """Return whether a dtype holds all these numbers exactly."""
+        is_inexact = jnp.issubdtype(dtype, jnp.inexact)
+        if not self.steps and (is_inexact or jnp.issubdtype(dtype, jnp.bool_)):
+            return True
+        numbers, ends = (self.constant, *self.steps.values()), self.find_ends(shape)
+        if not all(math.isfinite(one) and float(one).is_integer() for one in numbers) or not ends:
+            return False
+        least, most = ends
         if jnp.issubdtype(dtype, jnp.integer):
             info = jnp.iinfo(dtype)  # type: ignore[no-untyped-call]  # of jax
             return bool(info.min <= least and most <= info.max)
@@ -308,6 +319,21 @@ def compare(name: str, left: Count, right: Count) -> Truth | None:
         if holds
         else Truth(true, false._replace(equal=pairs))
     )
+
+
+def decide(name: str, left: Count, right: Count, shape: Sequence[int]) -> Count | None:
+    """Return one or zero where a comparison of two counts is true, or false, for all elements."""
+    difference = left.add(right, -1)
+    ends = difference and difference.find_ends(shape)
+    if not ends:
+        return None
+    least, most = ends
+    if name in ("eq", "ne"):
+        is_known = least > 0 or most < 0 or least == most == 0
+        return Count(int((name == "eq") == (least == 0)), {}) if is_known else None
+    # Whether it is true for the least and for the greatest.
+    holds: Callable[[Number, Number], bool] = getattr(operator, name)
+    return Count(int(holds(least, 0)), {}) if holds(least, 0) == holds(most, 0) else None
 
 
 def compare_origins(left: Origin | None, right: Origin | None) -> Truth | None:

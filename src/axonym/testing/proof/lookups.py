@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from .elements import Equation, Rule, combine
-from .facts import Known
-from .places import Cause, Part, Place
+from .facts import Count, Known
+from .places import Cause, Part, Place, Turn
 from .shapes import move_known, pad_known, shape_of, slice_known
 from .sums import forget_dimensions, treat_last
 
@@ -23,13 +23,15 @@ def _gather(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[K
             at = numbers.operand_batching_dims.index(i)
             to[i] = rows[numbers.start_indices_batching_dims[at]]
         elif i in numbers.collapsed_slice_dims:
-            to[i] = None
+            to[i] = _find_token(indices, numbers.start_index_map, i, size)
         else:
             place = windows.pop(0)
             # A whole slice starts at zero.
             to[i] = place if sizes[i] == size else None
     own: dict[Place, Place | None] = dict(enumerate([*rows, None]))
     parts = [move_known(table, to, cause), move_known(indices, own, cause)]
+    if any(isinstance(place, str) for place in to.values()):
+        parts = parts[:1]  # the number of a turn says where it reads, and nothing else
     varies = {Part(place) for place in numbers.offset_dims if place not in to.values()}
     found = combine(parts, may_hide=table.may_hide)
     return [dataclasses.replace(found, varies=found.varies | varies)]
@@ -53,6 +55,10 @@ def _scatter(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[
             continue
         if i in numbers.inserted_window_dims:
             moved.add(Part(i))
+            token = _find_token(indices, numbers.scatter_dims_to_operand_dims, i, size)
+            if token is not None:
+                # An element at a coordinate was written in the turn of this number.
+                to[token], indices = i, Known()
             continue
         at = windows.pop(0)
         is_whole = update_shape[at] == size
@@ -67,6 +73,12 @@ def _scatter(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[
 def _slice(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Known]:
     known, *starts = inputs
     old, new = shape_of(equation.invars[0]), shape_of(equation.outvars[0])
+    turn = _find_turn(starts, old, new)
+    if turn is not None:
+        # What a turn reads at its own number, it would get as a slice of a loop over the array.
+        place, token = turn
+        known, starts[place] = move_known(known, {place: token}, cause), Known()
+        old = (*old[:place], 1, *old[place + 1 :])
     for i, (size, count) in enumerate(zip(old, new, strict=True)):
         start = _find_start(starts[i], size, count)
         if size == count:
@@ -75,7 +87,33 @@ def _slice(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Kn
             known = slice_known(known, i, size, start, start + count, 1, cause)
         else:
             known = forget_dimensions([known], [i], cause)
+    if not any(one.reach or one.varies for one in starts):
+        return [known]
     return [combine([known, *starts], may_hide=known.may_hide)]
+
+
+def _find_token(
+    indices: Known, dimensions: Sequence[int], dimension: int, size: int
+) -> Turn | None:
+    """Return the loop of which indices of one dimension are the number of the turn."""
+    steps = indices.count.steps if indices.count is not None else {}
+    if len(steps) != 1 or tuple(dimensions) != (dimension,):
+        return None
+    (token,) = steps
+    # It begins at zero, and so all are within the array.
+    is_number = isinstance(token, Turn) and indices.count == Count(0, {token: 1})
+    return token if isinstance(token, Turn) and is_number and token.size == size else None
+
+
+def _find_turn(
+    starts: Sequence[Known], old: Sequence[int], new: Sequence[int]
+) -> tuple[int, Turn] | None:
+    """Return the dimension along which a slice has one element, at the number of the turn of a loop, and the loop."""
+    for i, known in enumerate(starts):
+        token = _find_token(known, (i,), i, old[i])
+        if token is not None and new[i] == 1:
+            return i, token
+    return None
 
 
 def _find_start(known: Known, size: int, count: int) -> int | None:
@@ -88,6 +126,7 @@ def _find_start(known: Known, size: int, count: int) -> int | None:
 def _update_slice(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Known]:
     known, update, *starts = inputs
     old, new = shape_of(equation.invars[0]), shape_of(equation.invars[1])
+    turn = _find_turn(starts, old, new)
     moved: set[Part] = set()
     for i, (size, count) in enumerate(zip(old, new, strict=True)):
         if size == count:
@@ -98,6 +137,11 @@ def _update_slice(equation: Equation, inputs: Sequence[Known], cause: Cause) -> 
             update = pad_known(update, i, count, start, 0, size, cause)
         else:
             update = forget_dimensions([update], [i], cause)
+    if turn is not None:
+        # An element at a coordinate was written in the turn of this number, and depends on what that turn had.
+        place, token = turn
+        starts[place] = Known()
+        update, *starts = (move_known(one, {token: place}, cause) for one in (update, *starts))
     hide = known.may_hide or update.may_hide
     found = combine([known, update, *starts], may_hide=hide)
     return [dataclasses.replace(found, varies=found.varies | moved)]

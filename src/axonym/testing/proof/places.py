@@ -12,6 +12,21 @@ from typing import Any, NamedTuple, TypeAlias
 
 # A dimension by its number; loops and mesh axes by a name.
 Place: TypeAlias = int | str
+
+
+class Turn(str):
+    """The place of a loop: its name, with the number of its turns."""
+
+    __slots__ = ("size",)
+    size: int
+
+    def __new__(cls, name: str, size: int) -> "Turn":
+        """Name a loop of so many turns."""
+        turn = super().__new__(cls, name)
+        turn.size = size
+        return turn
+
+
 Number: TypeAlias = int | float | Fraction
 
 INFINITY = float("inf")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 
 from ...costs.traced.equations import (
@@ -31,7 +32,7 @@ from .elements import (
     pass_through,
     split_words,
 )
-from .facts import Known, Origin, know_constant
+from .facts import Count, Known, Origin, know_constant
 from .places import (
     INFINITY,
     Cause,
@@ -41,6 +42,7 @@ from .places import (
     Place,
     Reach,
     Span,
+    Turn,
     forget,
     move_parts,
     reach_all,
@@ -201,7 +203,7 @@ class Walk:
         whole = count_unstacked(equation.invars, body.invars)
         carried = count_unstacked(equation.outvars, body.outvars)
         length, step = params["length"], -1 if params["reverse"] else 1
-        token = f"loop {next(self._numbers)}"
+        token = Turn(f"loop {next(self._numbers)}", length)
         cause = Cause(equation, prefix, "scan")
         run = self._enter(params["jaxpr"], write_source(equation, prefix))
         slices = [
@@ -211,10 +213,13 @@ class Walk:
         fixed, start = inputs[: whole - carried], inputs[whole - carried : whole]
         if not length:
             return [*start, *(Known() for _ in equation.outvars[carried:])]
+        counters = _find_counters(body, start, whole - carried, token, step)
 
         def compute(values: Sequence[Known]) -> list[Known]:
             # What a turn gets from the one before differs from turn to turn.
             own = [dataclasses.replace(one, varies=one.varies | {Part(token)}) for one in values]
+            for i, count in counters.items():
+                own[i] = Known(varies=frozenset((Part(token),)), count=count)
             return run([*fixed, *own, *slices])
 
         def turn(values: Sequence[Known]) -> list[Known]:
@@ -337,6 +342,42 @@ def _stack(known: Known, token: str, rank: int, cause: Cause) -> Known:
     to[token] = 0
     # Of an array that each turn makes, the turn is no coordinate.
     return dataclasses.replace(move_known(known, to, cause), origin=None)
+
+
+def _find_counters(
+    body: Program, start: Sequence[Known], first: int, token: Turn, step: int
+) -> Mapping[int, Count]:
+    """Return which values that a loop carries count its turns: each adds one to an integer that is known at first.
+
+    Args:
+        body: the program of a turn.
+        start: what is known of the values before the first turn.
+        first: the number of arguments before them.
+        token: the place of the loop.
+        step: 1, or -1 if the loop runs from its last turn to the first.
+    """
+    made = {id(equation.outvars[0]): equation for equation in body.eqns if equation.outvars}
+    found: dict[int, Count] = {}
+    for i, known in enumerate(start):
+        own, result = body.invars[first + i], body.outvars[i]
+        equation = None if is_literal(result) else made.get(id(result))
+        if known.constant is None or equation is None or equation.primitive.name != "add":
+            continue
+        others = [one for one in equation.invars if one is not own]
+        if (
+            len(others) == 1
+            and is_literal(others[0])
+            and np.ndim(others[0].val) == 0
+            and others[0].val == 1
+        ):
+            before = 0 if step == 1 else token.size - 1
+            count = Count(known.constant + before, {token: step} if token.size > 1 else {})
+            # One that does not fit would wrap around; the last turn adds one, too.
+            if jnp.issubdtype(own.aval.dtype, jnp.integer) and count.fits(
+                own.aval.dtype, own.aval.shape
+            ):
+                found[i] = count
+    return found
 
 
 def _pass_on(known: Known, token: str, length: int, step: int, cause: Cause) -> Known:
