@@ -35,6 +35,22 @@ def test_calls_of_functions_of_elements():
     assert not is_kernel(product)
 
 
+def test_a_slice_of_a_stack_is_read_alone_and_a_barrier_moves_nothing():
+    stack, at = array((16, 4, 4)), jax.ShapeDtypeStruct((), jnp.int32)
+
+    def read(fn):
+        traced = program(fn, stack, X, at)
+        fusion = Fusion(traced.eqns, traced.outvars)
+        (product,) = (own for one, own in fusion.iterate_kernels() if one.primitive.name == "dot_general")
+        return sorted(variable.aval.size for variable in product if variable.aval.size > 1), fusion
+
+    layer, fusion = read(lambda x, w, i: jax.lax.dynamic_index_in_dim(x, i, 0, keepdims=False) @ w)
+    assert layer == [16, 16]
+    names = [one.primitive.name for one, _ in fusion.iterate_kernels()]
+    assert "squeeze" not in names
+    assert kernels(lambda x: jax.lax.optimization_barrier(2 * x) @ x, X) == [("mul", 1), ("dot_general", 2)]
+
+
 def test_an_associative_scan_keeps_the_arrays_of_each_level():
     """Of 8 elements: the sums of pairs and of fours, and those of the odd places below each level."""
     positions = array((8,))

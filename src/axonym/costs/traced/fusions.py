@@ -49,6 +49,14 @@ def is_chain(equation: Equation) -> bool:
     return True
 
 
+def is_barrier(equation: Equation) -> bool:
+    """Return whether an equation passes arrays on, and computes nothing."""
+    if equation.primitive.name == "optimization_barrier":
+        return True
+    bodies = list_bodies(equation)
+    return bool(bodies) and all(is_barrier(inner) for body in bodies for inner in body.eqns)
+
+
 def has_programs(equation: Equation) -> bool:
     """Return whether an equation runs programs, whose equations are computed one by one."""
     return bool(list_bodies(equation)) and not is_chain(equation)
@@ -97,11 +105,12 @@ class Fusion:
             if is_alone:
                 self._stored.update(map(id, equation.outvars))
             is_read = (is_alone and not is_sum) or _skips_elements(equation)
-            if is_read or name == "optimization_barrier":
+            if is_read or is_barrier(equation):
                 self._stored.update(map(id, equation.invars))
             for variable in equation.outvars:
                 self._made[id(variable)] = equation
         self._sources: dict[int, dict[int, Variable]] = {}
+        self._read: dict[int, dict[int, Variable]] = {}
 
     def is_stored(self, variable: Variable) -> bool:
         """Return whether an array is in memory."""
@@ -112,27 +121,47 @@ class Fusion:
         """Return the arrays in memory that an equation reads, itself or through the chain before it."""
         found: dict[int, Variable] = {}
         for variable in iterate_arrays(equation.invars):
-            found.update(self._find_sources(variable))
+            found.update(self._find_sources(variable, self._sources))
         return list(found.values())
 
-    def _find_sources(self, variable: Variable) -> dict[int, Variable]:
+    def _find_read(self, equation: Equation) -> list[Variable]:
+        """Return the arrays whose elements an equation reads: of an array in memory that is sliced, the slice."""
+        found: dict[int, Variable] = {}
+        for variable in iterate_arrays(equation.invars):
+            found.update(self._find_sources(variable, self._read))
+        return list(found.values())
+
+    def _is_sliced(self, equation: Equation) -> bool:
+        """Return whether an equation only gives a slice its shape: its readers read the slice where it is."""
+        if equation.primitive.name not in ("squeeze", "reshape"):
+            return False
+        maker = self._made.get(id(equation.invars[0]))
+        return maker is not None and maker.primitive.name == "dynamic_slice"
+
+    def _find_sources(
+        self, variable: Variable, found: dict[int, dict[int, Variable]]
+    ) -> dict[int, Variable]:
         if self.is_stored(variable):
             return {id(variable): variable}
-        known = self._sources.get(id(variable))
+        known = found.get(id(variable))
         if known is None:
             known = {}
-            # The results of earlier equations are known already, so this does not recurse deeply.
-            for operand in iterate_arrays(self._made[id(variable)].invars):
-                known.update(self._find_sources(operand))
-            self._sources[id(variable)] = known
+            maker = self._made[id(variable)]
+            if found is self._read and maker.primitive.name == "dynamic_slice":
+                known[id(variable)] = variable
+            else:
+                # The results of earlier equations are known already, so this does not recurse deeply.
+                for operand in iterate_arrays(maker.invars):
+                    known.update(self._find_sources(operand, found))
+            found[id(variable)] = known
         return known
 
     def iterate_kernels(self) -> Iterator[tuple[Equation, list[Variable]]]:
         """Yield the equations whose results are in memory, with the arrays that they read, in order."""
         for equation in self._equations:
             # Asked for each equation in order, so that `_find_sources` finds earlier ones known.
-            operands = self.find_operands(equation)
-            if has_programs(equation):
+            operands = self._find_read(equation)
+            if has_programs(equation) or is_barrier(equation) or self._is_sliced(equation):
                 continue
             if any(map(self.is_stored, equation.outvars)):
                 yield equation, operands
