@@ -313,7 +313,7 @@ rows = pytest.mark.parametrize(
 
 
 # Sizes that the defaults of all families divide.
-ROOM = {"num_attention_heads": 64, "hidden_size": 512, "n_embd": 96}
+ROOM = {"num_attention_heads": 64, "linear_num_value_heads": 64, "hidden_size": 512, "n_embd": 96}
 
 
 @pytest.mark.parametrize("name", [name for name in ROWS if "longrope" not in name])
