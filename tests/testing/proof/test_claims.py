@@ -175,7 +175,9 @@ def test_what_is_proven_of_layers_is_so(pytestconfig: pytest.Config) -> None:
 
 def residual(model: Decoder, x: axn.NamedArray) -> axn.NamedArray:
     """Apply a decoder to embedded tokens, by which there are gradients."""
-    return model.scores(model.blocks.scan(x, model.rotations(x.resolve_axis("pos")), Within(nn.causal()), None)[0])
+    return model.scores(
+        model.blocks.scan(x, model.rotations(x.resolve_axis("pos")), Within(nn.causal(), None), None)[0]
+    )
 
 
 @pytest.mark.sampled
