@@ -9,7 +9,7 @@ import pytest
 import axonym as axn
 from axonym import nn
 from axonym.errors import AxisSizeError, OperandError
-from axonym.testing.program import Fresh, Program, Pullback, along
+from axonym.testing.program import Fresh, Program, Pullback, along, is_loss
 from tests.nn.layouts import draw, fails, made
 
 B, E, M = axn.make_axes(batch=3, embed=4, mlp=5)
@@ -79,6 +79,10 @@ def test_what_else_wraps_a_function_stays():
     program = Program("f", eqx.filter_grad(lambda x: axn.square(x).sum().scalar()), (draw(B, E),))
     (found,) = program.run_unwrapped(program.arrays)
     np.testing.assert_allclose(found, 2 * draw(B, E).array, rtol=1e-6)
+
+
+def test_a_loss_is_a_real_number():
+    assert [is_loss(x) for x in (np.float32(1), np.complex64(1), np.int32(1), np.ones(2), "x")] == [True] + [False] * 4
 
 
 def test_something_else_than_a_function_is_an_error():

@@ -17,7 +17,7 @@ from ..errors import ArgumentError, message, suggestion
 from ..partitioning.shard import set_mesh
 from ..report.table import Printed, Table
 from ..testing import tolerances
-from ..testing.differences import differences
+from ..testing.differences import differences, find_largest
 from ..testing.equations import stack_slices, take_slice
 from ..testing.explain import find_factor
 from ..testing.program import Arrays, Program, add_losses, is_float, is_key, is_loss
@@ -155,8 +155,9 @@ def compare(
         ("result", one.results, other.results),
         ("gradient", one.gradients, other.gradients),
     ):
+        among = find_largest(first.values()) if kind == "gradient" else 0.0
         rows += [
-            _compare(kind, path, x, second[path], limit)
+            _compare(kind, path, x, second[path], limit, among)
             for path, x in first.items()
             if path in second
         ]
@@ -280,12 +281,12 @@ def _list_numbers(path: Iterable[str]) -> tuple[int, ...]:
     return tuple(int(part) for part in path if part.isdecimal())
 
 
-def _compare(kind: str, path: str, x: Any, y: Any, limit: float) -> Difference:
+def _compare(kind: str, path: str, x: Any, y: Any, limit: float, among: float = 0.0) -> Difference:
     if np.shape(x) != np.shape(y) and np.size(x) == np.size(y):
         y = np.reshape(y, np.shape(x))
     if np.shape(x) != np.shape(y):
         return Difference(kind, path, 0.0, None, (np.shape(x), np.shape(y)))
-    change = differences(x, y, is_same_program=False, limit=limit)
+    change = differences(x, y, is_same_program=False, limit=limit, among=among)
     if not change.any():
         return Difference(kind, path, 0.0)
     return Difference(kind, path, float(change.max()), find_factor(x, y))

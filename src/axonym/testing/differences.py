@@ -1,5 +1,6 @@
 """Internal. By how much two arrays differ, beyond rounding."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -23,7 +24,7 @@ def as_numbers(array: Any) -> np.ndarray[Any, Any]:
 
 
 def differences(
-    x: Any, y: Any, *, is_same_program: bool, limit: float | None = None
+    x: Any, y: Any, *, is_same_program: bool, limit: float | None = None, among: float = 0.0
 ) -> np.ndarray[Any, Any]:
     """Return by how much elements of two arrays differ beyond the tolerance, as a share of the largest; else zero.
 
@@ -34,6 +35,8 @@ def differences(
         y: another one.
         is_same_program: whether one compiled program computes both.
         limit: the tolerance; by default that of the narrowest dtype.
+        among: the largest number of all arrays that are computed together, such as gradients. A gradient that is zero
+            but for rounding, such as that of the bias of attention's keys, has the rounding of the others.
     """
     one, other = as_numbers(x), as_numbers(y)
     narrowest = max((x.dtype, y.dtype), key=lambda dtype: tolerance(dtype, is_same_program=False))
@@ -46,4 +49,11 @@ def differences(
         share = gap / scale if scale else gap
     if limit is None:
         limit = tolerance(narrowest, is_same_program=is_same_program)
-    return np.where(share > limit, share, 0.0)
+    rounding = tolerance(narrowest, is_same_program=True) * among
+    return np.where((share > limit) & (gap > rounding), share, 0.0)
+
+
+def find_largest(arrays: Iterable[Any]) -> float:
+    """Return the largest finite absolute value of some arrays; keys and other integers have none."""
+    numbers = [np.abs(as_numbers(x)) for x in arrays if jnp.issubdtype(x.dtype, jnp.inexact)]
+    return max((float(x[np.isfinite(x)].max(initial=0.0)) for x in numbers), default=0.0)

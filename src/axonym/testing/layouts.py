@@ -1,7 +1,7 @@
 """The claim that layouts change no numbers: under every mapping and kind of mesh, they are those of one device."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import equinox as eqx
@@ -17,7 +17,7 @@ from ..partitioning.blocks import axis_mapping
 from ..partitioning.jit import named_jit
 from ..partitioning.shard import set_mesh
 from .blame import find_first_layer, list_layers
-from .differences import differences
+from .differences import differences, find_largest
 from .explain import fail, find_factor, first_place
 from .failure import ClaimError
 from .program import Place, Program, add_losses, is_float, is_key, is_loss, note, update
@@ -77,69 +77,103 @@ def assert_same_layouts(
     for mapping, kind in itertools.product(several, kinds):
         types = repeat_mode(cast("Mode", kind), len(mesh.axis_names))
         found = _Run(
-            program, Mesh(mesh.devices, mesh.axis_names, axis_types=types), mapping, optimizer
+            program,
+            Mesh(mesh.devices, mesh.axis_names, axis_types=types),
+            mapping,
+            optimizer,
+            wanted,
         )
         for what in ("values", "gradients", "updates"):
-            one, other = wanted.measure(what), found.measure(what)
-            wrong = [
-                path
-                for path, (_, x) in one.items()
-                if differences(x, other[path][1], is_same_program=False).any()
-            ]
-            if wrong:
-                raise _explain(what, wrong, wanted, found, f"{mapping} on {kind} axes")
+            changes = _find_changes(what, wanted, found)
+            if changes:
+                raise _explain(what, changes, wanted, found, f"{mapping} on {kind} axes")
+
+
+def _find_changes(what: str, one: "_Run", other: "_Run") -> dict[str, Any]:
+    """Return by how much numbers differ, by path, for those that do."""
+    wanted, found = one.measure(what), other.measure(what)
+    among = find_largest(x for _, x in wanted.values()) if what == "gradients" else 0.0
+    changes = {
+        path: differences(x, found[path][1], is_same_program=False, among=among)
+        for path, (_, x) in wanted.items()
+    }
+    return {path: change for path, change in changes.items() if change.any()}
 
 
 class _Run:
-    """A program on a mesh, under a mapping."""
+    """A program on a mesh, under a mapping.
+
+    Attributes:
+        gradient: the gradient by the function and its arguments, on the host.
+    """
 
     def __init__(
-        self, program: Program, mesh: Mesh, mapping: ResourceMapping | Mappings, optimizer: Any
+        self,
+        program: Program,
+        mesh: Mesh,
+        mapping: ResourceMapping | Mappings,
+        optimizer: Any,
+        wanted: "_Run | None" = None,
     ) -> None:
-        self.program, self.mesh, self.mapping, self.optimizer = program, mesh, mapping, optimizer
+        self.program, self.mesh, self.mapping = program, mesh, mapping
+        self._optimizer, self._wanted = optimizer, wanted or self
+        self.gradient: Tree = None
         self._found: dict[str, Numbers] = {}
 
     def measure(self, what: str) -> Numbers:
         """Return values, gradients or updates by path, on the host."""
-        if what not in self._found:
-            self._found[what] = dict(self._list(what))
-        return self._found[what]
+        if not self._found:
+            sizes = ", ".join(f"{name}={size}" for name, size in self.mesh.shape.items())
+            text = f"{self.program.function}: it was called on the mesh {sizes}"
+            with set_mesh(self.mesh), note(text):
+                f, args = self.program.fill(self.program.arrays)
+                found = named_jit(self._run, self.mapping, strict=False)(f, args)
+                if self._optimizer is not None and "gradients" in found:
+                    self.gradient = jax.tree.map(np.asarray, found["gradients"])
+                    own, _ = eqx.partition((f, args), _has_gradient)
+                    run = named_jit(self._update, self.mapping, strict=False)
+                    # Of one gradient for all: where it is zero but for rounding, Adam makes of that a large update.
+                    found["updates"] = run(self._wanted.gradient, own)
+            for name, result in found.items():
+                numbers = self._list(name, result)
+                self._found[name] = {
+                    path: (place, x if is_key(x) else np.asarray(x))
+                    for path, (place, x) in numbers.items()
+                }
+        return self._found.get(what, {})
 
-    def _list(self, what: str) -> Iterator[tuple[str, tuple[Place, Any]]]:
-        program = self.program
-        if what == "updates" and self.optimizer is None:
-            return
-        if what != "values" and (self.find_parameters() or not self._losses()):
-            return
+    def _run(self, f: Any, args: Any) -> dict[str, Any]:
+        """Return values and gradients: one program compiles faster than two."""
+        found: dict[str, Any] = {"values": f(*args)}
+        values = self._list("values", found["values"])
+        places = [place for place, _ in values.values()]
+        if self.program.find_parameters(places) or not any(is_loss(x) for _, x in values.values()):
+            return found
+        floating, rest = eqx.partition((f, args), _has_gradient)
 
-        def run(f: Any, args: Any) -> Any:
-            if what == "values":
-                return f(*args)
-            floating, rest = eqx.partition((f, args), _has_gradient)
-            gradient = jax.grad(lambda floating: self._loss(*eqx.combine(floating, rest)))(floating)
-            if what == "gradients":
-                return gradient
-            return update(self.optimizer, gradient, floating)
+        def loss(floating: Any) -> Any:
+            f, args = eqx.combine(floating, rest)
+            return add_losses(f(*args))
 
-        sizes = ", ".join(f"{name}={size}" for name, size in self.mesh.shape.items())
-        with set_mesh(self.mesh), note(f"{program.function}: it was called on the mesh {sizes}"):
-            f, args = program.fill(program.arrays)
-            result = named_jit(run, self.mapping, strict=False)(f, args)
-        found = Program(program.function, lambda: None, (result,))
-        for place, array in zip(found.places, found.arrays, strict=True):
-            # A gradient is one of the function and its arguments: paths are those of the inputs.
-            path = ".".join(place.path.split(".")[1 if what == "values" else 2 :])
-            yield path, (place._replace(path=path), array if is_key(array) else np.asarray(array))
+        found["gradients"] = jax.grad(loss)(floating)
+        return found
+
+    def _update(self, gradient: Tree, floating: Tree) -> Tree:
+        return update(self._optimizer, gradient, floating)
+
+    def _list(self, what: str, result: Tree) -> Numbers:
+        found = Program(self.program.function, lambda: None, (result,))
+        # A gradient is one of the function and its arguments: paths are those of the inputs.
+        cut = 1 if what == "values" else 2
+        pairs = [(".".join(place.path.split(".")[cut:]), place) for place in found.places]
+        return {
+            path: (place._replace(path=path), x)
+            for (path, place), x in zip(pairs, found.arrays, strict=True)
+        }
 
     def find_parameters(self) -> dict[str, str]:
         """See `Program.find_parameters`."""
         return self.program.find_parameters(place for place, _ in self.measure("values").values())
-
-    def _losses(self) -> list[str]:
-        return [path for path, (_, x) in self.measure("values").items() if is_loss(x)]
-
-    def _loss(self, f: Any, args: Any) -> Any:
-        return add_losses(f(*args))
 
     def trace(self) -> Trace:
         """Trace the program, on its mesh."""
@@ -163,7 +197,10 @@ def _has_gradient(leaf: Any) -> bool:
     return has_type(leaf) and is_float(leaf)
 
 
-def _explain(what: str, wrong: Sequence[str], one: _Run, other: _Run, layout: str) -> ClaimError:
+def _explain(
+    what: str, changes: Mapping[str, Any], one: _Run, other: _Run, layout: str
+) -> ClaimError:
+    wrong = list(changes)
     parameters = {path: path for path in wrong}
     if what == "values":
         own = one.find_parameters()
@@ -171,8 +208,7 @@ def _explain(what: str, wrong: Sequence[str], one: _Run, other: _Run, layout: st
     path = _find_deepest(parameters, one) if parameters else wrong[0]
     parameter = parameters.get(path)
     (place, x), (_, y) = one.measure(what)[path], other.measure(what)[path]
-    change = differences(x, y, is_same_program=False)
-    factor = find_factor(x, y)
+    change, factor = changes[path], find_factor(x, y)
     facts = [] if factor is None else [f"factor: {factor:g}{_name_factor(factor, other.mesh)}"]
     if parameter is not None:
         found = parameter.rpartition(".")[0], "", ""

@@ -12,7 +12,7 @@ from ..axis import AxisSelector, axis_name
 from ..base.kinds import Tree
 from ..errors import ArgumentError, message
 from .blame import find_place
-from .differences import differences
+from .differences import differences, find_largest
 from .explain import fail, find_factor
 from .failure import ClaimError
 from .program import Program, Pullback, check_where, is_float, note
@@ -129,10 +129,11 @@ def _compare(
         pull(program.arrays, [np.ones_like(before[i]) for i in pull.outs])
         for pull, program in zip(pulls, (one, other), strict=True)
     ]
+    among = find_largest(gradients[0])
     for i, x, y in zip(pulls[0].inputs if pulls[0].inputs else (), *gradients, strict=True):
         place = one.places[i]
         is_parameter = axis not in place.names or place.is_held
-        if is_parameter and differences(x, y, is_same_program=False).any():
+        if is_parameter and differences(x, y, is_same_program=False, among=among).any():
             path = place.path or "the function"
             raise _explain(
                 one, other, axis, what, f"the gradient of {path}", path, x, y, is_explained

@@ -335,8 +335,8 @@ def add_losses(result: Tree) -> Any:
 
 
 def is_loss(leaf: Payload) -> bool:
-    """Return whether a result is a number that has a gradient."""
-    return has_type(leaf) and not leaf.shape and is_float(leaf)
+    """Return whether a result is a real number that has a gradient."""
+    return has_type(leaf) and not leaf.shape and bool(jnp.issubdtype(leaf.dtype, jnp.floating))
 
 
 def update(optimizer: Any, gradient: Tree, floating: Tree) -> Tree:
