@@ -4,3 +4,4 @@ from .comparison import *
 from .diagnosis import *
 from .faults import *
 from .sizes import *
+from .watching import *
