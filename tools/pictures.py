@@ -59,7 +59,7 @@ def loss(model: nn.MLP, x: axn.NamedArray) -> jax.Array:
 def step(model: nn.MLP, x: axn.NamedArray) -> tuple[nn.MLP, jax.Array]:
     """Take a step of gradient descent."""
     value, gradients = jax.value_and_grad(loss)(model, x)
-    return jax.tree.map(lambda p, g: p - 0.5 * g, model, gradients), value
+    return jax.tree.map(lambda p, g: p - 2 * g, model, gradients), value
 
 
 def picture_of(stored: axn.ResourceMapping, computed: axn.ResourceMapping) -> Picture:
@@ -281,6 +281,25 @@ def cost() -> str:
     return axn.cost(step, both, SIZES, own, x, target="v5e").picture().svg()
 
 
+def sizes() -> str:
+    """Draw how large the results of layers are while a model of docs/guides/whole-models.md learns."""
+    blocks = nn.Stacked.init(axn.Axis("layers", 4), lambda *, key: nn.MLP.init(Embed, Embed, Mlp, 1, key=key))
+    own = blocks(key=jax.random.split(jax.random.key(0), 4))
+    x = axn.random.normal(jax.random.key(1), (Batch, Embed))
+
+    @jax.jit
+    @axn.debug.watch
+    def step(model: nn.Stacked[nn.MLP]) -> nn.Stacked[nn.MLP]:
+        gradients = jax.grad(lambda model: axn.square(model.fold(x) - x).mean().scalar())(model)
+        return jax.tree.map(lambda p, g: p - 2 * g, model, gradients)
+
+    seen = []
+    for _ in range(7):
+        own, one = step(own)
+        seen.append(one)
+    return jax.tree.map(lambda *x: axn.stack("step", x), *seen, is_leaf=axn.is_named_array).picture().svg()
+
+
 def vit() -> str:
     """Draw a block of the vision transformer of the gallery."""
     own = jax.eval_shape(VisionTransformer.init, jax.random.key(0))
@@ -340,6 +359,7 @@ PICTURES: list[Callable[[], str]] = [
     check,
     small,
     cost,
+    sizes,
     vit,
     treescope,
     pipeline,

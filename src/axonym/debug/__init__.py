@@ -3,5 +3,6 @@
 from .comparison import *
 from .diagnosis import *
 from .faults import *
+from .heat import *
 from .sizes import *
 from .watching import *

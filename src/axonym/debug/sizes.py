@@ -14,8 +14,10 @@ from ..axis import AxisSelector, axis_name
 from ..base.kinds import Tree, has_type
 from ..engine.core import payload_of
 from ..engine.operands import own_names
+from ..errors import ArgumentError, message
 from ..layout.assignment import path_text
 from ..report.table import Printed, Table
+from .heat import Heat
 
 __all__ = ["Row", "Statistics", "statistics"]
 
@@ -80,8 +82,49 @@ class Statistics(Printed):
             f"{path}/{field}{where and ' '}{where}": value.array[at]
             for path, row in self.rows.items()
             for field, value in _list_fields(row)
-            for at, where in _list_places(value)
+            for at, where in _list_places(value.names, value.array.shape)
         }
+
+    def picture(self, number: str = "rms", along: AxisSelector | None = None) -> Heat:
+        """Return a picture with a line for each layer, and a cell for each position along an axis.
+
+        To see a run, stack what its steps have returned, by a new axis.
+
+        Args:
+            number: which one is drawn, such as "largest".
+            along: the axis from left to right; by default the first one that a row has. Positions of other axes have
+                lines of their own.
+
+        Raises:
+            ArgumentError: if no row has the number, or the axis.
+
+        Examples:
+            >>> steps = [axn.debug.statistics({"x": axn.named([0.0, i], "embed")}) for i in (1.0, 2.0)]
+            >>> run = jax.tree.map(lambda *x: axn.stack("step", x), *steps, is_leaf=axn.is_named_array)
+            >>> run.picture("largest").lines
+            {'x': (1.0, 2.0)}
+        """
+        every = {path: dict(_list_fields(row)).get(number) for path, row in self.rows.items()}
+        drawn = {path: x for path, x in every.items() if x is not None}
+        if not drawn:
+            known = {name for row in self.rows.values() for name, _ in _list_fields(row)}
+            hint = f"numbers: {', '.join(sorted(known))}"
+            raise ArgumentError(message("picture", f"no row has a number {number!r}", hint=hint))
+        axes = list(dict.fromkeys(name for x in drawn.values() for name in x.names))
+        axis = axis_name(along) if along is not None else next(iter(axes), "")
+        if axis and axis not in axes:
+            hint = f"axes: {', '.join(axes) or 'none'}"
+            raise ArgumentError(message("picture", f"no row has axis {axis!r}", hint=hint))
+        lines: dict[str, tuple[float, ...]] = {}
+        for path, x in drawn.items():
+            rest = tuple(name for name in x.names if name != axis)
+            array = np.moveaxis(
+                np.asarray(x.array), [x.names.index(name) for name in rest], range(len(rest))
+            )
+            for at, where in _list_places(rest, array.shape):
+                numbers = np.atleast_1d(array[at])
+                lines[f"{path or 'model'} {where}".rstrip()] = tuple(numbers.tolist())
+        return Heat(number, axis, lines)
 
     def parts(self) -> Iterator[str | Table]:
         """Yield the table."""
@@ -93,7 +136,7 @@ class Statistics(Printed):
         used = [title for title in titles if any(getattr(row, title) is not None for row in every)]
         lines: list[tuple[str, ...]] = []
         for path, row in self.rows.items():
-            for at, where in _list_places(row.rms):
+            for at, where in _list_places(row.rms.names, row.rms.array.shape):
                 found = (getattr(row, title) for title in used)
                 # Some have fewer axes.
                 by_name = dict(zip(row.rms.names, at, strict=True))
@@ -171,7 +214,9 @@ def _list_fields(row: Row) -> Iterator[tuple[str, NamedArray]]:
             yield field.name, value
 
 
-def _list_places(x: NamedArray) -> Iterator[tuple[tuple[int, ...], str]]:
-    """Yield the coordinates of all elements, and their text."""
-    for at in np.ndindex(x.array.shape):
-        yield at, ", ".join(f"{name}={i}" for name, i in zip(x.names, at, strict=True))
+def _list_places(
+    names: Sequence[str], shape: Sequence[int]
+) -> Iterator[tuple[tuple[int, ...], str]]:
+    """Yield the coordinates of all positions along the first dimensions, those with names, and their text."""
+    for at in np.ndindex(tuple(shape[: len(names)])):
+        yield at, ", ".join(f"{name}={i}" for name, i in zip(names, at, strict=True))
