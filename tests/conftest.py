@@ -37,7 +37,7 @@ import jax
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.sample import SEED, in_sample, in_share, third_of
+from tests.sample import SEED, in_sample, in_share, part_of
 
 # The flag says so already; pages write this line, which JAX refuses later, unless it changes nothing.
 jax.config.update("jax_num_cpu_devices", 8)
@@ -84,12 +84,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--all-rows"):
         return
     out = {item.nodeid for item in items if _law_of_the_sample(item) and not in_sample(item.callspec.params["row"])}
-    cases: dict[str, set[str]] = {}
+    cases: dict[tuple[str, int], set[str]] = {}
     for item in items:
-        if item.get_closest_marker("sampled"):
-            cases.setdefault(item.nodeid.partition("[")[0], set()).add(item.nodeid)
-    for own in cases.values():
-        out |= own - third_of(own)
+        if mark := item.get_closest_marker("sampled"):
+            test = item.nodeid.partition("[")[0], *(mark.args or (3,))
+            cases.setdefault(test, set()).add(item.nodeid)
+    for (_, parts), own in cases.items():
+        out |= own - part_of(own, parts)
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in out])
     items[:] = [item for item in items if item.nodeid not in out]
 

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["SEED", "in_ninth", "in_sample", "in_share", "third_of"]
+__all__ = ["SEED", "in_ninth", "in_sample", "in_share", "part_of"]
 
 ROOT = Path(__file__).parent.parent
 
@@ -41,10 +41,10 @@ def in_ninth(row: object) -> bool:
     return in_sample(row) and in_sample(row, SEED + 1)
 
 
-def third_of(cases: Iterable[str], seed: int = SEED) -> set[str]:
-    """Choose a third of the cases of one test, and at least one of them."""
+def part_of(cases: Iterable[str], parts: int = 3, seed: int = SEED) -> set[str]:
+    """Choose a third of the cases of one test, or another part, and at least one of them."""
     ordered = sorted(cases, key=lambda case: zlib.crc32(f"{seed} {case}".encode()))
-    return set(ordered[: -(-len(ordered) // 3)])
+    return set(ordered[: -(-len(ordered) // parts)])
 
 
 def in_share(path: Path, shares: int, seed: int = SEED) -> bool:

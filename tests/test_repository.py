@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 import axonym
-from tests.sample import in_sample, in_share, third_of
+from tests.sample import in_sample, in_share, part_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -147,10 +147,10 @@ def test_each_row_of_a_table_comes_into_the_sample_at_some_commit() -> None:
 
 def test_each_case_comes_into_the_third_at_some_commit() -> None:
     cases = [f"test_value[{kind}]" for kind in ("auto", "explicit", "mixed", "no mesh")]
-    thirds = [third_of(cases, seed) for seed in range(40)]
+    thirds = [part_of(cases, seed=seed) for seed in range(40)]
     assert set().union(*thirds) == set(cases)
     assert {len(third) for third in thirds} == {2}
-    assert third_of(["test_value"]) == {"test_value"}
+    assert part_of(["test_value"]) == {"test_value"}
 
 
 def test_no_file_names_a_path_of_somebodys_machine() -> None:

@@ -36,6 +36,7 @@ class Meaning:
         equivariant: axes that can be permuted.
         invariant: axes of parameters that can be permuted.
         declared: reasons by claim that need not hold.
+        padded: makes a function, its arguments, and a mask of the positions that are no padding.
     """
 
     make: Make
@@ -44,6 +45,32 @@ class Meaning:
     equivariant: tuple[str, ...] = ("batch",)
     invariant: tuple[str, ...] = ()
     declared: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    padded: Callable[[], tuple[Callable[..., Any], tuple[Any, ...], NamedArray]] | None = None
+
+
+# Axes that do not divide stay whole.
+DATA, MODEL = (axn.partitioning.first_fitting(axis, None) for axis in ("data", "model"))
+LAYOUTS: dict[str, Any] = {
+    "data": {"batch": ("data", "model")},
+    "sharded": axn.Mappings({"embed": "data", "channels": "data", "vocab": MODEL}, {"batch": ("data", "model")}),
+    "tensor": {"batch": "data", **dict.fromkeys(("heads", "kv_heads", "mlp", "channels"), "model")},
+    "context": {"batch": "data", **dict.fromkeys(("time", "pos", "height", "lat"), "model")},
+    "mixed": axn.Mappings({"layers": DATA, "experts": "model"}, {"batch": "data", "experts": "model"}),
+}
+
+
+def with_loss(f: Callable[..., Any], *args: Any) -> tuple[NamedArray, Any]:
+    """Return a loss that all results add to, and the results."""
+    found = f(*args)
+    leaves = jax.tree.leaves(found, is_leaf=axn.is_named_array)
+    own = [x for x in leaves if axn.is_named_array(x) and np.issubdtype(x.dtype, np.inexact)]
+    return sum((axn.sin(abs(x) if np.iscomplexobj(x.array) else x).mean() for x in own), axn.zeros(())), found
+
+
+def even(x: Any) -> Any:
+    """Return an array whose positions in time are an even number."""
+    has_time = axn.is_named_array(x) and x.has_axis("time")
+    return axn.concatenate("time", [x, x["time", :1]]) if has_time else x
 
 
 def of_row(name: str, axes: tuple[axn.Axis, ...] | None = None, call: Any = None, init: Any = None) -> Make:
@@ -61,6 +88,31 @@ def masked(layer: Any, x: NamedArray) -> NamedArray:
     return layer(x, nn.causal())
 
 
+def padded(name: str, axis: str, call: Callable[[Any, NamedArray, NamedArray], Any]) -> Any:
+    """Make a layer, its input, and which positions of it count."""
+
+    def make() -> tuple[Callable[..., Any], tuple[Any, ...], NamedArray]:
+        _, (layer, x) = of_row(name)()
+        Pos = x.resolve_axis(axis)
+        real = axn.arange(Pos).broadcast_axis(B) < axn.named([2, 1, 2, 1], B)
+        return functools.partial(call_padded, call), (layer, x, real), real
+
+    return make
+
+
+def call_padded(call: Callable[..., Any], layer: Any, x: NamedArray, real: NamedArray) -> Any:
+    return call(layer, x, real)
+
+
+def hiding(layer: Any, x: NamedArray, real: NamedArray) -> NamedArray:
+    """Hide padding among the keys."""
+    return layer(x, real.rename({"time": "time.key"}))
+
+
+def routing(layer: Any, x: NamedArray, real: NamedArray) -> NamedArray:
+    return layer(x, where=real)[0]
+
+
 def first(layer: Any, x: NamedArray) -> NamedArray:
     return layer(x)[0]
 
@@ -68,24 +120,42 @@ def first(layer: Any, x: NamedArray) -> NamedArray:
 BATCH_NORM = "in training, the statistics are those of the batch"
 DRAWN = "a mask is drawn for each place, whatever is there"
 OTHERS: dict[str, Meaning] = {
-    "Attention": Meaning(of_row("Attention"), equivariant=("batch", "time"), invariant=("heads",)),
+    "Attention": Meaning(
+        of_row("Attention"),
+        equivariant=("batch", "time"),
+        invariant=("heads",),
+        padded=padded("Attention", "time", hiding),
+    ),
     "Attention, causal": Meaning(of_row("Attention", call=masked), causal=("time",)),
     "BatchNorm": Meaning(of_row("BatchNorm"), declared={"independent: batch": BATCH_NORM}),
     "Conv, causal": Meaning(
         of_row("Conv", init=lambda: nn.Conv.init("time", E, M, 3, padding=[(2, 0)], key=KEY)), causal=("time",)
     ),
     "DiagonalSSM": Meaning(of_row("DiagonalSSM"), causal=("time",)),
-    "Dropout": Meaning(of_row("Dropout"), declared={"equivariant: batch": DRAWN}),
+    "Dropout": Meaning(
+        of_row("Dropout"),
+        declared={"equivariant: batch": DRAWN, "mean over: batch": "every example draws a mask of its own"},
+    ),
     "Embedding": Meaning(of_row("Embedding"), ("batch", "time"), ("time",), ("batch", "time")),
     "GatedDeltaNet": Meaning(of_row("GatedDeltaNet", call=first), causal=("time",), invariant=("heads",)),
     "GroupNorm": Meaning(
         of_row("GroupNorm"), causal=("time",), declared={"causal: time": "groups are normalised over all positions"}
     ),
-    "LatentAttention": Meaning(of_row("LatentAttention"), equivariant=("batch", "time"), invariant=("heads",)),
+    "LatentAttention": Meaning(
+        of_row("LatentAttention"),
+        equivariant=("batch", "time"),
+        invariant=("heads",),
+        padded=padded("LatentAttention", "time", hiding),
+    ),
     "LatentAttention, causal": Meaning(of_row("LatentAttention", call=masked), causal=("time",)),
     "LayerNorm": Meaning(of_row("LayerNorm"), ("batch", "seq")),
     "Mamba2": Meaning(of_row("Mamba2", call=first), causal=("time",), invariant=("heads",)),
-    "MixtureOfExperts": Meaning(of_row("MixtureOfExperts"), ("batch", "seq"), invariant=("experts",)),
+    "MixtureOfExperts": Meaning(
+        of_row("MixtureOfExperts"),
+        ("batch", "seq"),
+        invariant=("experts",),
+        padded=padded("MixtureOfExperts", "seq", routing),
+    ),
     "MixtureOfExperts, capacity": Meaning(
         of_row(
             "MixtureOfExperts",
@@ -100,7 +170,12 @@ OTHERS: dict[str, Meaning] = {
     "MoELinear": Meaning(of_row("MoELinear"), ("batch", "experts"), equivariant=("batch", "experts")),
     "Recurrent": Meaning(of_row("Recurrent"), causal=("time",)),
     "RmsNorm": Meaning(of_row("RmsNorm"), ("batch", "seq")),
-    "TransformerBlock": Meaning(of_row("TransformerBlock"), equivariant=("batch", "time"), invariant=("heads", "mlp")),
+    "TransformerBlock": Meaning(
+        of_row("TransformerBlock"),
+        equivariant=("batch", "time"),
+        invariant=("heads", "mlp"),
+        padded=padded("TransformerBlock", "time", hiding),
+    ),
     "TransformerBlock, causal": Meaning(of_row("TransformerBlock", call=masked), causal=("time",)),
 }
 LAYERS = {name: Meaning(of_row(name)) for name in ROWS} | OTHERS
@@ -139,10 +214,26 @@ def scored(cfg: DecoderConfig) -> Make:
     return make
 
 
+def padded_loss(cfg: DecoderConfig) -> Any:
+    """Make the loss of a decoder, tokens, and which of them count."""
+
+    def make() -> tuple[Callable[..., Any], tuple[Any, ...], NamedArray]:
+        model, (tokens,) = scored(cfg)()
+        real = axn.arange(P).broadcast_axis(B) < axn.named([6, 4, 3, 5], B)
+        # Held by the function: a table of positions is no array of this sequence.
+        return jax.tree_util.Partial(call_loss, model), (tokens, real), real
+
+    return make
+
+
+def call_loss(model: Decoder, tokens: NamedArray, real: NamedArray) -> NamedArray:
+    return model.loss(tokens, where=real["pos", 1:], balance=0.1)
+
+
 def of_family(cfg: DecoderConfig) -> Meaning:
     """Say what the axes of a decoder mean; all heads of queries may have their own keys."""
     heads = ("kv_heads",) if cfg.heads == cfg.kv_heads else ("kv_heads", "group")
-    return Meaning(scored(cfg), causal=("pos",), invariant=(*heads, "mlp"))
+    return Meaning(scored(cfg), causal=("pos",), invariant=(*heads, "mlp"), padded=padded_loss(cfg))
 
 
 FAMILIES = {name: of_family(read_config(settings)) for name, (_, settings) in PUBLISHED.items()}

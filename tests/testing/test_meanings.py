@@ -1,22 +1,15 @@
 """All layers and families are what the table says that their axes mean, under any layout."""
 
-from typing import Any
+import contextlib
 
 import jax
+import optax
 import pytest
 
 import axonym as axn
 from axonym import testing
 from tests.nn.test_every_layer import ROWS
-from tests.testing.meanings import FAMILIES, LAYERS, Meaning
-
-MAPPINGS = {
-    "data": {"batch": "data"},
-    "tensor": {"batch": "data", "kv_heads": "model", "mlp": "model", "vocab": "model"},
-    "fsdp": axn.Mappings({"embed": ("data", "model")}, {"batch": ("data", "model")}),
-    "context": {"batch": "data", "pos": "model"},
-    "layers": axn.Mappings({"layers": "model"}, {"batch": "data"}),
-}
+from tests.testing.meanings import FAMILIES, LAYERS, LAYOUTS, Meaning, even, with_loss
 
 
 def check(meaning: Meaning) -> None:
@@ -32,7 +25,8 @@ def check(meaning: Meaning) -> None:
         declared=meaning.declared,
     )
     assert not found, str(found)
-    assert {claim.text for claim in found.claims if claim.result == "declared"} == meaning.declared.keys()
+    declared = {claim.text for claim in found.claims if claim.result == "declared"}
+    assert declared == meaning.declared.keys() - {"mean over: batch"}
 
 
 @pytest.mark.sampled
@@ -45,14 +39,35 @@ def test_the_table_has_all_layers() -> None:
     assert LAYERS.keys() >= ROWS.keys()
 
 
-def loss(model: Any, tokens: axn.NamedArray) -> axn.NamedArray:
-    return model.loss(tokens)
+def check_losses(meaning: Meaning) -> None:
+    """Check that what a loss is a mean over is the batch, and that padding does not count."""
+    f, args = meaning.make()
+    may_differ = "mean over: batch" in meaning.declared
+    with pytest.raises(testing.ClaimError) if may_differ else contextlib.nullcontext():
+        testing.assert_mean_over(jax.tree_util.Partial(with_loss, f), "batch", *args)
+    if meaning.padded is not None:
+        f, args, real = meaning.padded()
+        (axis,) = {*real.names} - {"batch"}
+        testing.assert_ignores(f, axis, *args, where=real)
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
-@pytest.mark.parametrize("mapping", MAPPINGS)
-def test_a_decoder_is_the_same_under_all_layouts(mapping: str, kind: str) -> None:
-    model, (tokens,) = FAMILIES["Llama-3.1-8B"].make()
+def check_layouts(meaning: Meaning, layout: str) -> None:
+    """Check that values, gradients, updates and draws of a row are those of one device."""
+    f, args = meaning.make()
+    args = jax.tree.map(even, args, is_leaf=axn.is_named_array)
     mesh = jax.make_mesh((2, 2), ("data", "model"), devices=jax.devices()[:4])
-    testing.assert_same_layouts(loss, MAPPINGS[mapping], mesh, model, tokens["pos", :5], kinds=[kind])
+    run = jax.tree_util.Partial(with_loss, f)
+    testing.assert_same_layouts(run, LAYOUTS[layout], mesh, *args, optimizer=optax.adam(1e-2))
+
+
+@pytest.mark.sampled(16)
+@pytest.mark.parametrize("name", LAYERS | FAMILIES)
+def test_losses_are_means_and_padding_does_not_count(name: str) -> None:
+    check_losses((LAYERS | FAMILIES)[name])
+
+
+@pytest.mark.sampled(60)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", LAYERS | FAMILIES)
+def test_layouts_change_nothing(name: str, layout: str) -> None:
+    check_layouts((LAYERS | FAMILIES)[name], layout)
