@@ -76,6 +76,11 @@ def test_dtypes_and_devices_differ_by_rounding():
 
     assert not debug.compare(gradient(1), gradient(1), X, meshes=(alone, mesh))
     assert debug.compare(gradient(2), gradient(2), X, meshes=(alone, mesh)).first.factor == 4.0
+    # What a stack does around its loop, such as to lay weights out, is no layer.
+    laid_out = axn.named_jit(lambda model, x: model(x), {"batch": "data"})
+    found = debug.compare(lambda model, x: model(x), laid_out, MODEL, X, meshes=(None, mesh))
+    assert [row.path for row in found.rows if row.kind == "layer"] == [*LAYERS, "norm"]
+    assert not found
 
 
 def test_arrays_that_were_recorded_elsewhere():

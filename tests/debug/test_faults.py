@@ -26,13 +26,19 @@ def test_the_operation_and_the_place_are_those_on_devices(kind):
     mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(getattr(jax.sharding.AxisType, kind),) * 2)
     summed = axn.shard_map(lambda x: axn.psum(axn.log(x).sum("batch"), "data"), {"batch": "data"}, check=False)
     compiled = axn.named_jit(lambda x: axn.sqrt(2 * x).mean(), {"batch": "data"})
+    # With types that say what varies, and one example on each device.
+    spread = axn.shard_map(lambda x: axn.pmean(axn.log(x).mean(), "batch"), {"batch": ("data", "model")})
     with axn.set_mesh(mesh):
-        for f, operation, low in ((summed, "log", -1), (compiled, "sqrt", -2)):
+        for f, operation, low in ((summed, "log", -1), (compiled, "sqrt", -2), (spread, "log", -1)):
             first, second, third = told(f, BAD)
             assert first == "locate: NaN at batch=5, pos=3, all of embed"
             assert second.startswith(f"first appears: outside of layers, operation {operation}, test_faults.py:")
             assert third.startswith(f"operands: float32 from {low} to ")
         assert debug.locate(summed, X) is None
+        root = axn.shard_map(lambda x: axn.psum(axn.sqrt(x).sum(), "batch"), {"batch": "data"})
+        fault = debug.locate(root, X.at["batch", 1].set(0))
+        assert (fault.phase, fault.operation, fault.at["batch"]) == ("derivative", "div", (1,))
+        assert str(fault).splitlines()[2] == "  all results are finite: it harms only the gradient"
 
 
 def test_a_layer_of_a_stack_is_told_also_in_a_pipeline():
@@ -119,6 +125,19 @@ def test_positions_are_written_shortly():
     assert told(axn.log, axn.named(np.float32(-1), ()))[0] == "locate: NaN"
     assert told(axn.log, axn.zeros({"none": 0})) is None
     assert told(axn.log, axn.named(x, ("batch", "pos", "embed")).astype(jnp.bfloat16))[0] == first
+
+
+def test_a_function_without_a_gradient_says_how_to_look_at_results():
+    def f(x):
+        return jax.lax.while_loop(lambda x: x.sum() < 100, lambda x: 2 * x, x).sum()
+
+    with pytest.raises(ValueError, match="Reverse-mode") as error:
+        debug.locate(f, jnp.ones(2))
+    assert error.value.__notes__[-1:] == [
+        "locate: all results are finite, and this error is of the gradient\n"
+        "  hint: for results only: locate(lambda *args: f(*jax.lax.stop_gradient(args)), ...)"
+    ]
+    assert debug.locate(lambda *args: f(*jax.lax.stop_gradient(args)), jnp.ones(2)) is None
 
 
 def test_numbers_are_necessary():

@@ -14,6 +14,9 @@ from jax.sharding import Mesh
 from ..base.kinds import Tree
 from ..engine.core import payload_of
 from ..errors import ArgumentError, message, suggestion
+from ..layout.assignment import path_text
+from ..nn.stack.interleaved import Interleaved
+from ..nn.stack.stacked import Stacked
 from ..partitioning.shard import set_mesh
 from ..report.table import Printed, Table
 from ..testing import tolerances
@@ -201,7 +204,7 @@ class _Side:
             program.arrays = [x if is_key(x) else np.asarray(x) for x in program.arrays]
         with contextlib.nullcontext() if mesh is None else set_mesh(mesh):
             self.trace = Trace(program.run_unwrapped, program.arrays, program)
-            self.layers = _list_layers(self.trace)
+            self.layers = _list_layers(self.trace, _list_stacks((f, args)))
             kept = {layer.result for layer in self.layers.values()}
 
             def run(arrays: Arrays) -> tuple[dict[int, Any], list[Any]]:
@@ -248,10 +251,32 @@ class _Side:
         return {program.places[floats[k]].path: found[k] for k in order}
 
 
-def _list_layers(trace: Trace) -> dict[_Key, _Layer]:
-    """Return the result of each call of a layer: that of the last operation in it."""
+def _list_stacks(tree: Tree) -> set[tuple[str, ...]]:
+    """Return the paths of stacks of layers, without numbers."""
+    leaves = jax.tree.leaves_with_path(tree, is_leaf=_is_stack)
+    return {_join_words(path_text(path).split(".")) for path, node in leaves if _is_stack(node)}
+
+
+def _is_stack(node: object) -> bool:
+    return isinstance(node, Stacked | Interleaved)
+
+
+def _list_layers(trace: Trace, stacks: set[tuple[str, ...]]) -> dict[_Key, _Layer]:
+    """Return the result of each call of a layer: that of the last operation in it.
+
+    Args:
+        trace: the program.
+        stacks: the paths of stacks. What they do around their loop, such as to gather weights, is no call of a layer.
+    """
     loops = take_slice, stack_slices
     operations = [each for each in trace.operations if each.run not in loops and each.results]
+    # The turns around each loop of a stack.
+    around = {
+        (words, each.turns[:-1])
+        for each in operations
+        for depth in range(1, len(each.layer) + 1)
+        if each.turns and (words := _join_words(each.layer[:depth])) in stacks
+    }
     found: dict[tuple[tuple[str, ...], int], _Layer] = {}
     for depth in range(1, max((len(each.layer) for each in operations), default=0) + 1):
 
@@ -260,9 +285,8 @@ def _list_layers(trace: Trace) -> dict[_Key, _Layer]:
 
         for _, (*_, last) in itertools.groupby(operations, call):
             path = last.layer[:depth]
-            # A list of layers holds them under a name of its own: `blocks.blocks.0`.
-            words = tuple(word for word, _ in itertools.groupby(_list_words(path)))
-            if len(path) == depth:
+            words = _join_words(path)
+            if len(path) == depth and (words, last.turns) not in around:
                 # Of a layer and the last one of a list in it, which have one result, the inner one stays.
                 found[words, last.results[0]] = _Layer(path, last.turns, last.results[0])
     calls: Counter[tuple[str, ...]] = Counter()
@@ -275,6 +299,11 @@ def _list_layers(trace: Trace) -> dict[_Key, _Layer]:
 
 def _list_words(path: Iterable[str]) -> list[str]:
     return [part for part in path if not part.isdecimal()]
+
+
+def _join_words(path: Iterable[str]) -> tuple[str, ...]:
+    """Return a path without numbers. A list of layers holds them under a name of its own: `blocks.blocks.0`."""
+    return tuple(word for word, _ in itertools.groupby(_list_words(path)))
 
 
 def _list_numbers(path: Iterable[str]) -> tuple[int, ...]:
@@ -314,7 +343,7 @@ def _compare_recorded(
 def _find(path: str, layers: Mapping[_Key, _Layer]) -> _Key:
     """Return the call of a layer that a path means, in which turns of loops are numbers: `blocks.1.mlp`."""
     parts = path.split(".")
-    words = tuple(word for word, _ in itertools.groupby(_list_words(parts)))
+    words = _join_words(parts)
     same = [key for key in layers if key[0] == words]
     exact = [
         key for key in same if _list_numbers(layers[key].path.split(".")) == _list_numbers(parts)

@@ -10,6 +10,7 @@ import numpy as np
 from jax import P
 from jax.experimental import multihost_utils
 
+from ..testing.equations import make_function
 from .dimensions import Dimensions, Part, Parts, follow, forget
 
 
@@ -117,6 +118,19 @@ class Split(NamedTuple):
             check_vma=False,
         )
         return jax.jit(mapped)
+
+
+def make_untyped(equation: Any) -> Callable[..., Sequence[Any]]:
+    """Return an operation as a function, also where types do not say what varies, as in what `Split.run` returns."""
+    name, params = equation.primitive.name, equation.params
+    if name == "pvary":
+        return lambda *arrays: arrays
+    if name == "psum_invariant":
+        return lambda *arrays: [jax.lax.psum(x, params["axes"]) for x in arrays]
+    if name == "all_gather_invariant":
+        axis, tiled = params["all_gather_dimension"], params["tiled"]
+        return lambda x: [jax.lax.all_gather(x, params["axis_name"], axis=axis, tiled=tiled)]
+    return make_function(equation)
 
 
 def _list_axes(entry: Any) -> tuple[str, ...]:

@@ -353,7 +353,8 @@ def _group(dimensions: Sequence[Parts]) -> list[tuple[str, str, list[int]]]:
 
 def _overlap(one: Part, other: Part) -> bool:
     low, high = sorted((one, other), key=lambda part: abs(part.step))
-    return abs(low.step) * low.size > abs(high.step)
+    # One position, such as that of a device, counts nothing.
+    return min(one.size, other.size) > 1 and abs(low.step) * low.size > abs(high.step)
 
 
 def _decode(

@@ -20,7 +20,7 @@ from ..testing.equations import (
     take_slice,
 )
 from ..testing.program import Arrays, Place, Program, add_losses, is_float, is_loss
-from .devices import Split, fetch
+from .devices import Split, fetch, make_untyped
 from .dimensions import Dimensions, Part, find_positions, follow, merge, start, take, unknown
 from .segments import (
     FINE,
@@ -51,7 +51,9 @@ class Fault:
         operation: the operation, such as "log"; empty for an argument.
         line: the line of your program, such as "model.py:12"; empty if unknown.
         turns: in which turns of loops it is, the outermost first. A stack of layers is a loop.
-        phase: "forward" or "backward"; in the backward pass, the array is a gradient of something.
+        phase: "forward" or "backward"; in the backward pass, the array is a gradient of something. If all results are
+            finite and a gradient is not, what is wrong in the forward pass is "derivative": it is computed for the
+            gradient, such as the slope of a root at zero, or harms only the gradient.
         operands: for each operand with floats, its dtype and its range.
 
     Examples:
@@ -83,6 +85,8 @@ class Fault:
         lines = [f"first appears: {', '.join(filter(None, parts))}"]
         if self.phase == "backward":
             lines.append("in the backward pass: it is a gradient")
+        if self.phase == "derivative":
+            lines.append("all results are finite: it harms only the gradient")
         if self.operands:
             lines.append(f"operands: {'; '.join(self.operands)}")
         return message("locate", problem, *lines)
@@ -140,7 +144,16 @@ def locate(f: Callable[..., Any], *args: Tree, bound: float | None = None) -> Fa
         found: Arrays = jax.grad(loss)([arrays[i] for i in floats])
         return found
 
-    return _Run(gradients, program, bound).find_first()
+    try:
+        fault = _Run(gradients, program, bound).find_first()
+    except Exception as error:
+        problem = "all results are finite, and this error is of the gradient"
+        hint = "for results only: locate(lambda *args: f(*jax.lax.stop_gradient(args)), ...)"
+        error.add_note(message("locate", problem, hint=hint))
+        raise
+    if fault is not None and fault.operation and fault.phase == "forward":
+        return dataclasses.replace(fault, phase="derivative")
+    return fault
 
 
 class _Value(NamedTuple):
@@ -213,6 +226,10 @@ class _Run(Visitor):
             # With the array itself, so that no other one takes its place in memory.
             self._constants[id(array)] = array, value
         return self._constants[id(array)][1]
+
+    def make(self, equation: Any) -> Callable[..., Sequence[Any]]:
+        """Return an operation as a function, also on devices."""
+        return make_untyped(equation)
 
     def apply(
         self,

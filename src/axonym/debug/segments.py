@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..testing.equations import Site, Visitor, find_call, list_variables, make_program
-from .devices import Split
+from .devices import Split, make_untyped
 from .dimensions import Dimensions, follow, unknown
 
 # What is wrong with an array, by what a look returns.
@@ -103,6 +103,10 @@ class _Looks(Visitor):
     def __init__(self, bound: float) -> None:
         self._bound = bound
         self.found: list[Any] = []
+
+    def make(self, equation: Any) -> Callable[..., Sequence[Any]]:
+        """Return an operation as a function, also on devices."""
+        return make_untyped(equation)
 
     def apply(
         self,

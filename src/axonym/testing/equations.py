@@ -147,7 +147,11 @@ class Visitor:
             return self._unroll(equation, operands, site)
         if inner is not None:
             return self.inline(inner, operands, site.enter(equation, name))
-        return self.apply(make_function(equation), operands, len(equation.outvars), equation, site)
+        return self.apply(self.make(equation), operands, len(equation.outvars), equation, site)
+
+    def make(self, equation: Any) -> Callable[..., Sequence[Any]]:
+        """Return an operation as a function."""
+        return make_function(equation)
 
     def _unroll(self, equation: Any, operands: list[Any], site: Site) -> Sequence[Any]:
         """Walk through the turns of a loop one after another."""
