@@ -6,6 +6,7 @@ that each of them matters.
 
 import copy
 import functools
+import json
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -14,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 import transformers
 
@@ -114,6 +116,24 @@ ROWS = {
                 "short_factor": [1.0, 1.1, 1.2, 1.3],
                 "long_factor": [1.0, 2.0, 4.0, 9.0],
             },
+        },
+    ),
+    "gpt_oss": ("GptOssConfig", {**SMALL, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    "gpt_oss, odd": (
+        "GptOssConfig",
+        {
+            **SMALL,
+            "num_hidden_layers": 3,
+            "head_dim": 24,
+            "sliding_window": 4,
+            "layer_types": ["full_attention", "full_attention", "sliding_attention"],
+            "num_local_experts": 5,
+            "num_experts_per_tok": 3,
+            "swiglu_limit": 0.6,
+            "swiglu_alpha": 1.3,
+            "attention_bias": False,
+            "tie_word_embeddings": True,
+            "rope_parameters": {**YARN, "truncate": False},
         },
     ),
     "granite": ("GraniteConfig", SMALL),
@@ -429,3 +449,40 @@ def test_greedy_generation_is_that_of_transformers(name, folder):
 def continued(model, prompts, count, New):
     cache = model.cache(24, prompts.resolve_axis("batch"))
     return axn.nn.generate(model.extend, cache, prompts, New, count=count).tokens
+
+
+def test_mxfp4_is_read_as_by_transformers(tmp_path):
+    settings = {**SMALL, "num_hidden_layers": 1, "intermediate_size": 64, "num_local_experts": 3}
+    config = transformers.GptOssConfig(**settings, num_experts_per_tok=2)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    state, rng = dict(model.state_dict()), np.random.default_rng(3)
+    experts = "model.layers.0.mlp.experts"
+    for name, out, given in (("gate_up_proj", 128, 32), ("down_proj", 32, 64)):
+        del state[f"{experts}.{name}"]
+        blocks = rng.integers(256, size=(3, out, given // 32, 16), dtype=np.uint8)
+        scales = rng.integers(122, 128, size=blocks.shape[:-1], dtype=np.uint8)
+        state |= {
+            f"{experts}.{name}_blocks": torch.as_tensor(blocks),
+            f"{experts}.{name}_scales": torch.as_tensor(scales),
+        }
+    safetensors.torch.save_file(state, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    quantized = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
+    (tmp_path / "config.json").write_text(json.dumps({**config.to_dict(), "quantization_config": quantized}))
+    other = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path,
+        dtype=torch.float32,
+        attn_implementation="eager",
+        quantization_config=transformers.Mxfp4Config(dequantize=True),
+    )
+    read = load(tmp_path)
+    with torch.no_grad():
+        wanted = other.eval()(torch.as_tensor(TOKENS)).logits.numpy()
+    np.testing.assert_allclose(
+        logits(read, BATCH).rearrange(("batch", "pos", "vocab")).array, wanted, atol=1e-4, rtol=1e-4
+    )
+    (block,) = load(tmp_path, dtype=jnp.bfloat16).blocks.repeated.stacked
+    weights = other.model.layers[0].mlp.experts.gate_up_proj.detach().numpy()
+    for layer, its in ((block.mlp.routed.gate, weights[..., ::2]), (block.mlp.routed.up, weights[..., 1::2])):
+        own = layer.weight["layers", 0].rearrange(("experts", "embed", "mlp")).array
+        assert own.dtype == jnp.bfloat16
+        np.testing.assert_array_equal(own.astype(np.float32), its)

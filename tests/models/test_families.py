@@ -148,6 +148,7 @@ PUBLISHED = {
         },
     ),
 }
+GPT_OSS_ROPE = {"rope_type": "yarn", "factor": 32.0, "truncate": False, "original_max_position_embeddings": 4096}
 # Further forms of decoders, which other tests of published models leave out.
 FORMS = {
     "pythia-160m": (
@@ -157,6 +158,20 @@ FORMS = {
             **sizes(50304, 12, 768, 3072, 12, 12, 2048, 1e-5),
             "rotary_pct": 0.25,
             "rotary_emb_base": 10000,
+        },
+    ),
+    "gpt-oss-20b": (
+        20_914_757_184,
+        {
+            "model_type": "gpt_oss",
+            **sizes(201088, 24, 2880, 2880, 64, 8, 131072, 1e-5),
+            "head_dim": 64,
+            "layer_types": ["sliding_attention", "full_attention"] * 12,
+            "num_local_experts": 32,
+            "rope_scaling": {**GPT_OSS_ROPE, "beta_fast": 32.0, "beta_slow": 1.0},
+            "rope_theta": 150000,
+            "sliding_window": 128,
+            "swiglu_limit": 7.0,
         },
     ),
     "SmolLM3-3B": (
@@ -248,7 +263,7 @@ def test_every_axis_of_a_published_model_has_a_role(name):
     for own in axn.parameters.walk(model):
         *_, layer, field = own.path.split(".")
         owner = layer.removeprefix("un")
-        is_vector = field == "bias" or layer.endswith("norm")
+        is_vector = field in ("bias", "sinks") or layer.endswith("norm")
         kind = "shift" if field == "bias" else "scale" if is_vector else "matrix"
         assert own.kind == ("table" if owner in ("embedding", "positions") else kind)
         stacks = {"layers", "experts"} & {*own.sizes}
@@ -289,7 +304,7 @@ def test_settings_that_are_told_in_words():
         (
             {"model_type": "bert"},
             "unknown model_type 'bert'; known: gpt2, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, "
-            "qwen3_next, deepseek_v3, granite, gpt_neox, smollm3, phi3, olmo2, gemma, gemma2, gemma3_text",
+            "qwen3_next, deepseek_v3, gpt_oss, granite, gpt_neox, smollm3, phi3, olmo2, gemma, gemma2, gemma3_text",
         ),
         (
             {"rope_scaling": {"type": "axial"}},

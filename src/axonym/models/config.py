@@ -66,6 +66,9 @@ class ExpertsConfig:
         scale: a factor of the weights.
         groups: number of groups of experts.
         chosen_groups: from how many of them a token chooses.
+        clamp: the largest gate, and the largest magnitude of what it multiplies, which is then raised by one; None for
+            no such bound. The further expert has none.
+        slope: a factor in the sigmoid of a gate with a bound, in place of the activation.
     """
 
     count: int
@@ -79,6 +82,8 @@ class ExpertsConfig:
     scale: float = 1.0
     groups: int = 1
     chosen_groups: int = 1
+    clamp: float | None = None
+    slope: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +145,8 @@ class DecoderConfig:
         parallel: whether the perceptron reads what attention reads, instead of what attention adds to.
         norm_places: where norms are: "before" attention and perceptron, "behind" them, or "both".
         head_norms: norms of queries and keys: over "each" head, or over "all" heads together.
-        biases: which linear layers have one.
+        sinks: whether each head has one, see `axn.nn.Attention`.
+        biases: which linear layers have one; those of experts include the router.
         activation: of the perceptron.
         gated: whether the perceptron multiplies by a gate.
         experts: a mixture of experts in place of the perceptron.
@@ -177,7 +183,8 @@ class DecoderConfig:
     parallel: bool = False
     norm_places: Literal["before", "behind", "both"] = "before"
     head_norms: Literal["each", "all"] | None = None
-    biases: frozenset[Literal["qkv", "out", "mlp"]] = frozenset()
+    sinks: bool = False
+    biases: frozenset[Literal["qkv", "out", "mlp", "experts"]] = frozenset()
     activation: Literal["silu", "gelu", "gelu_tanh"] = "silu"
     gated: bool = True
     experts: ExpertsConfig | None = None

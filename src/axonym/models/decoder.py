@@ -23,6 +23,7 @@ from .. import nn
 from ..array import NamedArray
 from ..axis import Axis, AxisSpec
 from ..nn.mixing import Cache, Cached, Within, find_begins, start_memories
+from ..nn.weights import read_vector
 from .config import DecoderConfig, DeltaConfig, ExpertsConfig, Kind, LatentConfig
 
 Rotations = dict[str, nn.RotaryTable]
@@ -34,6 +35,17 @@ ACTIVATIONS: dict[str, Callable[[NamedArray], NamedArray]] = {
     "gelu": lambda x: nn.gelu(x, approximate=False),
     "gelu_tanh": nn.gelu,
 }
+
+
+@functools.cache  # equal functions make equal structures of models
+def make_clamped(limit: float, slope: float) -> tuple[Callable[[NamedArray], NamedArray], ...]:
+    """Return the function of a gate with a bound, and that of what it multiplies."""
+
+    def gate(x: NamedArray) -> NamedArray:
+        x = axn.minimum(x, limit)
+        return x * nn.sigmoid(slope * x)
+
+    return gate, lambda x: axn.clip(x, -limit, limit) + 1
 
 
 def normal(std: float) -> nn.Initializer:
@@ -104,11 +116,15 @@ class Attention(eqx.Module):
     query_norm: Norm | None
     key_norm: Norm | None
     gate: nn.Linear | None  # embed -> kv_heads, group, head_dim
+    sinks: NamedArray | None  # kv_heads, group
     scale: float = eqx.field(static=True)
     soft_cap: float | None = eqx.field(static=True)
     mask: nn.AttentionMask
     # What the layers inside cannot know: which of their axes count heads.
-    axis_roles: ClassVar[dict[str, str]] = {"kv_heads": "head", "group": "head"}
+    axis_roles: ClassVar[dict[str, Any]] = {
+        **dict.fromkeys(("kv_heads", "group"), "head"),
+        "sinks": dict.fromkeys(("kv_heads", "group"), "output"),
+    }
 
     @staticmethod
     def init(cfg: DecoderConfig, kind: Kind, *, key: jax.Array) -> "Attention":
@@ -124,11 +140,12 @@ class Attention(eqx.Module):
             query_norm = make_norm(cfg, cfg.HeadDim if each else Queries)
             key_norm = make_norm(cfg, cfg.HeadDim if each else Keys)
         gate = read(Queries, jax.random.fold_in(key, 4)) if cfg.gated_attention else None
+        sinks = axn.zeros(Queries[:-1]) if cfg.sinks else None
         scale = cfg.score_scale or 1 / math.sqrt(cfg.head_dim)
         is_local = kind.startswith("local") and cfg.window is not None
         mask = nn.window(cfg.window) if is_local and cfg.window else nn.AttentionMask()
         norms, cap = (query_norm, key_norm), cfg.score_cap
-        return Attention(query, own, value, out, *norms, gate, scale, cap, mask)
+        return Attention(query, own, value, out, *norms, gate, sinks, scale, cap, mask)
 
     def __call__(
         self, x: NamedArray, rotate: nn.RotaryTable | None, attend: Callable[..., NamedArray]
@@ -138,7 +155,9 @@ class Attention(eqx.Module):
         q, k = normalize(self.query_norm, q), normalize(self.key_norm, k)
         if rotate is not None:
             q, k = rotate(q), rotate(k)
-        y = attend(q, k, v, mask=self.mask, scale=self.scale, soft_cap=self.soft_cap)
+        sinks = None if self.sinks is None else read_vector(self.sinks)
+        options = {"scale": self.scale, "soft_cap": self.soft_cap, "sinks": sinks}
+        y = attend(q, k, v, mask=self.mask, **options)
         return self.out(y if self.gate is None else y * nn.sigmoid(self.gate(x)))
 
 
@@ -216,18 +235,24 @@ class Experts(eqx.Module):
     def init(cfg: DecoderConfig, experts: ExpertsConfig, *, key: jax.Array) -> "Experts":
         """Make one with random weights, by a configuration."""
         k_routed, k_shared, k_gate = jax.random.split(key, 3)
+        activation, of_up = ACTIVATIONS[cfg.activation], None
+        if experts.clamp is not None:
+            activation, of_up = make_clamped(experts.clamp, experts.slope)
         routed = nn.MixtureOfExperts.init(
             cfg.Embed,
             Axis("experts", experts.count),
             Axis("mlp", experts.mlp),
             experts.chosen,
-            ACTIVATIONS[cfg.activation],
+            activation,
             key=k_routed,
             normalize=experts.normalize,
             weighing="sigmoid" if experts.sigmoid else "softmax",
             use_choice_bias=experts.sigmoid,
             scale=experts.scale,
             groups=(experts.groups, experts.chosen_groups) if experts.groups > 1 else None,
+            use_bias="experts" in cfg.biases,
+            use_router_bias="experts" in cfg.biases,
+            up_activation=of_up,
             initializer=normal(0.02),
         )
         if experts.shared is None:

@@ -139,6 +139,7 @@ EXPERTS = {
     "chosen": "num_experts_per_tok",
     "mlp": "intermediate_size",
 }
+CLAMPED_EXPERTS = {**EXPERTS, "clamp": "swiglu_limit", "slope": "swiglu_alpha"}
 QWEN_EXPERTS = {
     **EXPERTS,
     "count": "num_experts",
@@ -291,6 +292,27 @@ FAMILIES: dict[str, Family] = {
         rope={"rope_theta": "rope_theta", "interleaved": "rope_interleave"},
         grows=True,
         is_dense=lambda settings, layer: layer < settings["first_k_dense_replace"],
+    ),
+    "gpt_oss": Family(
+        "GptOssForCausalLM",
+        SIZES,
+        (201088, 36, 2880, 2880, 64, 8, 131072, 1e-5, False, "silu"),
+        {"sinks": True, "biases": frozenset({"experts"})},
+        biases={"attention_bias": QKVO},
+        parts={"experts": (CLAMPED_EXPERTS, (128, 4, 2880, 7.0, 1.702))},
+        defaults={
+            "head_dim": 64,
+            "sliding_window": 128,
+            "attention_bias": True,
+            "rope_theta": 150000.0,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "factor": 32.0,
+                "truncate": False,
+                "original_max_position_embeddings": 4096,
+            },
+        },
+        is_local=lambda settings, layer: layer % 2 == 0,
     ),
     "granite": Family(
         "GraniteForCausalLM",

@@ -1,6 +1,7 @@
 """Checkpoints of Hugging Face: folders with a `config.json` and safetensors files, read and written."""
 
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -11,15 +12,17 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 from numpy.typing import NDArray
 
 from .. import nn, state_dict as sd
 from ..layout.assignment import ResourceMapping
-from ..state_dict.fused import Fusion, join_fused, split_fused
+from ..quant import decode_mxfp4
+from ..state_dict.fused import Arrays, Fusion, join_fused, split_fused
 from .config import DecoderConfig
-from .decoder import Decoder
+from .decoder import Attention, Decoder
 from .files import read_json
 from .settings import read_config, write_config
 
@@ -93,6 +96,17 @@ MIXTRAL = {
     "mlp.routed.up": "block_sparse_moe.experts.*.w3",
     "mlp.routed.down": "block_sparse_moe.experts.*.w2",
 }
+GPT_OSS = {
+    **LLAMA,
+    "attention.sinks": "self_attn.sinks",
+    "mlp.routed.router": "mlp.router",
+    "mlp.routed.gate.weight": "mlp.experts.gate_up_proj.0",
+    "mlp.routed.gate.bias": "mlp.experts.gate_up_proj_bias.0",
+    "mlp.routed.up.weight": "mlp.experts.gate_up_proj.1",
+    "mlp.routed.up.bias": "mlp.experts.gate_up_proj_bias.1",
+    "mlp.routed.down.weight": "mlp.experts.down_proj",
+    "mlp.routed.down.bias": "mlp.experts.down_proj_bias",
+}
 GPT2 = {
     "embedding": "transformer.wte",
     "positions": "transformer.wpe",
@@ -135,6 +149,7 @@ PHI3 = {
 }
 KEYS = {
     "gpt2": GPT2,
+    "gpt_oss": GPT_OSS,
     "gpt_neox": NEOX,
     "phi3": PHI3,
     "olmo2": OLMO2,
@@ -154,8 +169,14 @@ def find_keys(name: str, config: DecoderConfig) -> Mapping[str, str]:
     return KEYS.get(name, LLAMA) | (SHORT if is_short else {})
 
 
-# GPT-2 stores weights as (in, out).
-LAYOUTS: dict[str, Mapping[type, sd.Layout]] = {"gpt2": {nn.Linear: sd.in_first}}
+# Some weights are stored as (in, out), and the heads of sinks as one dimension.
+LAYOUTS: dict[str, Mapping[type, sd.Layout]] = {
+    "gpt2": {nn.Linear: sd.in_first},
+    "gpt_oss": {
+        nn.MoELinear: sd.in_first,
+        Attention: lambda layer: {"sinks": sd.Stored((("kv_heads", "group"),))},
+    },
+}
 
 
 def find_fusions(name: str, cfg: DecoderConfig) -> tuple[Fusion, ...]:
@@ -177,6 +198,13 @@ def find_fusions(name: str, cfg: DecoderConfig) -> tuple[Fusion, ...]:
             Fusion("linear_attn.in_proj_qkvz", parts, memory.key_heads),
             Fusion("linear_attn.in_proj_ba", (group, group), memory.key_heads),
             Fusion("linear_attn.conv1d", (one, one, memory.key_heads * values)),
+        )
+    if name == "gpt_oss" and cfg.experts is not None:
+        # Gates and what they multiply take turns; MXFP4 has outputs before inputs.
+        kinds = {"": -1, "_bias": -1, "_blocks": 1, "_scales": 1}.items()
+        return tuple(
+            Fusion(f"experts.gate_up_proj{kind}", (1, 1), cfg.experts.mlp, axis)
+            for kind, axis in kinds
         )
     if cfg.latent is not None:
         queries = (cfg.head_dim, cfg.latent.rotary), cfg.heads
@@ -230,13 +258,14 @@ def load(
     folder = Path(folder)
     settings = read_json(folder / "config.json")
     config, name = read_config(settings), settings["model_type"]
-    _check_format(folder, settings)
+    method = read_method(folder, settings)
     if dropout is not None:
         config = dataclasses.replace(config, dropout=dropout)
     keys = find_keys(name, config)
     root = keys["embedding"].split(".")[0] + "."
     files = find_parameters(sd.load_state_dict(folder, check=check), config, root)
     state = split_fused(files, find_fusions(name, config))
+    state = decode_blocks(state) if method == "mxfp4" else state
     kept = dtype or next(state.spec(key).dtype for key in state)
     template = eqx.filter_eval_shape(Decoder.init, config, key=jax.random.key(0))
     template = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, kept), template)
@@ -252,15 +281,32 @@ def load(
     return model
 
 
-def _check_format(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Refuse weights that need more than a cast, and those of a format that runs programs."""
-    if quantized := settings.get("quantization_config"):
-        method = quantized.get("quant_method", "unknown")
+def read_method(folder: Path, settings: Mapping[str, Any]) -> str | None:
+    """Return how weights are quantized, if they are; refuse other methods, and a format that runs programs."""
+    quantized = settings.get("quantization_config")
+    method = quantized.get("quant_method", "unknown") if quantized else None
+    if method not in (None, "mxfp4"):
         problem = f"{folder} is quantized, its quantization_config says quant_method={method!r}"
         raise ValueError(f"{problem}: save it in bfloat16 first")
     pickles = sorted(file.name for file in folder.glob("pytorch_model*.bin"))
     if pickles and not any(folder.glob("*.safetensors")):
         raise ValueError(f"{folder} has {pickles[0]} and no safetensors: save it with those first")
+    return method
+
+
+def decode_blocks(state: Arrays) -> Arrays:
+    """Return arrays in which weights in MXFP4 are numbers in bfloat16, with their outputs last."""
+    found = Arrays()
+    for key in state:
+        spec, scales = state.spec(key), key.replace("_blocks", "_scales")
+        if scales != key:
+            *experts, outputs, blocks, size = spec.shape
+            shape = *experts, 2 * size * blocks, outputs
+            make = functools.partial(_decode, state, key, scales)
+            found.add(key.replace("_blocks", ""), jax.ShapeDtypeStruct(shape, jnp.bfloat16), make)
+        elif "_scales" not in key:
+            found.add(key, spec, functools.partial(state.__getitem__, key))
+    return found
 
 
 def save(
@@ -324,3 +370,8 @@ def find_parameters(
         head = np.random.default_rng(0).standard_normal((config.vocab, config.embed), np.float32)
         found["lm_head.weight"] = (0.02 * head).astype(next(iter(files.values())).dtype)
     return found
+
+
+def _decode(state: Arrays, *keys: str) -> NDArray[Any]:
+    numbers: NDArray[Any] = decode_mxfp4(*(np.asarray(state[key]) for key in keys))
+    return numbers.swapaxes(-1, -2)

@@ -147,6 +147,7 @@ def _read_ropes(family: Family, settings: Settings) -> dict[str, Any]:
     outside = {name: settings[key] for name, key in family.rope.items() if key in settings}
     outside["known"] = settings["max_position_embeddings"]
     given = settings.get("rope_scaling") or settings.get("rope_parameters")
+    given = family.defaults.get("rope_parameters") if given is None else given
     if given is None and "rope_local_base_freq" in settings:
         local = {"rope_theta": settings["rope_local_base_freq"]}
         given = {"full_attention": {}, "sliding_attention": local}

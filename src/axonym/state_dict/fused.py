@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-FUSED = re.compile(r"(.*)\.(\d)\.(weight|bias)")
+FUSED = re.compile(r"(.*)\.(\d)(\.weight|\.bias|)")
 EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.*)")
 
 
 class Fusion(NamedTuple):
-    """Layers whose arrays lie side by side in one array of a file, `KEY.weight`.
+    """Layers whose arrays lie side by side in one array of a file, `KEY.weight`, or `KEY` alone.
 
-    The parts have the keys `KEY.0.weight`, `KEY.1.weight` and so on.
+    The parts have the keys `KEY.0.weight`, `KEY.1.weight` and so on, or `KEY.0`.
 
     Attributes:
         key: the end of the key.
@@ -87,13 +87,14 @@ def split_fused(files: Mapping[str, Array], fusions: Sequence[Fusion]) -> Arrays
     found = Arrays()
     experts: dict[str, dict[int, Array]] = {}
     for key, array in files.items():
-        owner, _, field = key.rpartition(".")
+        owner = _find_owner(key)
         if fusion := _find_fusion(owner, fusions):
             for i, size in enumerate(fusion.sizes):
                 shape = list(array.shape)
                 shape[fusion.axis] = size * fusion.heads
                 spec = jax.ShapeDtypeStruct(tuple(shape), array.dtype)
-                found.add(f"{owner}.{i}.{field}", spec, functools.partial(fusion.split, array, i))
+                name = f"{owner}.{i}{key.removeprefix(owner)}"
+                found.add(name, spec, functools.partial(fusion.split, array, i))
         elif expert := EXPERT.fullmatch(key):
             experts.setdefault(f"{expert[1]}.*.{expert[3]}", {})[int(expert[2])] = array
         else:
@@ -112,7 +113,7 @@ def join_fused(state: Lazy, fusions: Sequence[Fusion]) -> Arrays:
     for key in state:
         spec, fused = state.spec(key), FUSED.fullmatch(key)
         if fused and _find_fusion(fused[1], fusions):
-            fused_keys.setdefault(f"{fused[1]}.{fused[3]}", []).append(key)
+            fused_keys.setdefault(fused[1] + fused[3], []).append(key)
         elif "*" in key:
             one = jax.ShapeDtypeStruct(spec.shape[1:], spec.dtype)
             for i in range(spec.shape[0]):
@@ -121,7 +122,7 @@ def join_fused(state: Lazy, fusions: Sequence[Fusion]) -> Arrays:
         else:
             found.add(key, spec, functools.partial(state.__getitem__, key))
     for name, parts in fused_keys.items():
-        fusion = _find_fusion(name.rpartition(".")[0], fusions)
+        fusion = _find_fusion(_find_owner(name), fusions)
         assert fusion is not None
         spec = state.spec(parts[0])
         shape = list(spec.shape)
@@ -133,6 +134,10 @@ def join_fused(state: Lazy, fusions: Sequence[Fusion]) -> Arrays:
         )
         found.add(name, jax.ShapeDtypeStruct(tuple(shape), spec.dtype), make)
     return found
+
+
+def _find_owner(key: str) -> str:
+    return key.removesuffix(".weight").removesuffix(".bias")
 
 
 def _find_fusion(owner: str, fusions: Sequence[Fusion]) -> Fusion | None:
