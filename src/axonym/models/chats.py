@@ -4,11 +4,11 @@ A line is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant"
 {"prompt": "...", "completion": "..."}. Only what the assistant says counts.
 """
 
-import datetime
 import json
 import os
 import warnings
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -88,16 +88,16 @@ def compile_template(source: str, tokens: dict[str, Any], folder: Path) -> Templ
         # Jinja's own filter writes characters such as < for web pages.
         return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii, **options)
 
-    def now(form: str) -> str:
-        return datetime.datetime.now().strftime(form)
-
     try:
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
         )
         environment.filters["tojson"] = to_json
         known: dict[str, Any] = environment.globals
-        known |= {"raise_exception": refuse, "strftime_now": now}
+        known |= {
+            "raise_exception": refuse,
+            "strftime_now": lambda form: datetime.now().strftime(form),
+        }
         template = environment.from_string(source)
     except TemplateError as error:
         raise ValueError(f"the chat template of {folder}: {error}") from None
@@ -163,13 +163,10 @@ def add_ends(
     tokens: list[int], learned: list[bool], ends: tuple[int, ...]
 ) -> tuple[list[int], list[bool]]:
     """Put the token that ends a text behind each answer."""
-    told: list[int] = []
-    counts: list[bool] = []
-    for i, (token, own) in enumerate(zip(tokens, learned, strict=True)):
-        last = own and not (i + 1 < len(learned) and learned[i + 1])
-        told += [token, *ends] if last else [token]
-        counts += [own] + [True] * (len(ends) if last else 0)
-    return told, counts
+    told: list[tuple[int, bool]] = []
+    for token, own, goes_on in zip(tokens, learned, [*learned[1:], False], strict=True):
+        told += [(token, own), *((end, True) for end in ends if own and not goes_on)]
+    return [token for token, _ in told], [counts for _, counts in told]
 
 
 def conversations(
@@ -187,8 +184,7 @@ def conversations(
         ValueError: where a line is no conversation, or none has a part that counts. One that has none within the
             length is left out, with a warning.
     """
-    tokens: list[list[int]] = []
-    counts: list[list[bool]] = []
+    rows: list[tuple[list[int], list[bool]]] = []
     cut = 0
     for number, line in enumerate(read_lines(path), 1):
         try:
@@ -202,21 +198,16 @@ def conversations(
         own, learned = encode_parts(parts, tokenizer, has_marks=template is not None)
         if template is None or "messages" not in told:
             own, learned = add_ends(own, learned, tokenizer.ends[:1])
-        own, learned = own[: length + 1], learned[: length + 1]
-        if not any(learned[1:]):
+        if any(learned[1 : length + 1]):
+            rows.append((own[: length + 1], learned[: length + 1]))
+        else:
             cut += 1
-            continue
-        tokens.append(own)
-        counts.append(learned)
-    if not tokens:
+    if not rows:
         raise ValueError(f"{path} has nothing that the assistant says within {length} tokens")
     if cut:
         lost = f"{cut} conversations of {path} have no answer within {length} tokens"
         warnings.warn(f"{lost}, and are left out: pass a larger length", stacklevel=2)
-    table, mask = (
-        np.zeros((len(tokens), length + 1), np.int32),
-        np.zeros((len(tokens), length + 1), bool),
-    )
-    for i, (own, learned) in enumerate(zip(tokens, counts, strict=True)):
-        table[i, : len(own)], mask[i, : len(own)] = own, learned
-    return table, mask
+    table = np.zeros((2, len(rows), length + 1), np.int32)
+    for i, row in enumerate(rows):
+        table[:, i, : len(row[0])] = row
+    return table[0], table[1].astype(bool)

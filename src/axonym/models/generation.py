@@ -4,13 +4,12 @@ import collections
 import dataclasses
 import functools
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from numpy.typing import NDArray
 
 import axonym as axn
 
@@ -144,26 +143,17 @@ class TextGenerator:
         self, logits: NamedArray, seen: NamedArray | None, key: jax.Array | None
     ) -> NamedArray:
         """Choose a token by the options; none where a score is NaN, which would be the best one each time."""
-        token = self.best(logits, seen, key)
-        return axn.where(axn.isnan(logits).any("vocab"), NO_TOKEN, token)
-
-    def best(
-        self, logits: NamedArray, seen: NamedArray | None, key: jax.Array | None
-    ) -> NamedArray:
-        """Choose a token by the options."""
-        options = self.sampling
+        options, is_broken = self.sampling, axn.isnan(logits).any("vocab")
         if seen is not None:
             logits = nn.penalize_repetition(logits, seen, options.repetition)
         if options.top_k is not None:
             logits = nn.keep_top_k(logits, "vocab", options.top_k)
         if options.temperature == 0:
-            return nn.sample(logits, "vocab", 0)
+            return axn.where(is_broken, NO_TOKEN, nn.sample(logits, "vocab", 0))
         # The temperature comes before the shares, as in other libraries.
-        logits = logits / options.temperature
-        logits = nn.keep_min_p(
-            nn.keep_top_p(logits, "vocab", options.top_p), "vocab", options.min_p
-        )
-        return nn.sample(logits, "vocab", key=key)
+        logits = nn.keep_top_p(logits / options.temperature, "vocab", options.top_p)
+        logits = nn.keep_min_p(logits, "vocab", options.min_p)
+        return axn.where(is_broken, NO_TOKEN, nn.sample(logits, "vocab", key=key))
 
     @functools.cached_property
     def run(self) -> NamedJit[..., nn.Generated]:
@@ -192,11 +182,11 @@ class TextGenerator:
         return axn.named_jit(run, self.mapping, donate_args=(False, True), strict=False)
 
     def stream(
-        self, prompts: list[list[int]]
-    ) -> Generator[list[list[int]], list[bool] | None, None]:
+        self, prompts: list[list[int]], ended: list[bool] | None = None
+    ) -> Iterator[list[list[int]]]:
         """Yield new tokens of each prompt, some at a time; to a sequence that ended, none are added.
 
-        What is sent back says which sequences end, further to those that a token ended.
+        The reader may write in `ended` which sequences end, further to those that a token ended.
         """
         Batch, count = Axis("batch", len(prompts)), np.array([len(prompt) for prompt in prompts])
         if count.min() == 0:
@@ -214,7 +204,7 @@ class TextGenerator:
             row[: len(prompt)] = prompt
         cache = axn.named_jit(lambda: self.model.cache(Places, Batch), self.mapping, strict=False)()
         tokens, left = axn.named(padded, ("batch", "pos")), axn.named(count, "batch")
-        seen = self.count_tokens(padded, count) if self.sampling.repetition != 1.0 else None
+        seen = self.count_tokens(prompts) if self.sampling.repetition != 1.0 else None
         key = jax.random.key(self.sampling.seed)
         for start in range(0, self.sampling.new, SHOWN.size):
             out = self.run(self.model, cache, tokens, left, seen, jax.random.fold_in(key, start))
@@ -225,8 +215,8 @@ class TextGenerator:
                 raise ValueError(
                     "scores of the model are NaN: look at its weights, axn.debug.diagnose(model)"
                 )
-            ended = yield [row[:length].tolist() for row, length in zip(rows, lengths, strict=True)]
-            over = np.asarray(out.ended.array) | (False if ended is None else np.asarray(ended))
+            yield [row[:length].tolist() for row, length in zip(rows, lengths, strict=True)]
+            over = np.asarray(out.ended.array) | np.asarray(ended or False)
             if over.all():
                 return
             cache, seen = out.cache, out.seen
@@ -238,17 +228,13 @@ class TextGenerator:
         ends = list(self.tokenizer.ends[:1])
         encoded = [self.tokenizer.encode(prompt, bare=bare) or ends for prompt in prompts]
         so_far: list[list[int]] = [[] for _ in prompts]
-        stream, ended = self.stream(encoded), None
-        while True:
-            try:
-                parts = stream.send(ended)
-            except StopIteration:
-                return
+        ended = [False] * len(prompts)
+        for parts in self.stream(encoded, ended):
             for tokens, part in zip(so_far, parts, strict=True):
                 tokens += part
             pairs = zip(encoded, so_far, strict=True)
             found = [self.text_until(prompt, tokens) for prompt, tokens in pairs]
-            ended = [is_over for _, is_over in found]
+            ended[:] = [is_over for _, is_over in found]
             yield [text for text, _ in found]
 
     def text_until(self, prompt: list[int], tokens: list[int]) -> tuple[str, bool]:
@@ -276,13 +262,9 @@ class TextGenerator:
             return whole[len(before) :]
         return self.tokenizer.decode(tokens, special=special)
 
-    def count_tokens(self, padded: NDArray[np.int32], count: NDArray[np.int32]) -> NamedArray:
+    def count_tokens(self, prompts: list[list[int]]) -> NamedArray:
         """Count the tokens of prompts."""
-        vocab = self.model.config.vocab
-        rows = [
-            np.bincount(row[:length], minlength=vocab)
-            for row, length in zip(padded, count, strict=True)
-        ]
+        rows = [np.bincount(prompt, minlength=self.model.config.vocab) for prompt in prompts]
         return axn.named(np.stack(rows).astype(np.int32), ("batch", "vocab"))
 
 

@@ -72,11 +72,8 @@ class Vocabulary:
         own = self._loaded.token_to_id(END)
         # There may be fewer tokens than the largest one says.
         self.vocab = 1 + max(self._loaded.get_vocab().values())
-        self.ends = (
-            ends
-            or read_ends(file.parent, self._loaded.token_to_id)
-            or (() if own is None else (own,))
-        )
+        ends = ends or read_ends(file.parent, self._loaded.token_to_id)
+        self.ends = ends or (() if own is None else (own,))
 
     def encode(self, text: str, *, bare: bool = False) -> list[int]:
         """Return the tokens of a text."""
