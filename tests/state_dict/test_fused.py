@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from axonym import state_dict as sd
-from axonym.state_dict.fused import Fusion, join_fused, split_fused, stack_parts
+from axonym.state_dict.fused import Fusion, combine, join_fused, split_fused, stack_parts
 
 
 def test_experts_of_a_file_are_one_array_that_is_not_read(tmp_path: Path) -> None:
@@ -48,3 +48,17 @@ def test_parts_of_heads_are_taken_apart_and_joined(axis: int) -> None:
     assert joined.spec("layer.qkv.weight") == jax.ShapeDtypeStruct(weight.shape, weight.dtype)
     np.testing.assert_array_equal(joined["layer.qkv.weight"], weight)
     np.testing.assert_array_equal(joined["layer.qkv.bias"], whole)
+
+
+def test_arrays_without_a_field_are_taken_apart_and_two_of_a_kind_are_one() -> None:
+    # As the experts of gpt-oss: gates and what they multiply take turns, in codes with scales.
+    codes, scales = np.arange(12, dtype=np.uint8).reshape(2, 6), np.full((2, 6), 2, np.uint8)
+    fusions = [Fusion(f"up{end}", (1, 1), heads=3, axis=-1) for end in ("_codes", "_scales")]
+    files = {"layer.up_codes": codes, "layer.up_scales": scales, "layer.norm.weight": codes}
+    state = split_fused(files, fusions)
+    assert sorted(join_fused(state, fusions)) == sorted(files)
+    found = combine(state, ("_codes", "_scales"), lambda one, other: (one * other).astype(np.float32))
+    assert sorted(found) == ["layer.norm.weight", "layer.up.0", "layer.up.1"]
+    assert found.spec("layer.up.1") == jax.ShapeDtypeStruct((2, 3), np.float32)
+    np.testing.assert_array_equal(found["layer.up.1"], 2.0 * codes[:, 1::2])
+    np.testing.assert_array_equal(found["layer.norm.weight"], codes)

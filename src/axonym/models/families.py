@@ -74,22 +74,11 @@ class Family:
     is_dense: Callable[[Settings, int], bool] = lambda settings, layer: False
 
 
-def always(settings: Settings, layer: int) -> bool:
-    """Return true: all layers have the window, if there is one."""
-    return True
-
-
 def upper(settings: Settings, layer: int) -> bool:
     """Return whether a layer of Qwen is local: those from some layer on, if at all."""
     return bool(settings.get("use_sliding_window")) and layer >= settings.get(
         "max_window_layers", 28
     )
-
-
-def between(settings: Settings, layer: int) -> bool:
-    """Return whether a layer of Gemma is local: all but every n-th."""
-    period: int = settings["sliding_window_pattern"]
-    return (layer + 1) % period != 0
 
 
 def is_rotated(settings: Settings, layer: int) -> bool:
@@ -169,7 +158,6 @@ DELTA = {
     "value_dim": "linear_value_head_dim",
     "window": "linear_conv_kernel_dim",
 }
-
 MULTIPLIERS = {
     "embed_scale": "embedding_multiplier",
     "residual_scale": "residual_multiplier",
@@ -213,7 +201,7 @@ FAMILIES: dict[str, Family] = {
         SIZES,
         (32000, 32, 4096, 14336, 32, 8, 131072, 1e-6, False, "silu"),
         defaults=WINDOW,
-        is_local=always,
+        is_local=lambda settings, layer: True,
     ),
     "mixtral": Family(
         "MixtralForCausalLM",
@@ -221,7 +209,7 @@ FAMILIES: dict[str, Family] = {
         (32000, 32, 4096, 14336, 32, 8, 131072, 1e-5, False, "silu"),
         parts={"experts": (EXPERTS, (8, 2, 14336))},
         defaults={"rope_theta": 1e6},
-        is_local=always,
+        is_local=lambda settings, layer: True,
     ),
     "qwen2": Family(
         "Qwen2ForCausalLM",
@@ -362,7 +350,7 @@ FAMILIES: dict[str, Family] = {
         defaults={"resid_pdrop": 0.0, "original_max_position_embeddings": 4096},
         rope={"rope_theta": "rope_theta", "partial_rotary_factor": "partial_rotary_factor"},
         rope_types={"su": "longrope", "yarn": "longrope"},
-        is_local=always,
+        is_local=lambda settings, layer: True,
     ),
     "olmo2": Family(
         "Olmo2ForCausalLM",
@@ -395,7 +383,7 @@ FAMILIES: dict[str, Family] = {
             "final_logit_softcapping": 30.0,
         },
         only={"use_bidirectional_attention": None},
-        is_local=between,
+        is_local=lambda settings, layer: (layer + 1) % settings["sliding_window_pattern"] != 0,
     ),
     "gemma3_text": Family(
         "Gemma3ForCausalLM",
@@ -412,7 +400,7 @@ FAMILIES: dict[str, Family] = {
             "rope_local_base_freq": 1e4,
         },
         only={"use_bidirectional_attention": False},
-        is_local=between,
+        is_local=lambda settings, layer: (layer + 1) % settings["sliding_window_pattern"] != 0,
     ),
 }
 

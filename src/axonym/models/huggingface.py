@@ -1,7 +1,6 @@
 """Checkpoints of Hugging Face: folders with a `config.json` and safetensors files, read and written."""
 
 import dataclasses
-import functools
 import json
 import os
 import re
@@ -12,7 +11,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 from numpy.typing import NDArray
@@ -20,7 +18,7 @@ from numpy.typing import NDArray
 from .. import nn, state_dict as sd
 from ..layout.assignment import ResourceMapping
 from ..quant import decode_mxfp4
-from ..state_dict.fused import Arrays, Fusion, join_fused, split_fused
+from ..state_dict.fused import Fusion, combine, join_fused, split_fused
 from .config import DecoderConfig
 from .decoder import Attention, Decoder
 from .files import read_json
@@ -201,11 +199,8 @@ def find_fusions(name: str, cfg: DecoderConfig) -> tuple[Fusion, ...]:
         )
     if name == "gpt_oss" and cfg.experts is not None:
         # Gates and what they multiply take turns; MXFP4 has outputs before inputs.
-        kinds = {"": -1, "_bias": -1, "_blocks": 1, "_scales": 1}.items()
-        return tuple(
-            Fusion(f"experts.gate_up_proj{kind}", (1, 1), cfg.experts.mlp, axis)
-            for kind, axis in kinds
-        )
+        ends, turns = {"": -1, "_bias": -1, "_blocks": 1, "_scales": 1}, ((1, 1), cfg.experts.mlp)
+        return tuple(Fusion(f"experts.gate_up_proj{end}", *turns, ends[end]) for end in ends)
     if cfg.latent is not None:
         queries = (cfg.head_dim, cfg.latent.rotary), cfg.heads
         return (
@@ -265,7 +260,10 @@ def load(
     root = keys["embedding"].split(".")[0] + "."
     files = find_parameters(sd.load_state_dict(folder, check=check), config, root)
     state = split_fused(files, find_fusions(name, config))
-    state = decode_blocks(state) if method == "mxfp4" else state
+    if method == "mxfp4":  # with outputs before inputs, as only these are
+        state = combine(
+            state, ("_blocks", "_scales"), lambda *both: decode_mxfp4(*both).swapaxes(-1, -2)
+        )
     kept = dtype or next(state.spec(key).dtype for key in state)
     template = eqx.filter_eval_shape(Decoder.init, config, key=jax.random.key(0))
     template = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, kept), template)
@@ -292,21 +290,6 @@ def read_method(folder: Path, settings: Mapping[str, Any]) -> str | None:
     if pickles and not any(folder.glob("*.safetensors")):
         raise ValueError(f"{folder} has {pickles[0]} and no safetensors: save it with those first")
     return method
-
-
-def decode_blocks(state: Arrays) -> Arrays:
-    """Return arrays in which weights in MXFP4 are numbers in bfloat16, with their outputs last."""
-    found = Arrays()
-    for key in state:
-        spec, scales = state.spec(key), key.replace("_blocks", "_scales")
-        if scales != key:
-            *experts, outputs, blocks, size = spec.shape
-            shape = *experts, 2 * size * blocks, outputs
-            make = functools.partial(_decode, state, key, scales)
-            found.add(key.replace("_blocks", ""), jax.ShapeDtypeStruct(shape, jnp.bfloat16), make)
-        elif "_scales" not in key:
-            found.add(key, spec, functools.partial(state.__getitem__, key))
-    return found
 
 
 def save(
@@ -370,8 +353,3 @@ def find_parameters(
         head = np.random.default_rng(0).standard_normal((config.vocab, config.embed), np.float32)
         found["lm_head.weight"] = (0.02 * head).astype(next(iter(files.values())).dtype)
     return found
-
-
-def _decode(state: Arrays, *keys: str) -> NDArray[Any]:
-    numbers: NDArray[Any] = decode_mxfp4(*(np.asarray(state[key]) for key in keys))
-    return numbers.swapaxes(-1, -2)

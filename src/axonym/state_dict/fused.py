@@ -136,6 +136,28 @@ def join_fused(state: Lazy, fusions: Sequence[Fusion]) -> Arrays:
     return found
 
 
+def combine(state: Lazy, ends: Sequence[str], make: Callable[..., Any]) -> Arrays:
+    """Return arrays where those with the same keys but for such an end are one, which a function makes of them.
+
+    Args:
+        state: arrays by key.
+        ends: an end for each operand of the function; the key of the result has none.
+        make: a function of arrays, which JAX can trace for the shape of the result.
+    """
+    found = Arrays()
+    for key in state:
+        keys = [key.replace(ends[0], end) for end in ends]
+        if ends[0] in key:
+            spec = jax.eval_shape(make, *map(state.spec, keys))
+            read = functools.partial(
+                lambda keys: make(*(np.asarray(state[key]) for key in keys)), keys
+            )
+            found.add(key.replace(ends[0], ""), spec, read)
+        elif not any(end in key for end in ends):
+            found.add(key, state.spec(key), functools.partial(state.__getitem__, key))
+    return found
+
+
 def _find_owner(key: str) -> str:
     return key.removesuffix(".weight").removesuffix(".bias")
 
