@@ -37,7 +37,7 @@ CLIMBED = 2
 # Other values of arguments are tried with so many of the best starts.
 GIVEN = 2
 # What published rules would choose is among so many starts.
-STARTS = 15
+STARTS = 12
 # This part of the budget is for meshes with one axis more, and this one for decisions layer by layer.
 FINER = 0.125
 DECIDING = 0.25
@@ -72,8 +72,8 @@ def plan(
     layers (`if_free`); two axes of data at a time; and nothing mapped. From the best two of these, it moves one axis
     after another to other mesh axes, for the parameters, the computation or both, as long as that helps. If you give a
     number of devices, it then divides a mesh axis of the best mapping, and moves something to the new mesh axis
-    `inner`. It learns from mappings that are not legal. The search is deterministic, and does not depend on what axes
-    are called; it does not prove that no mapping is better.
+    `inner`. It learns from mappings that are not legal, and from good ones on other meshes. The search is
+    deterministic, and does not depend on what axes are called; it does not prove that no mapping is better.
 
     Sizes need not divide: as in `axn.partitioning.fit_mapping`, a mesh axis that divides an axis in part is split in
     two, and the other part holds copies, or divides the one axis beside it that is free, such as the groups of queries

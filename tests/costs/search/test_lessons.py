@@ -6,23 +6,34 @@ from axonym.costs.search.lessons import Budget, Lessons
 
 def test_one_reason_that_no_legal_choice_has_is_to_blame():
     lessons, split = Lessons(), Choice(computed=(("heads", ("model",)),))
-    lessons.learn(Choice(computed=(("batch", ("data",)),)), is_legal=True)
+    lessons.learn(Choice(computed=(("batch", ("data",)),)), (1.0,))
     assert not lessons.forbid(split)
-    lessons.learn(Choice(computed=(("batch", ("data",)), *split.computed)), is_legal=False)
+    lessons.learn(Choice(computed=(("batch", ("data",)), *split.computed)), None)
     assert lessons.forbid(split)
     # Another entry divides the axis otherwise, and one that works once is not to blame.
     assert not lessons.forbid(Choice(computed=(("heads", ("data",)),)))
-    lessons.learn(split, is_legal=True)
+    lessons.learn(split, (1.0,))
     assert not lessons.forbid(split)
 
 
 def test_a_pair_on_one_mesh_axis_is_to_blame_before_one_name():
     lessons = Lessons()
     both = Choice(computed=(("heads", ("model",)), ("mlp", ("model",))))
-    lessons.learn(both, is_legal=False)
+    lessons.learn(both, None)
     assert lessons.forbid(both)
     for name, entry in both.computed:
         assert not lessons.forbid(Choice(computed=((name, entry),)))
+
+
+def test_what_good_choices_have_is_promising():
+    lessons, mlp, embed = Lessons(), ("mlp", ("model",)), ("embed", ("data",))
+    assert lessons.make_forecast()(Choice(computed=(mlp,))) == 0
+    lessons.learn(Choice(computed=(mlp,)), (0.0, 1.0))
+    lessons.learn(Choice(computed=(embed, mlp)), (0.0, 2.0))
+    lessons.learn(Choice(computed=(embed,)), (1.0, 0.5))
+    expect = lessons.make_forecast()
+    # What nobody has tried is neither good nor bad, and another role is another part.
+    assert expect(Choice(computed=(mlp,))) < expect(Choice(stored=(mlp,))) == 0 < expect(Choice(computed=(embed,)))
 
 
 def test_a_budget_ends():

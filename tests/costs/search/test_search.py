@@ -136,8 +136,8 @@ def test_what_lies_where_others_leave_it_free_shares_their_mesh_axis():
     assert Spread("batch", ("model",)).apply(tensor) is tensor
     # Lessons of the one say nothing of the other.
     lessons = Lessons()
-    lessons.learn(tensor, is_legal=True)
-    lessons.learn(spread, is_legal=False)
+    lessons.learn(tensor, (1.0,))
+    lessons.learn(spread, None)
     assert lessons.forbid(spread)
     assert not lessons.forbid(Move("pos", ("data",), "computed", evicts=True).apply(tensor))
 
@@ -175,8 +175,8 @@ def test_what_is_not_legal_once_is_not_tried_again():
 
     lessons = Lessons()
     searched(AXES, score, 1000, lessons)
-    # First as what shares a mesh axis with the batch or is alone, then never.
-    assert len(tried) <= 3
+    # Until something legal has the entries beside it, which are not to blame then.
+    assert len(tried) <= 7
     before = len(tried)
     searched(AXES, score, 1000, lessons)
     assert len(tried) == before
@@ -185,13 +185,13 @@ def test_what_is_not_legal_once_is_not_tried_again():
 def test_a_legal_choice_takes_the_blame_away():
     lessons = Lessons()
     both = Choice((), (("batch", ("data",)), ("mlp", ("model",))))
-    lessons.learn(Choice((), (("batch", ("data",)),)), is_legal=True)
-    lessons.learn(both, is_legal=False)
+    lessons.learn(Choice((), (("batch", ("data",)),)), (1.0,))
+    lessons.learn(both, None)
     assert lessons.forbid(both)
     # Other devices may divide what these cannot.
     other = Choice((), (("batch", ("data",)), ("mlp", ("data", "model"))))
     assert not lessons.forbid(other)
-    lessons.learn(Choice((), (("mlp", ("model",)),)), is_legal=True)
+    lessons.learn(Choice((), (("mlp", ("model",)),)), (1.0,))
     assert not lessons.forbid(both)
 
 

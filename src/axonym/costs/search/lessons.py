@@ -4,22 +4,33 @@
 """
 
 import itertools
-from collections.abc import Set
+import math
+from collections.abc import Callable, Set
+from typing import TypeAlias
 
 from .choice import Choice
 
+# Bytes that do not fit, seconds, bytes sent, bytes at the peak: the first number that differs decides.
+Score: TypeAlias = tuple[float, ...]
+Part: TypeAlias = tuple[str, str, str]
+
 
 class Lessons:
-    """Lessons from choices that are not legal, on any mesh: entries that cannot be, and pairs that cannot share."""
+    """Lessons from choices on any mesh: entries that cannot be, pairs that cannot share, and what good choices have."""
 
     def __init__(self) -> None:
         self._good: set[frozenset[str]] = set()
         self._bad: set[frozenset[str]] = set()
+        self._scores: list[tuple[Score, Set[Part]]] = []
 
-    def learn(self, choice: Choice, *, is_legal: bool) -> None:
-        """Learn from a choice. If it is not legal and has one reason that no legal choice has, that one is to blame."""
+    def learn(self, choice: Choice, score: Score | None) -> None:
+        """Learn from the score of a choice; None if it is not legal.
+
+        If it is not legal and has one reason that no legal choice has, that one is to blame.
+        """
         reasons = _find_reasons(choice)
-        if is_legal:
+        if score is not None:
+            self._scores.append((score, _list_parts(choice)))
             # An entry that works once is not to blame, even if it seemed so before.
             self._good |= reasons
             self._bad -= reasons
@@ -31,9 +42,38 @@ class Lessons:
         if len(blamed) == 1:
             self._bad |= blamed
 
+    def make_forecast(self) -> Callable[[Choice], float]:
+        """Make a function that says how promising a choice is, the lower the better, by what it shares with others."""
+        # Places instead of scores, whose unit does not matter then. Equal scores have equal places.
+        places = {
+            score: at for at, score in enumerate(sorted({score for score, _ in self._scores}))
+        }
+        mean = sum(places[score] for score, _ in self._scores) / max(1, len(self._scores))
+        seen: dict[Part, list[float]] = {}
+        for score, parts in self._scores:
+            for part in parts:
+                seen.setdefault(part, []).append((places[score] - mean) / len(places))
+        # What was seen once may be chance, so it counts half.
+        effects = {part: sum(own) / (len(own) + 1) for part, own in seen.items()}
+
+        def expect(choice: Choice) -> float:
+            found = (effects.get(part, 0.0) for part in _list_parts(choice))
+            # Rounded, so that the order in which it is summed does not matter.
+            return round(math.fsum(found), 9)
+
+        return expect
+
     def forbid(self, choice: Choice) -> bool:
         """Return whether a choice has a reason that was to blame before."""
         return bool(_find_reasons(choice) & self._bad)
+
+
+def _list_parts(choice: Choice) -> Set[Part]:
+    """List what a choice consists of: for each entry its role, the axis, and one mesh axis."""
+    both = ("stored", choice.stored), ("computed", choice.computed)
+    return {
+        (role, name, axis) for role, entries in both for name, entry in entries for axis in entry
+    }
 
 
 def _find_reasons(choice: Choice) -> Set[frozenset[str]]:

@@ -8,14 +8,11 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
-from typing import TypeAlias
 
 from ...engine import Entry, only
 from .choice import Change, Choice, Give, Keep, Move, Pipeline, Role, Spread
-from .lessons import Budget, Lessons
+from .lessons import Budget, Lessons, Score
 
-# Bytes that do not fit, seconds, bytes sent, bytes at the peak: the first number that differs decides.
-Score: TypeAlias = tuple[float, ...]
 # So many sets of axes are tried for dividing the layers.
 GROUPS = 4
 # Microbatches for each stage of a pipeline, in this order. Stages wait for a shorter time if there are more.
@@ -216,10 +213,10 @@ class Axes:
     def _divide_layers(self, entry: Entry) -> Iterator[Choice]:
         """Yield choices with some axes of the layers along mesh axes, and data along the others."""
         sets = self.find_groups(entry)
-        # Small layers are faster if only their largest products are divided.
-        alone = [names[:1] for names in sets[:1] if len(names) > 1]
+        # Small layers are faster if only their largest products are divided: one, two and so on.
+        fewer = [names[:count] for names in sets[:1] for count in range(1, len(names))]
         groups = [
-            self._divide_group(names, entry) for names in dict.fromkeys((*sets[:1], *alone, *sets))
+            self._divide_group(names, entry) for names in dict.fromkeys((*sets[:1], *fewer, *sets))
         ]
         # The first group is best most often, so that it has two choices before the others have one.
         for first in groups[:1]:
@@ -241,7 +238,8 @@ class Axes:
     def _share_rows(self) -> Iterator[Choice]:
         """Yield choices with an axis that needs no rows of its own, such as experts, along mesh axes of the rows."""
         for rows in self.data:
-            most = self.find_widest(rows, self.mesh_axes)
+            if not (most := self.find_widest(rows, self.mesh_axes)):
+                continue
             base = Move(rows, most, "computed", evicts=True).apply(self.fixed)
             for name in self._sort_by_elements():
                 for axis in self._narrow_first:
@@ -255,17 +253,15 @@ class Axes:
         for name in group:
             base = Move(name, entry, "both", evicts=False).apply(base)
         rest = tuple(other for other in self.mesh_axes if other not in entry)
-        # With all mesh axes taken, no other is left for data.
-        if not rest:
-            yield base
-        for name in self.data:
-            if most := self.find_widest(name, rest):
-                divided = Move(name, most, "computed", evicts=False).apply(base)
-                # Parameters are usually stored along all mesh axes, so that comes first.
-                for choice in reversed(list(self._add_rest(divided))):
-                    # Other axes of data, such as positions, are divided between the layers.
-                    spreads = [spread.apply(choice) for spread in self._list_spreads(entry)]
-                    yield from dict.fromkeys((*spreads, choice))
+        ways = {name: self.find_widest(name, rest) for name in self.data}
+        moves = [Move(name, most, "computed", evicts=False) for name, most in ways.items() if most]
+        # With all mesh axes taken, or a single row, no data is divided.
+        for divided in [move.apply(base) for move in moves] or [base]:
+            # Parameters are usually stored along all mesh axes, so that comes first.
+            for choice in reversed(list(self._add_rest(divided))):
+                # Other axes of data, such as positions, are divided between the layers.
+                spreads = [spread.apply(choice) for spread in self._list_spreads(entry)]
+                yield from dict.fromkeys((*spreads, choice))
 
     def _divide_stages(self, axis: str) -> Iterator[Choice]:
         """Yield pipelines along a mesh axis, with data along the others, and stages that are divided, too."""
@@ -322,8 +318,8 @@ class Axes:
         return sorted(groups, key=lambda one: self._rank_group(one, entry))[:GROUPS]
 
     def _rank_group(self, names: Sequence[str], entry: Entry) -> tuple[int, int, int]:
-        # In percent, so that norms do not count. Among sets that divide as much, larger ones treat more layers alike.
-        # Then short axes come first: heads before their features, over which attention sums.
+        # In steps of 5 %, so that norms do not count, even those of tiny models. Among sets that divide as much, larger
+        # ones treat more layers alike. Then short axes come first: heads before features, over which attention sums.
         total = sum(self.arrays.values()) or 1
         divided = 0.0
         for own, count in self.arrays.items():
@@ -331,7 +327,7 @@ class Axes:
             parts = max((self.count_ways(name, entry) for name in names if name in own), default=1)
             divided += count * (1 - 1 / parts) / (1 - 1 / self.count_devices(entry))
         size = sum(max(self.parameters[name]) for name in names)
-        return -round(100 * divided / total), -len(names), size
+        return -round(20 * divided / total), -len(names), size
 
     def _count_elements(self, name: str) -> int:
         """Return the number of elements of the parameters that have an axis."""
@@ -473,12 +469,19 @@ class Search:
             limit: the number of choices.
             is_first: whether this is the first mesh. On others, choices that use all mesh axes as one are the same.
         """
+        starts = self._axes.list_starts()
+        if not is_first:
+            starts = [start for start in starts if not self._axes.is_one(start)]
         # Those that are not legal say nothing of the others: a rule that comes later must not go unseen for them.
-        for start in self._axes.list_starts():
-            if not limit:
-                return
-            is_new = start not in self.scores and (is_first or not self._axes.is_one(start))
-            if is_new and self.look_at(start) is not None:
+        listed = 0 if is_first else limit // 2
+        while starts and limit:
+            # What was good on other meshes comes first at the end, when all rules have had a turn.
+            at = 0
+            if limit <= listed:
+                expect = self._lessons.make_forecast()
+                at = min(range(len(starts)), key=lambda own: expect(starts[own]))
+            start = starts.pop(at)
+            if start not in self.scores and self.look_at(start) is not None:
                 limit -= 1
 
     def rank_data(self) -> dict[str, frozenset[int]]:
@@ -574,5 +577,5 @@ class Search:
         if not self._budget.take(end):
             return None
         found = self.scores[choice] = self._score(choice)
-        self._lessons.learn(choice, is_legal=found is not None)
+        self._lessons.learn(choice, found)
         return found
