@@ -344,6 +344,7 @@ class _Watch(Visitor):
             return found, (fill(own, zeros[0]), fill(own_shares, zeros[1]))
 
         calls = [functools.partial(call, i) for i in range(len(branches))]
+        results: list[Any]
         results, found = jax.lax.switch(index, calls, (rows, shares), *given)
         self.found.merge(*found)
         return results
@@ -387,6 +388,7 @@ class _Watch(Visitor):
             check_vma=params["check_vma"],
         )
         # Outside of `jit`, JAX refuses some axes of a mesh.
+        results: Sequence[Any]
         results, (rows, shares) = jax.jit(mapped)(*operands)
         self.found.merge(rows, shares, counted)
         return results
@@ -442,9 +444,10 @@ def _align(array: Any, sizes: dict[str, int]) -> NamedArray:
 
 def _map(function: Callable[[Any], Any], row: Row) -> Row:
     """Change the arrays of a row, and not their names."""
-    return jax.tree.map(
+    changed: Row = jax.tree.map(
         lambda x: NamedArray(function(x.array), x.names), row, is_leaf=is_named_array
     )
+    return changed
 
 
 def _lead(row: Row, names: tuple[str, ...]) -> Row:
@@ -456,7 +459,8 @@ def _lead(row: Row, names: tuple[str, ...]) -> Row:
         own = [f"{name}.outer" if name in x.names else name for name in names]
         return NamedArray(array, (*own, *x.names))
 
-    return jax.tree.map(one, row, is_leaf=is_named_array)
+    named: Row = jax.tree.map(one, row, is_leaf=is_named_array)
+    return named
 
 
 def _count(row: Row) -> Any:
@@ -500,7 +504,7 @@ def _add_devices(row: Row, axes: tuple[str, ...]) -> Row:
 def _combine(
     rows: Sequence[Row], mean: Callable[..., Any], most: Callable[..., Any], count: Any
 ) -> Row:
-    def each(name: str, function: Callable[..., Any]) -> NamedArray | None:
+    def each(name: str, function: Callable[..., Any]) -> Any:
         found: list[NamedArray | None] = [getattr(row, name) for row in rows]
         own = [x.array for x in found if x is not None]
         return NamedArray(function(*own), found[0].names) if found[0] is not None else None
@@ -537,5 +541,5 @@ def _vary_as(tree: Tree, other: Tree) -> Any:
 
 
 def _are_alike(one: Row, other: Row) -> bool:
-    shapes = [[x.shape for x in jax.tree.leaves(row)] for row in (one, other)]
-    return jax.tree.structure(one) == jax.tree.structure(other) and shapes[0] == shapes[1]
+    types: list[Any] = [jax.tree.map(jnp.shape, row) for row in (one, other)]
+    return eqx.tree_equal(*types) is True

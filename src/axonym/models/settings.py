@@ -262,17 +262,16 @@ def _read_pattern(family: Family, settings: Settings, layers: int) -> dict[str, 
     if settings.get("use_sliding_window") is False:
         window = None
 
-    def kind_of(layer: int) -> Kind:
+    def kind_of(layer: int) -> Any:
         listed = settings.get("layer_types")
         is_local = family.is_local(settings, layer)
         kind = family.other if is_local else "global"
         kind = kind if listed is None else KINDS[listed[layer]]
         kind = "global" if kind == "local" and not window else kind
         form = "_dense" if family.is_dense(settings, layer) else ""
-        words: Any = kind + (form if family.is_rotated(settings, layer) else "_unrotated")
-        return words
+        return kind + (form if family.is_rotated(settings, layer) else "_unrotated")
 
-    kinds = tuple(kind_of(layer) for layer in range(layers))
+    kinds: tuple[Kind, ...] = tuple(kind_of(layer) for layer in range(layers))
     periods = range(1, layers + 1)
     period = next(n for n in periods if all(kinds[i] == kinds[i % n] for i in range(layers)))
     has_window = any(kind.startswith("local") for kind in kinds)

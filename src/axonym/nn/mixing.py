@@ -143,7 +143,8 @@ def find_begins(mask: AttentionMask | None) -> NamedArray | None:
     if mask is None:
         return None
     ids = mask.segment_ids[0][0] if mask.segment_ids else None
-    if ids is None or jax.tree.structure(mask) != jax.tree.structure(segments(ids)):
+    form: Any = jax.tree.structure(mask)
+    if ids is None or form != jax.tree.structure(segments(ids)):
         problem = "layers with a memory see all tokens of their segment, and meet no other mask"
         raise OperandError(message("mask", problem, hint="pass nn.segments(ids), or no mask"))
     return ids != roll(ids, 1, "pos")
