@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from axonym.partitioning.buffers import copy_aligned, fill, make_buffer
+from axonym.partitioning.buffers import copy_aligned, fill, make_buffer, release
 
 SHAPES = [(), (0, 3), (1, 1), (7,), (300, 200), (1, 130, 2, 70), (3, 200, 150), (2, 3, 4, 5)]
 
@@ -40,7 +40,7 @@ def mapped_bytes() -> int:
     return int(line.split()[1]) * 1024
 
 
-def test_a_copy_gives_the_pages_of_a_mapped_file_back_and_loses_no_change(tmp_path: Path) -> None:
+def test_pages_of_a_mapped_file_are_given_back_without_a_change_lost(tmp_path: Path) -> None:
     values = np.arange(2**22, dtype=np.float32)
     values.tofile(tmp_path / "values")
     target, before = make_buffer((2**21 + 5,), np.float32), mapped_bytes()
@@ -49,16 +49,19 @@ def test_a_copy_gives_the_pages_of_a_mapped_file_back_and_loses_no_change(tmp_pa
         for first in (0, 7, 2**20):
             part = np.asarray(opened)[first : first + target.size]
             fill(target, part[::-1])
+            release(part[::-1])
             np.testing.assert_array_equal(target, values[first + offset // 4 :][: target.size][::-1])
-        fill(target[:0], part[:0])
+        release(part[:0])
         rows = np.lib.stride_tricks.as_strided(part, (2, 2**20), (part.nbytes // 4, part.itemsize), writeable=False)
         fill(target[: 2**21].reshape(rows.shape), rows)
+        release(rows)
         assert mapped_bytes() < before + 2**20
         assert (np.asarray(opened) == values[offset // 4 :]).all()
         del opened, part
     private = np.memmap(tmp_path / "values", np.float32, "c", shape=target.shape)
     private[5] = -1
     fill(target, private)
+    release(private)
     assert private[5] == target[5] == -1
 
 

@@ -35,10 +35,7 @@ def copy_aligned(source: NDArray[np.generic]) -> NDArray[np.generic]:
 
 
 def fill(target: NDArray[np.generic], source: NDArray[np.generic]) -> None:
-    """Copy elements, converted to the dtype of the target; fast also where one is a transpose of the other.
-
-    The pages of a mapped file count as memory of the process once they are read, so they are given back.
-    """
+    """Copy elements, converted to the dtype of the target; fast also where one is a transpose of the other."""
     dims = [dim for dim, size in enumerate(source.shape) if size > 1]
     if source.size and dims:
         along = min(dims, key=lambda dim: abs(source.strides[dim]))
@@ -47,14 +44,16 @@ def fill(target: NDArray[np.generic], source: NDArray[np.generic]) -> None:
         count = math.prod(source.shape[dim] for dim in others[:-1])
         if along != dims[-1] and count * TILE**2 <= source.size:
             _fill_tiles(target, source, others)
-            release(source)
             return
     np.copyto(target, source, casting="unsafe")
-    release(source)
 
 
 def release(array: NDArray[np.generic]) -> None:
-    """Give back the pages of the mapped file that an array is in; they stay in the cache of the system."""
+    """Give back the pages of the mapped file that an array is in; they stay in the cache of the system.
+
+    They count as memory of the process from their first read on. Call it once all blocks are copied: another read costs
+    a fault for each page.
+    """
     base: Any = array
     # Not all of them are arrays: `as_strided` puts an object of its own between.
     while not isinstance(above := getattr(base, "base", None), mmap.mmap) and above is not None:

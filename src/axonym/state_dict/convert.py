@@ -21,6 +21,7 @@ from ..layout import context, layout, partition
 from ..layout.assignment import AxisMapping, Mappings, MeshLike, ResourceMapping
 from ..nn.linear import Linear
 from ..nn.moe.linear import MoELinear
+from ..partitioning.buffers import release
 from ..partitioning.keys import check_keys
 from ..partitioning.placement import from_callback
 from ..partitioning.trees import collect_names, collect_paths, no_mesh
@@ -373,6 +374,8 @@ def _load_array(
         array = jax.device_put(block(whole))
     # Devices may still be reading: so what was made for this array would not go before the next one is made.
     jax.block_until_ready(array)
+    for layer in layers.values():
+        release(layer)
     return refilled(place.leaf, array)
 
 
