@@ -10,7 +10,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from ...report import ArrayLayout, Cell, Printed, Table, byte_text
 from ..shared.flags import list_flags
-from ..shared.rows import OUTSIDE, Collective, Memory, Time, Work, join_recomputed
+from ..shared.overlap import join_recomputed
+from ..shared.rows import OUTSIDE, Collective, Memory, Time, Work
 from ..shared.targets import Target
 from ..shared.units import write_count, write_mesh, write_time
 from .bars import Bar, Bars

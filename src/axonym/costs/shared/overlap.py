@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from .rows import Collective, Work, join_recomputed
+from .rows import MIXED, Collective, Work
 
 
 class Window(NamedTuple):
@@ -21,6 +21,18 @@ class Window(NamedTuple):
 
     seconds: float
     layers: tuple[str, ...]
+
+
+def join_recomputed(several: Iterable[Work]) -> list[Work]:
+    """Return the work of layers, with what each computes again in its backward pass: compilers run both as one."""
+    found: dict[tuple[str, str], Work] = {}
+    for one in several:
+        known = found.get((one.layer, one.half))
+        if known is not None:
+            sums = {name: getattr(known, name) + getattr(one, name) for name in MIXED}
+            one = dataclasses.replace(one, **sums)
+        found[one.layer, one.half] = one
+    return list(found.values())
 
 
 def assume_overlap(

@@ -4,7 +4,6 @@ Both readers make them from a program, and the report sums and prints them. They
 """
 
 import dataclasses
-from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 from .ring import count_wire_bytes
@@ -222,18 +221,6 @@ class Work:
 
 # The parts of the work of a layer that add up.
 MIXED = ("flops", "nbytes", "computing", "moving", "sending", "copying", "attending")
-
-
-def join_recomputed(several: Iterable[Work]) -> list[Work]:
-    """Return the work of layers, with what each computes again in its backward pass: compilers run both as one."""
-    found: dict[tuple[str, str], Work] = {}
-    for one in several:
-        known = found.get((one.layer, one.half))
-        if known is not None:
-            sums = {name: getattr(known, name) + getattr(one, name) for name in MIXED}
-            one = dataclasses.replace(one, **sums)
-        found[one.layer, one.half] = one
-    return list(found.values())
 
 
 @dataclasses.dataclass(frozen=True)
