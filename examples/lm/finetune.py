@@ -20,6 +20,7 @@ import jmp
 import numpy as np
 import optax
 import tyro
+from adapters import write_adapter
 from folder import copy_files, settings_of
 from layouts import STRATEGIES, Strategy, make_mesh
 from metrics import Metrics, TrackerName, open_tracker
@@ -44,6 +45,7 @@ class Options:
         rank: of the thin matrices.
         alpha: their product is multiplied by this, and divided by the rank.
         layers: the linear layers that get some, by the ends of their paths.
+        peft: write the thin matrices in PEFT's format, too, into the folder `adapter`.
         length: tokens of a conversation; longer ones are cut.
         batch: conversations per step.
         steps: number of steps.
@@ -63,6 +65,7 @@ class Options:
     rank: int = 8
     alpha: float = 16.0
     layers: tuple[str, ...] = ("attention.query", "attention.value")
+    peft: bool = False
     length: int = 256
     batch: int = 8
     steps: int = 100
@@ -152,6 +155,9 @@ def write(adapted: Decoder, options: Options) -> None:
     thin = eqx.filter(adapted, nn.lora_filter(adapted))
     told = {"rank": str(options.rank), "alpha": str(options.alpha), "model": str(options.model)}
     sd.save_state_dict(sd.to_state_dict(thin), options.out / "adapters.safetensors", metadata=told)
+    if options.peft:
+        family = settings_of(options.model)["family"]
+        write_adapter(adapted, options.out / "adapter", family=family, base=str(options.model))
     save(nn.merge_lora(adapted), options.out / "merged", **settings_of(options.model))
     copy_files(options.model, options.out / "merged")
 

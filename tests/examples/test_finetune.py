@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from adapters import read_adapter
 from finetune import Options, main, read
 from layouts import make_mesh
 from metrics import read as read_lines
@@ -44,7 +45,12 @@ def test_thin_matrices_learn_and_are_added_to_the_weights(
     options: Options, strategy: str, optimizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = dataclasses.replace(
-        options, strategy=strategy, optimizer=optimizer, mesh=(2, 2) if strategy != "single" else (1, 1), log="wandb"
+        options,
+        peft=True,
+        strategy=strategy,
+        optimizer=optimizer,
+        mesh=(2, 2) if strategy != "single" else (1, 1),
+        log="wandb",
     )
     tracker = Tracker("wandb")
     monkeypatch.setitem(sys.modules, "wandb", tracker)
@@ -71,6 +77,9 @@ def test_thin_matrices_learn_and_are_added_to_the_weights(
     with axn.set_mesh(make_mesh((1, 1))):
         again = read(before, dataclasses.replace(options, strategy="single"))
         found = np.asarray(run(again).array)
+    exchanged = read_adapter(before, options.out / "adapter")
+    for mine, its in zip(jax.tree.leaves(again), jax.tree.leaves(exchanged), strict=True):
+        np.testing.assert_array_equal(mine, its)
     # The model is steep: what rounding changes in early layers grows on the way to the logits.
     expected = np.asarray(run(merged).array)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
