@@ -58,7 +58,7 @@ def is_called_by_optax() -> bool:
 
 
 def array_at_work() -> Any:
-    """Return the named array that the package's innermost function with one works on; None without one.
+    """Return the named array of the innermost function of the package that works on one; None if no function does.
 
     A function that checks an argument often has no array at hand, but its caller has.
     """

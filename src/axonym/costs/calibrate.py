@@ -92,7 +92,7 @@ def calibrate(mesh: MeshLike | Mapping[str, int]) -> Target:
 
 
 def _find_known(devices: Mesh) -> Target | None:
-    """Return the target of the table that devices are; None if they are none of it."""
+    """Return the target of the table that describes the devices; None if the table has no such target."""
     kind = devices.devices.flat[0].device_kind
     return next((TARGETS[name] for part, name in _KINDS.items() if part in kind), None)
 
@@ -162,7 +162,7 @@ class _Bench:
     def _time(
         self, fn: Callable[..., Any], args: tuple[axn.NamedArray, ...], of: str
     ) -> tuple[float, float]:
-        """Return the seconds that one resource takes at its peak, and those that were measured."""
+        """Return the seconds that one resource takes at its peak, and the measured seconds."""
         from .compiled.running import measure_run
         from .cost import cost
 

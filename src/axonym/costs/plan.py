@@ -276,7 +276,7 @@ def _begin(
 
 
 def _rank_data(counting: "_Counter", axes: "Axes") -> Mapping[str, frozenset[int]]:
-    """Return the axes of data, the one that is best to divide first: so on two devices, which divide almost all."""
+    """Return the axes of data, the best one to divide first, as found on two devices, which divide almost all axes."""
     from .search.lessons import Budget
     from .search.search import Search
 
@@ -374,7 +374,7 @@ def _decide(
 def _find_bound(
     step: "Step", searches: "Sequence[tuple[_Counter, Search]]", best: "Candidate"
 ) -> float:
-    """Return the seconds that no mapping goes below, whatever is chosen of what was counted."""
+    """Return a lower bound of the seconds of all mappings, for any of the counted choices."""
     from .search.step import count_examples
 
     # Decisions about layers change what is recomputed, which does not count.
@@ -392,7 +392,7 @@ def _find_bound(
 def _find_best(
     searches: "Sequence[tuple[_Counter, Search]]", count: int
 ) -> "list[tuple[int, Choice]]":
-    """Return the best choices that were looked at, each with the number of its search.
+    """Return the best choices so far, each with the number of its search.
 
     Args:
         searches: the searches on all meshes.
@@ -428,7 +428,7 @@ class _Counter:
         self.candidates: dict[Choice, Candidate] = {}
 
     def count_in(self, search: "Search", choice: "Choice") -> "Cost | None":
-        """Return the cost of a choice that a search looks at; None if it is not legal, or nothing is left."""
+        """Return the cost of a choice that a search looks at; None if it is not legal, or the budget is spent."""
         search.look_at(choice)
         found = self.candidates.get(choice)
         return None if found is None else found.cost

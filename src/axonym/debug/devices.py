@@ -1,4 +1,4 @@
-"""Internal. Run the inside of a `shard_map` by single operations: parts of devices lie along a first dimension."""
+"""Internal. Run the inside of a `shard_map` operation by operation, on the stacked parts of devices."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -67,7 +67,7 @@ class Split(NamedTuple):
         return self._map(lambda x: x[0], (P(self.axes),), spec)(x)
 
     def cut(self, dimensions: Dimensions, spec: Any, *, is_back: bool = False) -> Dimensions:
-        """Return what the part of one device counts; or, back, what all parts together do."""
+        """Return what the part of one device counts; or, in the other direction, what all parts together count."""
         entries = [*spec, *[None] * (len(dimensions) - len(spec))]
         pairs = zip(dimensions, entries, strict=True)
         return tuple(self._cut(parts, _list_axes(entry), is_back=is_back) for parts, entry in pairs)
@@ -77,7 +77,7 @@ class Split(NamedTuple):
     ) -> list[Dimensions]:
         """Return what the results of an operation on each device count.
 
-        What devices send each other, or sum, does not stay at the positions of the device.
+        Values that devices send each other, or sum, do not stay at the positions of the device.
         """
         found = follow(equation, operands, shapes)
         params, name = equation.params, equation.primitive.name

@@ -1,8 +1,8 @@
-"""Internal. Which axes the dimensions of an array count, inside of a program, where arrays have no names.
+"""Internal. The axes that the dimensions of an array count inside a program, where arrays have no names.
 
 Names come from the arguments and follow the operations. A dimension may count several axes, such as batch and positions
-that are merged, and an axis may be cut over several dimensions, such as microbatches. A dimension that comes from
-nowhere, such as one of `iota`, has no name until an operand that has one meets it.
+that are merged, and an axis may be cut over several dimensions, such as microbatches. A new dimension, such as one of
+`iota`, has no name until an operation combines it with one that has a name.
 """
 
 import itertools
@@ -78,7 +78,7 @@ def _has_name(parts: Parts) -> bool:
 
 
 def merge(operands: Sequence[Dimensions], shape: Shape) -> Dimensions:
-    """Return what a result counts whose dimensions are those of the operands, element by element."""
+    """Return what the result of an operation on elements counts: its dimensions are those of the operands."""
     found, unclear = list(unknown(shape)), set[str]()
     for operand, d in itertools.product(operands, range(len(shape))):
         is_alike = len(operand) == len(shape) and _count(operand[d]) == shape[d]
@@ -116,7 +116,7 @@ def forget(dimensions: Sequence[Parts], names: set[str]) -> Dimensions:
 
 
 def _drop(dimensions: Sequence[Parts], gone: Collection[int]) -> Dimensions:
-    """Return the dimensions without some, over which there is a sum or a choice that is not known."""
+    """Return the dimensions without some, which are summed over or chosen from in an unknown way."""
     kept = [parts for d, parts in enumerate(dimensions) if d not in gone]
     return forget(kept, _list_names([dimensions[d] for d in gone]))
 

@@ -262,7 +262,7 @@ class _Run(Visitor):
         ]
 
     def list_steps(self, program: Any) -> Sequence[Any]:
-        """Return the equations of a program; unless a close look is taken, operations in a row are one step."""
+        """Return the equations of a program; without a close look, consecutive operations are one step."""
         if self._is_close:
             return super().list_steps(program)
         if id(program) not in self._steps:
@@ -287,7 +287,7 @@ class _Run(Visitor):
     def _run_segment(
         self, segment: "Segment", operands: list[_Value], site: Site
     ) -> Sequence[_Value]:
-        """Run operations in a row as one program; if it makes wrong numbers of right ones, look closely."""
+        """Run consecutive operations as one program; if it makes wrong numbers of right ones, look closely."""
         split: Split | None = site.devices
         stacked = tuple(value.is_stacked for value in operands)
         key = id(segment), stacked

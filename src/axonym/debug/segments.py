@@ -1,6 +1,6 @@
-"""Internal. Operations in a row as one program, which says whether each of its results is fine.
+"""Internal. Consecutive operations as one program, which says whether each of its results is fine.
 
-To compile each operation takes longer than to compile a layer, and a turn of a loop is compiled once. So operations
+Compiling each operation takes longer than compiling a layer, and an iteration of a loop is compiled once. So operations
 run one by one only where a look at all of them found something.
 """
 
@@ -45,7 +45,7 @@ def find_wrong(x: Any, seen: int, bound: float) -> Any:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Segment:
-    """Operations in a row, without loops and branches: a part of a program.
+    """Consecutive operations without loops and branches: a part of a program.
 
     Attributes:
         program: the part, as a program.

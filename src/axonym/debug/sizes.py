@@ -27,7 +27,7 @@ Several = AxisSelector | Sequence[AxisSelector]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """The sizes of one array, each with the axes that were asked for, and with those of loops around it.
+    """The sizes of one array, each with the requested axes, and with those of loops around it.
 
     Attributes:
         rms: the root of the mean square.

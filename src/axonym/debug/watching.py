@@ -45,7 +45,7 @@ _Shares = dict[_Path, tuple[Any, Any]]
 
 
 def watch(f: Callable[P, R], by: Several = ()) -> Callable[P, tuple[R, Statistics]]:
-    """Make of a function one that also returns the sizes of what each layer returns.
+    """Make a function that also returns the sizes of the results of each layer.
 
     Layers are modules that are called. The function stays a function of arrays: compile it, and call it where you want
     the numbers. Each number is one reduction over the result of a layer. The function itself is not changed, and costs

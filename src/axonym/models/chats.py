@@ -1,4 +1,4 @@
-"""Conversations to learn from: a file of them, as the model's template writes them, and which tokens count.
+"""Conversations to learn from: read a file, write them by the model's template, and mark the tokens that count.
 
 A line is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}, or
 {"prompt": "...", "completion": "..."}. Only what the assistant says counts.

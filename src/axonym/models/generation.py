@@ -255,7 +255,7 @@ class TextGenerator:
         return self.write_text(prompt, tokens[:count]) + whole[len(before) : min(places)], True
 
     def write_text(self, prompt: list[int], tokens: list[int], *, special: bool = False) -> str:
-        """Return the text of new tokens, with the space before it that only a text with its prompt has."""
+        """Return the text of new tokens, with the leading space that it has only after its prompt."""
         before = self.tokenizer.decode(prompt, special=special)
         whole = self.tokenizer.decode([*prompt, *tokens], special=special)
         if whole.startswith(before):

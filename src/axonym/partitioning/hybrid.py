@@ -67,7 +67,7 @@ def make_hybrid_mesh(
 
 
 def _group_devices(devices: Sequence[Any], count: int) -> list[list[Any]]:
-    """Return the devices of each slice, or of each process, or of equal parts if there is one of both."""
+    """Return the devices of each slice, or of each process, or of equal parts if there is one slice and one process."""
     for attribute in ("slice_index", "process_index"):
         groups: dict[int, list[Any]] = {}
         for device in devices:

@@ -41,7 +41,7 @@ class Fusion(NamedTuple):
         return self._merge(np.concatenate([self._by_head(part) for part in parts], axis=1))
 
     def _by_head(self, array: Array) -> Array:
-        """Return a view whose first dimensions are heads, and what lies side by side in each of them."""
+        """Return a view whose first dimensions are heads, and the parts that are side by side in each head."""
         first = np.moveaxis(array, self.axis, 0)
         return first.reshape(self.heads, -1, *first.shape[1:])
 

@@ -1,4 +1,4 @@
-"""Claims about what an axis carries: nothing between examples, nothing from later positions, nothing from padding.
+"""Claims about an axis: it carries nothing between examples, from later positions, or from padding.
 
 Each changes the content of some positions of the axis, and looks at what else changes in the results. A claim costs a
 few runs of one compiled program: twice the logarithm of the size for examples, one for each position up to 32.
@@ -118,7 +118,7 @@ def assert_causal(
 
 
 class _Claim:
-    """A claim about two sets of positions: what changes at `sources` must not change anything at `targets`."""
+    """A claim about two sets of positions: a change at `sources` must not change anything at `targets`."""
 
     def __init__(self, claim: str, causes: str, program: Program, axis: str, out: str) -> None:
         self.claim, self.causes, self.program, self.axis, self.out = (
@@ -170,7 +170,7 @@ class _Claim:
         return None
 
     def check_values(self, probes: Probes) -> None:
-        """Raise if what changes at one set of positions changes results at the other."""
+        """Raise if a change at one set of positions changes results at the other."""
         for sources, targets in probes:
             if self.find_changes(self.program(self.change(sources)), targets) is not None:
                 raise self._narrow(sources, targets)

@@ -1,9 +1,9 @@
-"""Internal. Where a difference between two runs first appears: the layer, and the operation in it.
+"""Internal. Find where a difference between two runs first appears: the layer, and the operation in it.
 
 Two runs of one program differ in their inputs. Some differences are right: where example 3 changed, the part of each
 value that belongs to example 3 changes too. The search goes down the tree of layers. At each level it takes the first
 part whose results change more than that, and whose changed results alone, in a run that is otherwise the first one,
-break the claim. So what a layer does inside, such as a sort of tokens by expert, counts by what comes out.
+break the claim. So only the results of a layer count, whatever it does inside, such as a sort of tokens by expert.
 """
 
 import itertools
@@ -23,7 +23,7 @@ Values = dict[int, Any]
 
 
 def list_views(shape: Sequence[int], size: int) -> Iterator[tuple[int, int, int]]:
-    """Yield how an array can be seen as one of three dimensions, of which the second has a size.
+    """Yield the views of an array as one of three dimensions, the second of which has the given size.
 
     An axis may be merged with its neighbours, such as examples with positions, so products count too.
     """

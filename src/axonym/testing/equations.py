@@ -154,7 +154,7 @@ class Visitor:
         return make_function(equation)
 
     def _unroll(self, equation: Any, operands: list[Any], site: Site) -> Sequence[Any]:
-        """Walk through the turns of a loop one after another."""
+        """Walk through the iterations of a loop one after another."""
         body, length = equation.params["jaxpr"], equation.params["length"]
         # The parameters of a scan have other names in other releases of JAX.
         carries = count_unstacked(equation.outvars, body.jaxpr.outvars)
@@ -184,13 +184,13 @@ class Visitor:
 
 @jax.jit
 def take_slice(x: Any, i: Any) -> Sequence[Any]:
-    """Return what a turn of a loop reads of an array."""
+    """Return what an iteration of a loop reads of an array."""
     return (jax.lax.dynamic_index_in_dim(x, i, keepdims=False),)
 
 
 @jax.jit
 def stack_slices(*each: Any) -> Sequence[Any]:
-    """Return the results of all turns of a loop."""
+    """Return the results of all iterations of a loop."""
     return (jnp.stack(each),)
 
 

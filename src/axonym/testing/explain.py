@@ -120,7 +120,7 @@ def first_place(place: Place, change: np.ndarray[Any, Any]) -> Mapping[str, int]
 
 
 def find_factor(x: Any, y: Any) -> float | None:
-    """Return the number that makes of an array another one, if a factor does."""
+    """Return the factor between two arrays, if there is one."""
     one, other = np.asarray(x, np.float64), np.asarray(y, np.float64)
     largest = np.unravel_index(np.abs(one).argmax(), one.shape) if one.size else ()
     if not one.size or not one[largest] or not np.isfinite(other[largest] / one[largest]):
@@ -131,5 +131,5 @@ def find_factor(x: Any, y: Any) -> float | None:
 
 
 def find_clear(change: np.ndarray[Any, Any]) -> float:
-    """Return how large an effect of one position has to be that stands for one of many: no rounding, or a tenth."""
+    """Return the least effect of one position that counts among many: more than rounding, or a tenth."""
     return min(float(change.max()) / 10, 50 * tolerance(np.float32, is_same_program=True))

@@ -1,4 +1,4 @@
-"""What a claim raises that does not hold, with its parts as attributes."""
+"""The error of a claim that does not hold, with its parts as attributes."""
 
 from collections.abc import Mapping
 

@@ -86,13 +86,13 @@ def _concatenate(x: NamedArray, axis: str) -> NamedArray:
 
 
 def _is_twice(x: Any, y: Any) -> bool:
-    """Return whether a value of a doubled batch is what it should be: the same, both halves the same, or a sum."""
+    """Return whether a value of a doubled batch is right: the same, both halves the same, or a sum."""
     halves = [np.concatenate([x, x], d) for d in range(np.ndim(x))]
     return not is_float(x) or _is_among(y, [x, *halves, 2 * np.asarray(x)])
 
 
 def _is_cut(x: Any, y: Any) -> bool:
-    """Return whether a value without the first example is what it should be."""
+    """Return whether a value without the first example is right."""
     cut = [np.asarray(x).take(range(1, size), d) for d, size in enumerate(np.shape(x)) if size > 1]
     return not is_float(x) or _is_among(y, [x, *cut])
 

@@ -1,4 +1,4 @@
-"""The claim that what stands at masked positions, such as padding, changes nothing else."""
+"""The claim that the content of masked positions, such as padding, changes nothing else."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,7 +31,7 @@ def assert_ignores(
     where: NamedArray,
     is_absent: bool = False,
 ) -> None:
-    """Check that what stands at masked positions changes nothing elsewhere, nor the gradient of any parameter.
+    """Check that the content of masked positions changes nothing elsewhere, nor the gradient of any parameter.
 
     Args:
         f: any function of named arrays, a module or its method. It gets the mask among its arguments, if at all.
@@ -178,7 +178,7 @@ class _Padding:
         )
 
     def check_gradients(self) -> None:
-        """Raise if the gradient of what counts, by anything but the changed arrays, changes."""
+        """Raise if the gradient of the unmasked results changes, by anything but the changed arrays."""
         pull = Pullback(self.program, range(len(self.base)))
         cotangents = [
             (pull.draw(x) * self.keep(self.program.results[i], np.ndim(x))).astype(x.dtype)

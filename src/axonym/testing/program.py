@@ -316,7 +316,7 @@ def _draw(array: Payload, random: np.random.Generator) -> Payload:
 
 
 def like(new: np.ndarray[Any, Any], old: Payload) -> Payload:
-    """Put an array where another one lies."""
+    """Put an array on the devices of another one."""
     if isinstance(old, jax.Array) and old.committed and new.shape == old.shape:
         return jax.device_put(new, old.sharding)
     return jnp.asarray(new)
@@ -361,7 +361,7 @@ def _has_module(tree: Tree) -> bool:
 
 @contextlib.contextmanager
 def note(text: str) -> Generator[None]:
-    """Add to errors of a user's function on which arguments it was called, if these are not the user's own."""
+    """Add to an error of a user's function the arguments of the call, if these are not the user's own."""
     try:
         yield
     except Exception as error:

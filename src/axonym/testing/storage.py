@@ -200,7 +200,7 @@ def _map_named(change: Callable[[NamedArray], NamedArray], tree: Tree) -> Tree:
 
 
 def _fill(like: Callable[..., Any], f: Tree) -> Any:
-    """Put the arrays of a function, or what a gradient has in their place, into another one, by path."""
+    """Put the arrays of a function, or their gradients, into another one, by path."""
     given = dict(_list(f))
     return jax.tree.map_with_path(
         lambda path, x: given.get(path_text(path)) if has_type(getattr(x, "array", x)) else x,

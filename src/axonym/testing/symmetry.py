@@ -135,7 +135,7 @@ def _check(claim: str, f: Callable[..., Any], axis: str, args: tuple[Tree, ...])
 
 
 def _is_permuted(x: Any, y: Any, size: int, order: Order) -> bool:
-    """Return whether a value is another one, permuted along none, one or two of its dimensions."""
+    """Return whether a value equals another one, permuted along at most two of its dimensions."""
     one, other = np.asarray(x), np.asarray(y)
     if one.shape != other.shape:
         return False

@@ -1,4 +1,4 @@
-"""Internal. A program as a list of operations with their layers, which can be run with other numbers in the middle.
+"""Internal. A program as a list of operations with their layers, which can run with other numbers in the middle.
 
 JAX's trace is flattened: calls, checkpoints and loops of known length become the operations in them, so that each has
 one place and one value. Branches, loops of unknown length and `shard_map` stay one operation.

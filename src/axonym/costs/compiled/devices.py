@@ -122,7 +122,7 @@ def has_compiler_of(device: Any, target: Target) -> bool:
 
 
 def describe_devices(target: Target, count: int) -> list[Any]:
-    """Return descriptions of devices that JAX can compile for without having them; none where it cannot."""
+    """Return descriptions of devices that JAX can compile for without having them; empty if it cannot."""
     if target.platform == "cuda":
         return describe_gpus(target.name, count)
     slices = _SLICES.get(target.name, {})

@@ -48,7 +48,7 @@ _TOGETHER = 8
 
 
 def describe_gpus(name: str, count: int) -> list[Any]:
-    """Return descriptions of GPUs that JAX can compile for without having them; none where it cannot."""
+    """Return descriptions of GPUs that JAX can compile for without having them; empty if it cannot."""
     is_whole = count <= _TOGETHER or count % _TOGETHER == 0
     if name not in _CHIPS or not is_whole or jax.default_backend() == "gpu" or not _has_plugin():
         return []
@@ -67,7 +67,7 @@ def describe_gpus(name: str, count: int) -> list[Any]:
 
 
 def write_hint(name: str) -> str:
-    """Return what makes programs for such GPUs compile here; an empty text if nothing does."""
+    """Say what to install so that programs for such GPUs compile here; an empty text if nothing helps."""
     if name not in _CHIPS:
         return ""
     return (

@@ -81,7 +81,7 @@ def estimate_operations(program: Program, target: Target) -> float:
 def find_concurrent(program: Program, transfers: Iterable[Transfer]) -> Mapping[Key, set[Pairs]]:
     """Return, for each permute, those that are under way at the same time, itself among them.
 
-    A permute that the compiler did not split is taken to be under way while its computation runs.
+    A permute that the compiler did not split counts as under way while its computation runs.
     """
     spans: dict[Key, _Span] = {}
     for span, keys in _find_pairs(program):

@@ -148,7 +148,7 @@ def count_flops(op: Instruction, ops: Computation) -> float:
 
 
 def _count_kernel(op: Instruction, ops: Computation) -> float | None:
-    """Return the operations of a kernel by its name; None for what is no call with such a name.
+    """Return the operations of a kernel by its name; None if an instruction is no call with such a name.
 
     The compiler may write several kernels for one call, such as two for a gradient: the first has all operations.
     """

@@ -114,12 +114,12 @@ class Family:
 
     @property
     def least_seconds(self) -> float:
-        """The time for an example that no decision goes below: nothing is recomputed or copied."""
+        """A lower bound of the time for an example: nothing is recomputed or copied."""
         return min(map(_find_least_seconds, self.known.values()))
 
     @property
     def least_bytes(self) -> int:
-        """The memory that no decision goes below: nothing is kept."""
+        """A lower bound of the memory: nothing is kept."""
         return min(map(_find_least_bytes, self.known.values()))
 
     def find(self, choice: Choice) -> Cost | None:

@@ -26,7 +26,7 @@ class Lessons:
     def learn(self, choice: Choice, score: Score | None) -> None:
         """Learn from the score of a choice; None if it is not legal.
 
-        If it is not legal and has one reason that no legal choice has, that one is to blame.
+        If it is not legal and has exactly one reason that no legal choice has, this reason is to blame.
         """
         reasons = _find_reasons(choice)
         if score is not None:
@@ -98,7 +98,7 @@ class Budget:
         self.ran_out = False
 
     def take(self, end: int = 0) -> bool:
-        """Take one, if more than `end` are left; return whether there was one."""
+        """Take one from the budget if more than `end` are left; return whether there was one."""
         if self.left <= end:
             self.ran_out = True
             return False

@@ -236,7 +236,7 @@ class Axes:
                     yield from reversed(list(self._add_rest(base)))
 
     def _share_rows(self) -> Iterator[Choice]:
-        """Yield choices with an axis that needs no rows of its own, such as experts, along mesh axes of the rows."""
+        """Yield choices with an axis that shares the mesh axes of the rows, such as experts."""
         for rows in self.data:
             if not (most := self.find_widest(rows, self.mesh_axes)):
                 continue
@@ -499,7 +499,7 @@ class Search:
         return {name: data[name] for name in sorted(data, key=rank)}
 
     def list_best(self) -> list[Choice]:
-        """Return the legal choices that were looked at, the best one first."""
+        """Return the legal choices so far, the best one first."""
         legal = [choice for choice, score in self.scores.items() if score is not None]
         return sorted(legal, key=self.look_up)
 

@@ -166,7 +166,7 @@ class Step:
     def find_bound(
         self, devices: int, chosen: Sequence[Mapping[str, Tree]], examples: int
     ) -> float:
-        """Return the seconds that no mapping of the step goes below; 0 if they are not known.
+        """Return a lower bound of the seconds of the step under any mapping; 0 if none is known.
 
         The devices share all operations but those that are recomputed, and read the arguments and write the results
         once, at the rates by which mappings are compared.

@@ -101,7 +101,7 @@ def rank(cost: Cost) -> tuple[float, ...]:
 
 
 def sort_near(ordered: Sequence[Candidate]) -> list[Candidate]:
-    """Return candidates with near ones of the first in another order: the one that needs least memory comes first.
+    """Return the candidates, with those near the first one sorted by memory, the smallest first.
 
     Near candidates fit and take about as long as the first one. If the first one does not fit, near ones need about as
     much memory, and the fastest of them comes first.

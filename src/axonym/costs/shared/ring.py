@@ -31,7 +31,7 @@ def count_wire_bytes(kind: str, nbytes: float, group: int) -> float:
 
 
 def estimate_latency(kind: str, levels: Sequence[Level], distance: int = 1) -> float:
-    """Return how long the first byte is under way to the farthest device, and back for an all-reduce.
+    """Return how long the first byte takes to the farthest device, and back for an all-reduce.
 
     Args:
         kind: the kind of the collective.

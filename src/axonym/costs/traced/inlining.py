@@ -83,7 +83,7 @@ def inline(program: Program) -> Inlined:
 
 
 def _find_inlined(equation: Equation) -> Program | None:
-    """Return the program of a call; None for what is no call."""
+    """Return the program of a call; None for other equations."""
     bodies = list_bodies(equation)
     if equation.primitive.name in _REPEATED or len(bodies) != 1:
         return None

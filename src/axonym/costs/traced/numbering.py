@@ -70,7 +70,7 @@ class Numbering:
         return len(self._known) == before and not has_effect(equation)
 
     def is_new(self, variable: Variable, what: object) -> bool:
-        """Return whether nobody asked for the same of an equal array before."""
+        """Return whether this is the first request of its kind for an equal array."""
         before = len(self._known)
         self._make(("asked", self.find(variable), what), 1)
         return len(self._known) > before

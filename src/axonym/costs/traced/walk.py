@@ -245,7 +245,7 @@ class Walk:
         entries: Sequence[Entry],
         sums: Sequence[Sum],
     ) -> tuple[list[Entry], tuple[Sum, ...]]:
-        """Send what is added to rows that other devices keep; return the layout and the sums that are left."""
+        """Send the updates of rows that other devices keep; return the layout and the unfinished sums."""
         parts = tuple(axis for one in sums for axis in one.mesh_axes)
         users = self._readers.get(id(equation.outvars[0]), ())
         found = find_gradient_moves(equation, inputs, users, parts, self._mesh)
@@ -287,7 +287,7 @@ class Walk:
         return found
 
     def _reach(self, equation: Equation, has: "Reached", source: str) -> None:
-        """Send what the layout of a result asks for; a sum may wait until devices use a part of it."""
+        """Send as the layout of a result requires; a sum may wait until devices use a part of it."""
         variable = equation.outvars[0]
         wanted = self.find_value(variable)
         count = self._loops.count_runs(equation, self._count)
@@ -381,7 +381,7 @@ class Walk:
         return bool(parts & self._find_divisions(variable, within=True).keys())
 
     def _find_divisions(self, variable: Variable, *, within: bool = False) -> dict[str, int]:
-        """Return the mesh axes that divide what the only reader of an array makes of it, each with the dimension.
+        """Return the mesh axes that divide the result of an array's only reader, each with the dimension.
 
         The dimensions are counted from the last one, -1, so that they are the same for an array that a loop stacks.
 
@@ -561,7 +561,7 @@ def _pass_arguments(equation: Equation, body: Program, inputs: Sequence[Value]) 
 def _pass_divisions(
     equation: Equation, body: Program, divided: Sequence[Mapping[str, int]]
 ) -> dict[int, Mapping[str, int]]:
-    """Return the mesh axes that divide what becomes of the results of a body."""
+    """Return the mesh axes that divide the results of a body where they are used."""
     name = equation.primitive.name
     if name in ("while", "cond"):
         return {}

@@ -1,9 +1,9 @@
 """Internal. Claims about an axis, and what a traced program proves of them.
 
 Nothing is computed: the function is traced, and `Walk` follows the axis from the arguments to the results. A proof
-holds for all finite numbers, of which those that a mask leaves visible are far above the constant that hides others.
-It says nothing of rounding: a compiler may add up the numbers of one example in an order that depends on the size of
-the batch.
+holds for all finite numbers if the scores that a mask leaves visible are far above the constant that hides others. It
+says nothing of rounding: a compiler may add up the numbers of one example in an order that depends on the size of the
+batch.
 """
 
 import dataclasses

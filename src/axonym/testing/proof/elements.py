@@ -81,7 +81,7 @@ def _keep(guard: Guard | None, kind: str) -> Guard | None:
 
 
 def _meet(guards: Sequence[Guard | None], kind: str) -> Guard | None:
-    """Return where an array is not zero or hidden that is so where one of several is."""
+    """Return where an array may be other than zero or hidden, if it is so where one of several arrays is."""
     own = [one for one in guards if one is not None and one.kind == kind]
     if not own:
         return None

@@ -159,7 +159,7 @@ class Truth(NamedTuple):
 
 
 class Guard(NamedTuple):
-    """Where an array may be something else than zero, or than a hidden score.
+    """Where an array may be other than zero, or than a hidden score.
 
     Attributes:
         kind: what other elements are.
@@ -239,7 +239,7 @@ class Known:
 
 
 def know_constant(value: Any) -> Known:
-    """Return what is known of an array that stands in the program."""
+    """Return what is known of a constant of the program."""
     if jnp.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.extended):
         return Known(varies=frozenset(map(Part, range(value.ndim))))  # keys of random numbers
     varies = frozenset(map(Part, range(np.ndim(value))))

@@ -95,7 +95,7 @@ def _slice(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Kn
 def _find_token(
     indices: Known, dimensions: Sequence[int], dimension: int, size: int
 ) -> Turn | None:
-    """Return the loop of which indices of one dimension are the number of the turn."""
+    """Return the loop whose iteration number is the index of one dimension."""
     steps = indices.count.steps if indices.count is not None else {}
     if len(steps) != 1 or tuple(dimensions) != (dimension,):
         return None

@@ -92,7 +92,7 @@ class Part(NamedTuple):
     last: Number = INFINITY
 
     def meets(self, digit: Digit) -> bool:
-        """Return whether it tells elements with different digits apart."""
+        """Return whether it distinguishes elements with different digits."""
         end = digit.inner * digit.size
         return self.place == digit.place and self.first < end and digit.inner < self.last
 
@@ -138,7 +138,7 @@ class Span(NamedTuple):
     high_cause: Cause | None = None
 
     def widen(self, low: Number, high: Number, cause: Cause | None) -> "Span":
-        """Return the span with more at both ends; negative numbers take something away from the upper end."""
+        """Return the span extended at both ends; negative numbers shorten the upper end."""
         below, above = self.low_cause, self.high_cause
         if low < 0 and (self.low >= 0 or below is None):
             below = cause
@@ -283,7 +283,7 @@ def make_exact(number: Number) -> Number:
 def take_one(
     reach: Reach, place: Place, size: int, start: int, stride: int, cause: Cause | None
 ) -> Reach:
-    """Read at one coordinate of a place, as a slice with a stride does that ends behind it."""
+    """Read at one coordinate of a place, like a slice with a stride that ends behind it."""
 
     def change(digit: Digit) -> Change:
         if digit.place != place:

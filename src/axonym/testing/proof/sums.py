@@ -55,14 +55,14 @@ def reduce_known(
 
 
 def _drop(axes: Sequence[int], rank: int) -> Dimensions:
-    """Return the new numbers of dimensions after some of them are gone."""
+    """Return the new numbers of dimensions after some are removed."""
     kept = [i for i in range(rank) if i not in axes]
     to: dict[Place, Place | None] = dict.fromkeys(axes)
     return to | {old: new for new, old in enumerate(kept)}
 
 
 def _sees_one(side: Side, axes: Sequence[int], shape: Sequence[int]) -> bool:
-    """Return whether among the elements that are put together, there surely is one that is not hidden."""
+    """Return whether at least one of the elements that are put together is surely not hidden."""
     if len(axes) != 1:
         return False
     (axis,) = axes

@@ -126,7 +126,7 @@ class Walk:
         return [find(variable) for variable in program.outvars]
 
     def _number(self, variable: Variable, known: Known) -> Known:
-        """Give an array of integers that does not repeat another one a number, by which its copies are known."""
+        """Give a number to an array of integers that does not repeat another one, so that its copies are known."""
         dtype = getattr(variable.aval, "dtype", None)
         if known.origin is not None or dtype is None or not jnp.issubdtype(dtype, jnp.integer):
             return known
@@ -314,13 +314,13 @@ def _settle(start: Sequence[Known], turn: Run, cause: Cause) -> list[Known]:
 
 
 def _sign(known: Known) -> tuple[object, ...]:
-    """Return what must not change any more for a loop to be known."""
+    """Return the facts that must stay the same for a loop to be known."""
     reach = {digits: span.bounds for digits, span in known.reach.items()}
     return reach, known.varies, *_list_facts(known), known.may_hide
 
 
 def _open_ends(before: Known, after: Known) -> Known:
-    """Let ends that still move be without bounds."""
+    """Remove the bounds of ends that still move."""
     reach: dict[tuple[Digit, ...], Span] = {}
     for digits, span in after.reach.items():
         old = before.reach.get(digits, span)
@@ -331,7 +331,7 @@ def _open_ends(before: Known, after: Known) -> Known:
 
 
 def _take_slice(known: Known, token: str, rank: int, length: int) -> Known:
-    """Return what one turn of a loop gets of an array: its first dimension is the turn."""
+    """Return what one iteration of a loop gets of an array, whose first dimension is the iteration."""
     to: dict[Place, Place | None] = {i: i - 1 for i in range(1, rank)}
     to[0] = token if length > 1 else None
     return move_known(known, to, None)
@@ -381,7 +381,7 @@ def _find_counters(
 
 
 def _pass_on(known: Known, token: str, length: int, step: int, cause: Cause) -> Known:
-    """Return what the next turn of a loop knows of a result."""
+    """Return what the next iteration of a loop knows of a result."""
 
     def change(digit: Digit) -> Change:
         if digit.place != token:
@@ -396,7 +396,7 @@ def _pass_on(known: Known, token: str, length: int, step: int, cause: Cause) -> 
 
 
 def _end_loop(known: Known, token: str, last: int, cause: Cause) -> Known:
-    """Return what is known of a result of the last turn."""
+    """Return what is known of a result of the last iteration."""
 
     def change(digit: Digit) -> Change:
         if digit.place != token:
@@ -408,7 +408,7 @@ def _end_loop(known: Known, token: str, last: int, cause: Cause) -> Known:
 
 
 def _drop_turn(known: Known, reach: Reach, token: str) -> Known:
-    """Drop the facts that hold in one turn."""
+    """Drop the facts that hold in one iteration."""
     facts = known.move_facts({token: None}) | {"origin": None}
     if known.count is not None and token in known.count.steps:
         facts["count"] = None
