@@ -1,4 +1,4 @@
-"""Internal. The machine that a program is traced for, where it is not the one that traces it: a cost asks for it.
+"""Internal. What a program is traced for, where it is not to run here: the cost of a machine, or a proof.
 
 Code that picks an implementation by the platform asks `find_platform`. A kernel that such a machine would run is one
 call in the program, whose name says what it computes: names are all that a traced program and a compiled one share. A
@@ -27,6 +27,9 @@ class Machine(NamedTuple):
 
 MACHINE: Feature[Machine | None] = Feature(None)
 """The machine of the cost that is being counted; None for a program that runs here."""
+
+IS_PROOF: Feature[bool] = Feature(False)
+"""Whether a program is traced to follow its axes: a layer may then trace an equal function that is easier to follow."""
 
 
 def find_platform() -> str:

@@ -2,10 +2,14 @@
 
 import math
 
+import equinox as eqx
 import measure
+import numpy as np
 import pytest
 
-from tests.nn.routed import Case, check, on_mesh
+import axonym as axn
+from axonym.current.machine import IS_PROOF
+from tests.nn.routed import Case, check, inputs, on_mesh, run
 
 pytestmark = pytest.mark.sampled
 
@@ -50,3 +54,12 @@ def test_each_direction_sends_a_row_for_each_choice_and_a_quarter_more(kind, req
     assert exchanges[-5:] == [4 * 4 * bucket] * 5
     # The expert and the weight of each, and the gradient of the weight.
     assert exchanges[:-5] == [4 * bucket] * 5
+
+
+def test_a_proof_follows_the_same_function():
+    """A proof sees all experts applied to all tokens: the same value and gradients, by the same reference."""
+    mask = axn.named(np.arange(48).reshape(8, 6) % 5 > 0, ("batch", "seq"))
+    case = Case({}, {}, "auto_mesh", masked=mask)
+    with IS_PROOF.using(True):
+        found = eqx.filter_jit(run)(inputs(case), mask)
+    check(case, found)

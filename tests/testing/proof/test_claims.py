@@ -48,8 +48,6 @@ NOT_SO = {
     ("Dropout", "equivariant", "batch"),
     ("GroupNorm", "causal", "time"),
 }
-# What is so and not proven: tokens are sorted by the experts that they choose, and sorted back.
-SORTED = {"MixtureOfExperts", "Mixtral-8x7B-v0.1", "Qwen3-30B-A3B", "Qwen1.5-MoE-A2.7B"}
 # Causality of values, False, and of gradients, True. By halves, the gradient of a scan adds single positions, whose
 # distance nothing says; nor does it of the chunks that positions are cut into.
 NOT_PROVEN = {"DiagonalSSM": [True], "GatedDeltaNet": [False, True], "Mamba2": [False, True]}
@@ -77,10 +75,7 @@ def judge(name: str) -> dict[tuple[str, str, bool], bool]:
 def test_layers_are_what_their_axes_mean(name: str) -> None:
     found = judge(name)
     missing = {claim for claim, is_proven in found.items() if not is_proven}
-    if name in SORTED:
-        assert missing == found.keys()
-    else:
-        assert missing == {("causal", "time", is_gradient) for is_gradient in NOT_PROVEN.get(name, ())}
+    assert missing == {("causal", "time", is_gradient) for is_gradient in NOT_PROVEN.get(name, ())}
 
 
 def attend_twice(x: axn.NamedArray) -> Any:
@@ -149,8 +144,8 @@ def test_tokens_that_go_through_a_cache_one_by_one_are_causal() -> None:
 def test_the_page_counts_what_is_decided() -> None:
     layers = [is_proven for name in LAYERS for is_proven in judge(name).values()]
     functions = 2 * (len(KINDS) * len(FUNCTIONS) - len(LOOK_AHEAD))
-    models, undecided = (2 * len(KINDS) * len(names) for names in (PUBLISHED, PUBLISHED.keys() & SORTED))
-    counts = [(sum(layers), len(layers)), (functions, functions), (models - undecided, models)]
+    models = 2 * len(KINDS) * len(PUBLISHED)
+    counts = [(sum(layers), len(layers)), (functions, functions), (models, models)]
     page = (Path(__file__).parents[3] / "docs/design/proofs.md").read_text()
     assert re.findall(r"\| (\d+) \| (\d+) \|$", page, re.MULTILINE) == [(str(own), str(all_)) for own, all_ in counts]
     proven, claims = map(sum, zip(*counts, strict=True))
@@ -195,7 +190,7 @@ def test_families_are_what_their_axes_mean(name: str) -> None:
     for kind, axis in KINDS:
         for traced in (forward, backward):
             claim = Claim(kind, "pos" if axis == "time" else axis, has_totals=traced is backward)
-            assert bool(check(traced, claim)) == (name not in SORTED)
+            assert check(traced, claim)
 
 
 def test_examples_of_a_large_model_are_independent() -> None:

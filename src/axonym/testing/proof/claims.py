@@ -20,6 +20,7 @@ from ... import errors
 from ...base.kinds import Payload, Tree
 from ...costs.shared.places import find_place
 from ...costs.traced.equations import write_source
+from ...current.machine import IS_PROOF
 from ...errors import AxisNotFoundError, message, suggestion
 from ..program import Program
 from .facts import Known
@@ -253,6 +254,11 @@ def _find_line(equation: Any) -> str:
 
 def trace(own: Program, *, is_gradient: bool = False) -> Traced:
     """Trace a function of abstract arrays, those of the function itself among them."""
+    with IS_PROOF.using(True):
+        return _trace(own, is_gradient=is_gradient)
+
+
+def _trace(own: Program, *, is_gradient: bool) -> Traced:
     abstract = [_make_abstract(array) for array in own.arrays]
     names = [place.names for place in own.places]
     if not is_gradient:
