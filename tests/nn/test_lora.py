@@ -10,6 +10,7 @@ import axonym as axn
 from axonym import nn
 from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError
 from tests.nn.layouts import apply, check_on, draw, fails, same, same_trees, value_and_gradients
+from tests.nn.test_every_layer import ROWS
 
 B, E, M, H, L, R = axn.make_axes(batch=8, embed=4, mlp=6, heads=2, layers=3, rank=2)
 KEY = jax.random.key(0)
@@ -208,3 +209,19 @@ def test_errors():
         layer(axn.ones(B))
     with pytest.raises(AxisClashError, match=r"^Linear: the input already has axis 'rank', which the layer adds"):
         layer(axn.ones((R, E)))
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize(
+    "name",
+    ["Attention", "DiagonalSSM", "GatedDeltaNet", "LatentAttention", "Mamba2", "MixtureOfExperts", "Recurrent"],
+)
+def test_layers_of_linear_layers_take_thin_matrices(name):
+    """Thin matrices begin at zero, so the layer is the same."""
+    row = ROWS[name]
+    layer, x = row.layer(), row.input(axn.Axis("batch", 2), axn.Axis("seq", 3))
+    thin = nn.add_lora(layer, 2, key=jax.random.key(0))
+    assert len(jax.tree.leaves(thin)) > len(jax.tree.leaves(layer))
+    found, wanted = (jax.tree.leaves(row.call(each, x)) for each in (thin, layer))
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)

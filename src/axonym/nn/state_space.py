@@ -29,7 +29,7 @@ from .initializer import normal
 from .inputs import check_input, find_axis_name
 from .layer import Layer, enter_scope
 from .linear import Linear
-from .weights import widen_layer
+from .weights import find_dtype, widen_layer
 
 __all__ = ["DiagonalSSM"]
 
@@ -213,7 +213,7 @@ class DiagonalSSM(Layer):
         parts = stack(PARTS, [real(states), imag(states)])
         skipped = widen_to(parts.dtype, x * auto_sharded(self.skip))
         y = widen_layer(self.output, parts.dtype)(parts) + skipped
-        result: NamedArray = y.astype(jnp.result_type(x.dtype, self.input.weight.dtype))
+        result: NamedArray = y.astype(jnp.result_type(x.dtype, find_dtype(self.input)))
         return result
 
 

@@ -226,6 +226,12 @@ def widen_layer(layer: LayerT, dtype: DTypeLike) -> LayerT:
     return widened
 
 
+def find_dtype(layer: Any) -> jnp.dtype[Any]:
+    """Return the dtype of the weight of a layer, which is its first array, also after `add_lora`."""
+    dtype: jnp.dtype[Any] = jax.tree.leaves(layer)[0].dtype
+    return dtype
+
+
 def make_if(
     wanted: bool, make: Callable[[AxisSpec], NamedArray], axes: AxisSpec
 ) -> NamedArray | None:

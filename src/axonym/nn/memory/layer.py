@@ -24,7 +24,7 @@ from ..layer import Layer, enter_scope
 from ..linear import Linear
 from ..norm import RmsNorm
 from ..roles import Role
-from ..weights import read_vector
+from ..weights import find_dtype, read_vector
 from .chunks import Writes, write_all, write_one
 from .short_conv import TAP, ShortConv
 
@@ -168,9 +168,8 @@ class MemoryLayer(Layer):
         pairs = [convolve(conv, part(x), own) for conv, part, own in parts]
         query, keys, values = (silu(widen(y)) for y, _ in pairs)
         read, memory = write(self._prepare(x, query, keys, values), before[0])
-        y = self.out(
-            self._gate(x, read, values).astype(jnp.result_type(x.dtype, self.out.weight.dtype))
-        )
+        dtype = jnp.result_type(x.dtype, find_dtype(self.out))
+        y = self.out(self._gate(x, read, values).astype(dtype))
         # A loop wants a state with the axes in the order of the one before.
         memory = _rearrange(memory, before[0], features)
         recent = [

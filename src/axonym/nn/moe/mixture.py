@@ -14,7 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from ...array import NamedArray
+from ...array import NamedArray, is_named_array
 from ...axis import Axis, AxisSelection, names_in, selection, sized
 from ...base.dtypes import at_least_float32
 from ...create import zeros
@@ -218,6 +218,11 @@ class MixtureOfExperts(Layer):
         """The axis of experts."""
         return self.up.Experts
 
+    @property
+    def Router(self) -> Axis:
+        """The axis of scores, which has another name than that of experts."""
+        return self.Experts.derive("router")
+
     def __call__(
         self, x: NamedArray, *, where: NamedArray | None = None, key: jax.Array | None = None
     ) -> tuple[NamedArray, Routing]:
@@ -261,7 +266,7 @@ class MixtureOfExperts(Layer):
         if where is not None:
             # A gradient multiplies what is there by zero, which would not remove NaN.
             x = select(where, x, 0)
-        Router = self.router.Out[0]
+        Router = self.Router
         wide = at_least_float32(x.dtype)
         router, bias = widen_layer(self._whole_router(), wide), self._whole_bias()
         # Each device has all scores of its tokens, which it sorts.
@@ -290,7 +295,7 @@ class MixtureOfExperts(Layer):
 
     def _check(self, x: NamedArray, where: NamedArray | None) -> None:
         function = "MixtureOfExperts"
-        added = (self.Experts, *self.router.Out, self.up.Out)
+        added = (self.Experts, self.Router, self.up.Out)
         check_input(function, x, (self.up.In, *self.fixed), added)
         checks.require(function, x, self.tokens or (), "input", role=" of tokens")
         if where is None:
@@ -309,20 +314,24 @@ class MixtureOfExperts(Layer):
             raise OperandError(message(function, problem, *held, hint="name them: where.tag(...)"))
 
     def _whole_router(self) -> Linear:
-        """Return the router for all experts."""
-        (Router,), bias = self.router.Out, self.router.bias
-        return dataclasses.replace(
-            self.router,
-            weight=_gather_block(self.router.weight, Router),
-            bias=None if bias is None else _gather_block(bias, Router),
+        """Return the router for all experts; `add_lora` may have put matrices beside its weight."""
+
+        def gather(leaf: Any) -> Any:
+            leaf = leaf.cut() if is_padded(leaf) else leaf
+            has_axis = is_named_array(leaf) and self.Router.name in leaf.names
+            return _gather_block(leaf, self.Router) if has_axis else leaf
+
+        router: Linear = jax.tree.map(
+            gather, self.router, is_leaf=lambda leaf: is_named_array(leaf) or is_padded(leaf)
         )
+        return router
 
     def _whole_bias(self) -> NamedArray | None:
         """Return the bias of all experts, over the axis of scores."""
         if self.choice_bias is None:
             return None
         whole = _gather_block(self.choice_bias, self.Experts)
-        return whole.rename({self.Experts.name: self.router.Out[0].name})
+        return whole.rename({self.Experts.name: self.Router.name})
 
     def _apply_shared(self, x: NamedArray) -> NamedArray:
         """Apply the shared expert, of which a device in a `shard_map` may have a part of the hidden axis."""
