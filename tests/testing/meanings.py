@@ -15,8 +15,8 @@ import numpy as np
 
 import axonym as axn
 from axonym import NamedArray, nn
-from axonym.models import Decoder, DecoderConfig, ExpertsConfig, read_config
-from tests.models.test_families import PUBLISHED
+from axonym.models import Decoder, DecoderConfig, DeltaConfig, LatentConfig, read_config
+from tests.models.test_families import PUBLISHED_ALL
 from tests.nn.layouts import draw
 from tests.nn.test_every_layer import ROWS, E, M, drawn
 
@@ -182,22 +182,27 @@ LAYERS = {name: Meaning(of_row(name)) for name in ROWS} | OTHERS
 
 
 def small(cfg: DecoderConfig) -> DecoderConfig:
-    """Return a configuration of the same form, with two layers of each kind, and narrow ones."""
-    experts = None
-    if cfg.experts is not None:
-        experts = ExpertsConfig(4, 2, 12, cfg.experts.normalize, None if cfg.experts.shared is None else 12)
+    """Return a configuration of the same form, with two layers, or one of each kind, and narrow ones."""
+    experts, kinds = cfg.experts, tuple(dict.fromkeys(cfg.pattern))
+    if experts is not None:
+        sizes = {"count": 4, "chosen": 2, "mlp": 24, "shared_count": 1, "chosen_groups": 1}
+        groups, shared = min(experts.groups, 2), None if experts.shared is None else 24
+        experts = dataclasses.replace(experts, **sizes, groups=groups, shared=shared)
     return dataclasses.replace(
         cfg,
         vocab=14,
-        layers=2 if len(cfg.pattern) == 1 else len(cfg.pattern),
+        layers=max(2, len(kinds)),
+        pattern=kinds,
         embed=16,
         mlp=24,
         heads=4,
         kv_heads=4 if cfg.kv_heads == cfg.heads else 2,
-        head_dim=4,
+        head_dim=8,  # some rotate a quarter of it
         positions=16,
         window=3 if cfg.window else None,
         experts=experts,
+        latent=None if cfg.latent is None else LatentConfig(12, 4, 6, cfg.latent.queries and 8),
+        delta=None if cfg.delta is None else DeltaConfig(4, 2, 6, 8, 3),
         dropout=0.0,
         checkpointing=False,
     )
@@ -236,7 +241,7 @@ def of_family(cfg: DecoderConfig) -> Meaning:
     return Meaning(scored(cfg), causal=("pos",), invariant=(*heads, "mlp"), padded=padded_loss(cfg))
 
 
-FAMILIES = {name: of_family(read_config(settings)) for name, (_, settings) in PUBLISHED.items()}
+FAMILIES = {name: of_family(read_config(settings)) for name, (_, settings) in PUBLISHED_ALL.items()}
 
 
 def of_gallery(name: str, init: str, *inputs: Callable[[], NamedArray], first: bool = False) -> Make:
