@@ -7,7 +7,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 LINES = (ROOT / "benchmarks" / "lm_optimizers.jsonl").read_text().splitlines()
-PAGE = " ".join((ROOT / "docs" / "guides" / "optimisers.md").read_text().split())
+PAGE = " ".join((ROOT / "docs" / "performance" / "details.md").read_text().split())
 TITLES = {"adamw": "AdamW", "muon": "Muon"}
 
 
@@ -19,7 +19,7 @@ def row(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def test_the_guide_has_the_losses_of_all_runs() -> None:
+def test_the_page_has_the_losses_of_all_runs() -> None:
     counts, means, spreads = set(), {}, []
     for name, title in TITLES.items():
         tuned = {run["rate"]: run["held_out"]["100"] for run in runs(name, 100)}
