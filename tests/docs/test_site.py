@@ -74,7 +74,7 @@ def test_what_assistants_read(tmp_path):
     listed = (tmp_path / "llms.txt").read_text()
     assert listed.startswith("# Axonym\n\n> Names\n\n## Pages\n\n- [faq.md](faq/): The first one.\n\n## Parts\n")
     full = (tmp_path / "llms-full.txt").read_text()
-    assert "picture" not in full
+    assert "<!-- picture" not in full
     assert "<svg>" not in full
     assert "```python\nimport" in full
     assert "## `axn.softmax(" in full
