@@ -1,4 +1,4 @@
-"""Decoders with published weights: read, written, continued, and tuned on conversations."""
+"""Decoders with published weights: load and save them, generate text, and tune them on conversations."""
 
 from .chats import conversations, read_template
 from .config import DecoderConfig, DeltaConfig, ExpertsConfig, LatentConfig, Rope

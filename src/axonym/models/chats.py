@@ -1,4 +1,4 @@
-"""Conversations to learn from: read a file, write them by the model's template, and mark the tokens that count.
+"""Conversations to learn from: read a file, apply the model's chat template, and mark the tokens that count.
 
 A line is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}, or
 {"prompt": "...", "completion": "..."}. Only what the assistant says counts.
@@ -26,7 +26,8 @@ WANTED = '{"prompt": "...", "completion": "..."} or {"messages": [...]}'
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a file; other separators, as `str.splitlines` knows them, may be part of a text in JSON."""
+    """Yield the lines of a file, split at newlines only: a JSON text may contain the other separators of
+    `str.splitlines`."""
     try:
         with path.open(encoding="utf-8") as lines:
             yield from lines
@@ -64,14 +65,14 @@ def get_text(token: Any) -> Any:
 
 
 def compile_template(source: str, tokens: dict[str, Any], folder: Path) -> Template:
-    """Compile a template: a program of the checkpoint, which runs without access to anything else."""
+    """Compile the chat template of a checkpoint; it is a program, which runs in a sandbox."""
     library("read_template", "jinja2", extra="models")
     from jinja2 import TemplateError
     from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """The tag that marks what the assistant says, which offsets tell here."""
+        """The tag around the assistant's text, ignored here: offsets show which text is the assistant's."""
 
         tags = {"generation"}  # noqa: RUF012  # as Jinja declares it
 
@@ -115,7 +116,7 @@ def compile_template(source: str, tokens: dict[str, Any], folder: Path) -> Templ
 
 
 def split_conversation(told: dict[str, Any], template: Template) -> list[tuple[str, bool]]:
-    """Return the parts of a conversation, and whether each is what the model learns to say.
+    """Return the parts of a conversation, and whether the model learns to say each part.
 
     Raises:
         ValueError: if the template writes what came before in another way once the assistant has answered.
@@ -137,9 +138,9 @@ def split_conversation(told: dict[str, Any], template: Template) -> list[tuple[s
 def encode_parts(
     parts: list[tuple[str, bool]], tokenizer: Tokenizer, *, has_marks: bool
 ) -> tuple[list[int], list[bool]]:
-    """Return the tokens of a conversation, and whether each has a character of a part that counts.
+    """Return the tokens of a conversation, and whether each token overlaps a part that counts.
 
-    The text is encoded as a whole, since some tokenizers begin each text with a space of their own.
+    The text is encoded in one call, since some tokenizers add a space at the start of each text.
 
     Args:
         parts: texts, and whether each counts.
@@ -162,7 +163,7 @@ def encode_parts(
 def add_ends(
     tokens: list[int], learned: list[bool], ends: tuple[int, ...]
 ) -> tuple[list[int], list[bool]]:
-    """Put the token that ends a text behind each answer."""
+    """Append the end-of-text token to each answer."""
     told: list[tuple[int, bool]] = []
     for token, own, goes_on in zip(tokens, learned, [*learned[1:], False], strict=True):
         told += [(token, own), *((end, True) for end in ends if own and not goes_on)]
@@ -172,7 +173,7 @@ def add_ends(
 def conversations(
     path: Path, tokenizer: Tokenizer, length: int, template: Template | None = None
 ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-    """Return the tokens of all conversations, padded, and which of them count; (number, length + 1) each.
+    """Return the padded tokens of all conversations, and which tokens count; both have shape (number, length + 1).
 
     Args:
         path: the file of conversations.

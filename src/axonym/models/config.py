@@ -35,7 +35,7 @@ class Rope(NamedTuple):
 
     @property
     def score_factor(self) -> float:
-        """A factor of the scores of attention, beside that of `magnitude`."""
+        """A factor of the attention scores, in addition to `magnitude`."""
         factor = getattr(self.scaling, "factor") if self.growth else 1.0  # noqa: B009
         return (1 + 0.1 * self.growth * math.log(factor)) ** 2 if factor > 1 else 1.0
 
@@ -88,7 +88,7 @@ class ExpertsConfig:
 
 @dataclasses.dataclass(frozen=True)
 class LatentConfig:
-    """Latent attention, see `axn.nn.LatentAttention`; `head_dim` is then the width of what is not rotated.
+    """Latent attention, see `axn.nn.LatentAttention`; `head_dim` then counts the features that are not rotated.
 
     Attributes:
         keys: width of the latent of keys and values.

@@ -1,9 +1,9 @@
 """A decoder-only language model with named axes: GPT-2, Llama, Qwen, Gemma, DeepSeek and others, by configuration.
 
-Nothing here speaks of devices: the names of the axes are all that a layout needs. They are `vocab`, `layers`, `embed`,
+Nothing here mentions devices: a layout needs only the names of the axes. They are `vocab`, `layers`, `embed`,
 `mlp`, `experts`, `head_dim`, `pos` and, since heads of queries may share keys and values, `kv_heads` and `group`: there
-are `kv_heads * group` heads of queries. Latent attention and memories have `value_dim`, too, and the former `latent`,
-`query_latent` and `rotary`.
+are `kv_heads * group` heads of queries. Latent attention and memories also have `value_dim`; latent attention also has
+`latent`, `query_latent` and `rotary`.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ ACTIVATIONS: dict[str, Callable[[NamedArray], NamedArray]] = {
 
 @functools.cache  # equal functions make equal structures of models
 def make_clamped(limit: float, slope: float) -> tuple[Callable[[NamedArray], NamedArray], ...]:
-    """Return the function of a gate with a bound, and that of what it multiplies."""
+    """Return two functions with a bound: one for the gate, and one for the array that the gate multiplies."""
 
     def gate(x: NamedArray) -> NamedArray:
         x = axn.minimum(x, limit)
@@ -54,7 +54,7 @@ def normal(std: float) -> nn.Initializer:
 
 
 def outward(cfg: DecoderConfig) -> nn.Initializer:
-    """Draw weights of layers that add to the residual stream, whose variance then does not grow with depth."""
+    """Draw weights of layers that add to the residual stream, scaled so that its variance does not grow with depth."""
     return normal(0.02 / math.sqrt(2 * cfg.layers))
 
 
@@ -73,7 +73,7 @@ def linear(
 
 
 class ShiftedRmsNorm(nn.RmsNorm):
-    """The norm of Gemma: its weight is stored less one, so that weight decay pulls it to one."""
+    """The norm of Gemma: it stores its weight minus one, so weight decay pulls the weight to one."""
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Normalize, and multiply by the weight."""
@@ -102,7 +102,8 @@ def normalize(norm: Norm | None, x: NamedArray) -> NamedArray:
 
 
 def multiply(x: NamedArray, factor: float) -> NamedArray:
-    """Multiply by a factor, rounded to the dtype of the array as in other implementations; one costs nothing."""
+    """Multiply by a factor, rounded to the dtype of the array as in other implementations; a factor of 1 costs
+    nothing."""
     return x if factor == 1.0 else x * jnp.asarray(factor, x.dtype)
 
 
@@ -128,7 +129,7 @@ class Attention(eqx.Module):
 
     @staticmethod
     def init(cfg: DecoderConfig, kind: Kind, *, key: jax.Array) -> "Attention":
-        """Make one with random weights, by a configuration."""
+        """Make a layer with random weights, by a configuration."""
         keys = jax.random.split(key, 4)
         Queries, Keys = (cfg.KVHeads, cfg.Group, cfg.HeadDim), (cfg.KVHeads, cfg.HeadDim)
         read = functools.partial(linear, cfg, cfg.Embed, use_bias="qkv" in cfg.biases)
@@ -150,7 +151,7 @@ class Attention(eqx.Module):
     def __call__(
         self, x: NamedArray, rotate: nn.RotaryTable | None, attend: Callable[..., NamedArray]
     ) -> NamedArray:
-        """Add to each token what it sees of others; `attend` says how, `rotate` is of its position."""
+        """Mix tokens with `attend`, and add the result to the residual stream; `rotate` applies their positions."""
         q, k, v = self.query(x), self.key(x), self.value(x)
         q, k = normalize(self.query_norm, q), normalize(self.key_norm, k)
         if rotate is not None:
@@ -209,7 +210,7 @@ class Mlp(eqx.Module):
 
     @staticmethod
     def init(cfg: DecoderConfig, Hidden: Axis, *, key: jax.Array) -> "Mlp":
-        """Make one with random weights, by a configuration."""
+        """Make a layer with random weights, by a configuration."""
         keys = jax.random.split(key, 3)
         layer = functools.partial(linear, cfg, use_bias="mlp" in cfg.biases)
         gate = layer(cfg.Embed, Hidden, keys[0]) if cfg.gated else None
@@ -225,7 +226,7 @@ class Mlp(eqx.Module):
 
 
 class Experts(eqx.Module):
-    """A mixture of experts, with one more for all tokens in some models."""
+    """A mixture of experts; some models have one more expert for all tokens."""
 
     routed: nn.MixtureOfExperts
     shared: Mlp | None
@@ -233,7 +234,7 @@ class Experts(eqx.Module):
 
     @staticmethod
     def init(cfg: DecoderConfig, experts: ExpertsConfig, *, key: jax.Array) -> "Experts":
-        """Make one with random weights, by a configuration."""
+        """Make a layer with random weights, by a configuration."""
         k_routed, k_shared, k_gate = jax.random.split(key, 3)
         activation, of_up = ACTIVATIONS[cfg.activation], None
         if experts.clamp is not None:
@@ -275,7 +276,7 @@ class Experts(eqx.Module):
 
 
 class Block(eqx.Module):
-    """Attention and a perceptron, each between norms and beside a residual connection."""
+    """Attention and a perceptron, each with norms and a residual connection."""
 
     attention_norm: Norm | None
     attention: Attention | nn.LatentAttention | None
@@ -292,7 +293,7 @@ class Block(eqx.Module):
 
     @staticmethod
     def init(cfg: DecoderConfig, kind: Kind, *, key: jax.Array) -> "Block":
-        """Make one with random weights, by a configuration."""
+        """Make a layer with random weights, by a configuration."""
         k_attention, k_mlp = jax.random.split(key)
 
         def norm(place: str) -> Norm | None:
@@ -356,7 +357,7 @@ class Block(eqx.Module):
 
 
 class Decoder(eqx.Module):
-    """A language model: from tokens to scores of the token that follows each of them."""
+    """A language model: it scores the next token after each token."""
 
     embedding: nn.Embedding
     positions: nn.PositionEmbedding | None
@@ -451,7 +452,7 @@ class Decoder(eqx.Module):
         return loss + balance * routing.load_balance.sum() / routers
 
     def cross_entropy(self, x: NamedArray, targets: NamedArray, **options: Any) -> NamedArray:
-        """Compare the scores of a residual stream with the tokens that follow, without holding all scores."""
+        """Return the loss of a residual stream against the next tokens, without holding all scores in memory."""
         if self.config.logit_cap is not None:
             return nn.cross_entropy_loss(self.scores(x), "vocab", targets, **options)
         table = self.unembedding or self.embedding
@@ -467,7 +468,7 @@ class Decoder(eqx.Module):
         *,
         key: jax.Array | None = None,
     ) -> tuple[NamedArray, nn.Routing | None]:
-        """Return the residual stream after the last block, and what the routers of experts report, by layer."""
+        """Return the residual stream after the last block, and the report of each layer's router."""
         Pos = tokens.resolve_axis("pos")
         k_embed, k_blocks = (None, None) if key is None else jax.random.split(key)
         inference = key is None or self.dropout.inference
@@ -479,7 +480,7 @@ class Decoder(eqx.Module):
         return out
 
     def embed(self, tokens: NamedArray, at: Axis | NamedArray) -> NamedArray:
-        """Look up tokens, which are at given positions."""
+        """Look up the embeddings of tokens at given positions."""
         x = self.embedding(tokens)
         x = multiply(x, self.config.embed_scale)
         return x if self.positions is None else x + self.positions(at)
@@ -496,7 +497,7 @@ class Decoder(eqx.Module):
         }
 
     def output(self, x: NamedArray) -> NamedArray:
-        """Return what tokens are compared with, from the residual stream after the last block."""
+        """Normalize the residual stream after the last block, for the product with the table of tokens."""
         return multiply(self.norm(x), 1 / self.config.logit_divisor)
 
     def scores(self, x: NamedArray) -> NamedArray:
@@ -507,7 +508,7 @@ class Decoder(eqx.Module):
         return scores if cap is None else axn.tanh(scores / cap) * cap
 
     def cache(self, size: int, *axes: Axis, dtype: jnp.dtype | None = None) -> Cache:
-        """Make a cache for `size` tokens of sequences over `axes`, such as a batch, of different lengths."""
+        """Make a cache for `size` tokens; sequences along `axes`, such as a batch, may have different lengths."""
         cfg, Key = self.config, Axis("pos.key", size)
         kept = dtype or self.embedding.weight.dtype
         shape = *axes, cfg.KVHeads, Key, cfg.HeadDim
@@ -531,7 +532,7 @@ class Decoder(eqx.Module):
     def extend(
         self, cache: Cache, tokens: NamedArray, count: NamedArray | None = None
     ) -> tuple[Cache, NamedArray]:
-        """Add tokens to a cache, and score those that follow the last of them; for `axn.nn.generate`.
+        """Add tokens to a cache, and score the token that follows the last one; for `axn.nn.generate`.
 
         Args:
             cache: made by `cache`.

@@ -1,4 +1,4 @@
-"""Families of published models: what their settings are called, and which they leave out."""
+"""Families of published models: the names of their settings, and the settings that they leave out."""
 
 import dataclasses
 import math
@@ -75,21 +75,21 @@ class Family:
 
 
 def upper(settings: Settings, layer: int) -> bool:
-    """Return whether a layer of Qwen is local: those from some layer on, if at all."""
+    """Return whether a layer of Qwen is local: if any are, all from some layer on."""
     return bool(settings.get("use_sliding_window")) and layer >= settings.get(
         "max_window_layers", 28
     )
 
 
 def is_rotated(settings: Settings, layer: int) -> bool:
-    """Return whether a layer of SmolLM3 has rotary positions: all but every n-th, or those that a list says."""
+    """Return whether a layer of SmolLM3 has rotary positions: all but every n-th layer, or the layers in a list."""
     listed: list[int] | None = settings.get("no_rope_layers")
     interval: int = settings["no_rope_layer_interval"]
     return bool(listed[layer]) if listed is not None else (layer + 1) % interval != 0
 
 
 def is_dense(settings: Settings, layer: int) -> bool:
-    """Return whether a layer of Qwen has no experts: all but every n-th, and those that a list says."""
+    """Return whether a layer of Qwen has no experts: all but every n-th layer, and the layers in a list."""
     period: int = settings.get("decoder_sparse_step", 1)
     return (layer + 1) % period != 0 or layer in (settings.get("mlp_only_layers") or ())
 

@@ -1,4 +1,4 @@
-"""Small files of a model: settings, whose errors name the file."""
+"""Small JSON files of a model; errors name the file."""
 
 import json
 from pathlib import Path

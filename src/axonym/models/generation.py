@@ -1,4 +1,4 @@
-"""Texts that a decoder continues: prompts of several lengths at once, draws by settings, and texts that end them."""
+"""Continue texts with a decoder: prompts of different lengths in one batch, sampling settings, and stop texts."""
 
 import collections
 import dataclasses
@@ -28,7 +28,7 @@ NO_TOKEN = -1  # in the place of a token, where a score is NaN
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """How a continuation is drawn, and how long it is.
+    """How a continuation is sampled, and how long it may be.
 
     Attributes:
         new: the most tokens to add to each text.
@@ -63,7 +63,7 @@ class Sampling:
 def read_sampling(folder: str | os.PathLike[str], **changes: Any) -> Sampling:
     """Return the sampling that the `generation_config.json` of a model asks for.
 
-    What it leaves out is as in transformers: without `do_sample`, the most probable token each time.
+    Missing settings have the defaults of transformers: without `do_sample`, take the most probable token each time.
 
     Args:
         folder: of the model; without such a file, the result is `Sampling()` with the changes.
@@ -142,7 +142,7 @@ class TextGenerator:
     def choose(
         self, logits: NamedArray, seen: NamedArray | None, key: jax.Array | None
     ) -> NamedArray:
-        """Choose a token by the options; none where a score is NaN, which would be the best one each time."""
+        """Choose a token by the options, or `NO_TOKEN` where a score is NaN: a NaN would always count as the best."""
         options, is_broken = self.sampling, axn.isnan(logits).any("vocab")
         if seen is not None:
             logits = nn.penalize_repetition(logits, seen, options.repetition)
@@ -184,9 +184,9 @@ class TextGenerator:
     def stream(
         self, prompts: list[list[int]], ended: list[bool] | None = None
     ) -> Iterator[list[list[int]]]:
-        """Yield new tokens of each prompt, some at a time; to a sequence that ended, none are added.
+        """Yield new tokens of each prompt, some at a time; a sequence that ended gets no more tokens.
 
-        The reader may write in `ended` which sequences end, further to those that a token ended.
+        The caller may mark more sequences in `ended`, in addition to those that a token ended.
         """
         Batch, count = Axis("batch", len(prompts)), np.array([len(prompt) for prompt in prompts])
         if count.min() == 0:
@@ -240,7 +240,7 @@ class TextGenerator:
     def text_until(self, prompt: list[int], tokens: list[int]) -> tuple[str, bool]:
         """Return the text of new tokens up to an end or a stop text, and whether there is a stop text.
 
-        Stop texts are looked for among special tokens, too, which the text leaves out.
+        The search for stop texts includes special tokens, although the returned text leaves them out.
         """
         if tokens and tokens[-1] in self.tokenizer.ends:
             tokens = tokens[:-1]
@@ -255,7 +255,7 @@ class TextGenerator:
         return self.write_text(prompt, tokens[:count]) + whole[len(before) : min(places)], True
 
     def write_text(self, prompt: list[int], tokens: list[int], *, special: bool = False) -> str:
-        """Return the text of new tokens, with the leading space that it has only after its prompt."""
+        """Return the text of new tokens, with the leading space that a tokenizer drops at the start of a text."""
         before = self.tokenizer.decode(prompt, special=special)
         whole = self.tokenizer.decode([*prompt, *tokens], special=special)
         if whole.startswith(before):
@@ -269,5 +269,5 @@ class TextGenerator:
 
 
 def power_of_two(number: int) -> int:
-    """Return the next power of two, at least 16: of so many sizes there are few programs."""
+    """Return the next power of two, at least 16: rounding sizes up means that few programs are compiled."""
     return max(16, 1 << (int(number) - 1).bit_length())

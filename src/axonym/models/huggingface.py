@@ -178,7 +178,7 @@ LAYOUTS: dict[str, Mapping[type, sd.Layout]] = {
 
 
 def find_fusions(name: str, cfg: DecoderConfig) -> tuple[Fusion, ...]:
-    """Return which layers lie side by side in files of a family."""
+    """Return which layers are joined in one array in files of a family."""
     width, keys = cfg.heads * cfg.head_dim, cfg.kv_heads * cfg.head_dim
     if name == "gpt2":
         return (Fusion("attn.c_attn", (width, keys, keys), axis=-1),)
@@ -280,7 +280,7 @@ def load(
 
 
 def read_method(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    """Return how weights are quantized, if they are; refuse other methods, and a format that runs programs."""
+    """Return how weights are quantized, if at all; refuse unknown methods, and file formats that run programs."""
     quantized = settings.get("quantization_config")
     method = quantized.get("quant_method", "unknown") if quantized else None
     if method not in (None, "mxfp4"):

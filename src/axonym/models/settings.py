@@ -113,7 +113,7 @@ def write_config(cfg: DecoderConfig, family: str | None = None) -> dict[str, Any
 
 
 def _write(name: str, family: Family, cfg: DecoderConfig) -> dict[str, Any]:
-    """Spell a configuration in the settings of a family, which may not have words for all of it."""
+    """Express a configuration in the settings of a family, which may be unable to express all of it."""
     # Not a field of ours, but how Gemma tells a field.
     size = (cfg.score_scale or 1 / math.sqrt(cfg.head_dim)) ** -2
     values = {"score_size": int(round(size, 6)) if round(size, 6).is_integer() else size}
@@ -143,7 +143,7 @@ def _activation(name: str, family: Family) -> str:
 
 
 def _read_ropes(family: Family, settings: Settings) -> dict[str, Any]:
-    """Read rotary positions, in the words of newer files or of older ones."""
+    """Read rotary positions, from the settings of newer or older files."""
     outside = {name: settings[key] for name, key in family.rope.items() if key in settings}
     outside["known"] = settings["max_position_embeddings"]
     given = settings.get("rope_scaling") or settings.get("rope_parameters")

@@ -15,21 +15,21 @@ END = "<|endoftext|>"
 
 
 class Tokenizer(Protocol):
-    """What a model needs to know of text: the number of tokens, and those that end a text."""
+    """What a model needs to know about text: the number of tokens, and the tokens that end a text."""
 
     vocab: int
     ends: tuple[int, ...]
 
     def encode(self, text: str, *, bare: bool = False) -> list[int]:
-        """Return the tokens of a text; `bare` is without those that some tokenizers put around each text."""
+        """Return the tokens of a text; `bare` leaves out the tokens that some tokenizers put around each text."""
         ...
 
     def locate(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Return the tokens of a bare text, and between which of its characters each stands."""
+        """Return the tokens of a bare text, and the span of characters of each token."""
         ...
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
-        """Return the text of tokens; `special` shows those that mark ends and turns, too."""
+        """Return the text of tokens; `special` includes the tokens that mark ends and turns."""
         ...
 
 
@@ -45,7 +45,7 @@ class Bytes:
         return list(text.encode())
 
     def locate(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Return the tokens of a bare text, and their places in it."""
+        """Return the tokens of a bare text, and the span of characters of each."""
         places = [(i, i + 1) for i, character in enumerate(text) for _ in character.encode()]
         return self.encode(text), places
 
@@ -55,7 +55,7 @@ class Bytes:
 
 
 class Vocabulary:
-    """The tokenizer of a file, as those of Hugging Face.
+    """A tokenizer read from a file, such as those of Hugging Face.
 
     Args:
         file: a `tokenizer.json`.
@@ -82,7 +82,7 @@ class Vocabulary:
         return ids
 
     def locate(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Return the tokens of a bare text, and their places in it."""
+        """Return the tokens of a bare text, and the span of characters of each."""
         check_text(text)
         encoded = self._loaded.encode(text, add_special_tokens=False)
         return encoded.ids, encoded.offsets
@@ -98,7 +98,7 @@ class Vocabulary:
 
 
 def check_text(text: str) -> None:
-    """Refuse half of a character, as JSON may have it: no tokenizer has a token for it.
+    """Refuse half of a surrogate pair, which JSON may contain: no tokenizer has a token for it.
 
     Raises:
         ValueError: for the first of them.
@@ -111,7 +111,7 @@ def check_text(text: str) -> None:
 
 
 def read_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
-    """Return the tokenizer of a model: that of its folder, else bytes."""
+    """Return the tokenizer in the folder of a model, or bytes if there is none."""
     folder = Path(folder)
     settings = read_json(folder / "config.json")
     if (folder / "tokenizer.json").exists():
@@ -130,7 +130,8 @@ def read_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
 
 
 def read_ends(folder: Path, number: Callable[[str], int | None]) -> tuple[int, ...]:
-    """Return the tokens that end a text by the files of a model: those of generations first, which may be several.
+    """Return the tokens that end a text by the files of a model: first those of its generation settings, perhaps
+    several.
 
     Args:
         folder: of the model.
@@ -149,7 +150,7 @@ def read_ends(folder: Path, number: Callable[[str], int | None]) -> tuple[int, .
 
 
 def check_tokens(tokens: NDArray[Any], rows: int, source: str) -> None:
-    """Refuse tokens that a table has no row for: a program would read NaN or another row there, and go on.
+    """Refuse tokens without a row in a table: a program would silently read NaN or another row.
 
     Args:
         tokens: of any shape.

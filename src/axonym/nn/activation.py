@@ -1,4 +1,4 @@
-"""Activation functions, most of them those of `jax.nn` for named arrays. All but `glu` act on single elements.
+"""Activation functions for named arrays; most are those of `jax.nn`. All but `glu` are elementwise.
 
 They save memory in the backward pass: `relu` keeps only its result, which the next layer keeps anyway; functions whose
 derivative needs several arrays keep only their input, and compute the rest again (see `from_inputs`). Parameters such
@@ -327,9 +327,9 @@ def _attach_slope(
     fn: Callable[[jax.Array], jax.Array],
     slope: Callable[[jax.Array], jax.Array],
 ) -> Callable[[jax.Array], jax.Array]:
-    """Give a function of elements its derivative in closed form, so that the backward pass keeps only the input.
+    """Give an elementwise function its derivative in closed form, so that the backward pass keeps only the input.
 
-    The closed form has fewer equations than what JAX derives from a function that is computed again.
+    The closed form has fewer equations than the derivative that JAX finds for a recomputed function.
 
     Args:
         general: the function of JAX, for integers and complex numbers.

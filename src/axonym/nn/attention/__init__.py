@@ -1,1 +1,1 @@
-"""Attention, and what it needs: masks, positions, caches."""
+"""Attention, with its masks, positions and caches."""

@@ -49,10 +49,10 @@ def dot_product_attention(
     as in grouped-query attention, keys and values are shared without repeating them. A query that sees no key gets the
     mean of all values.
 
-    `jax.nn.dot_product_attention` wants axes in the order batch, positions, heads, features, and
-    `torch.nn.functional.scaled_dot_product_attention` batch, heads, positions, features. Here any order will do. Heads
-    that share their keys are an axis that only queries have; there they are a run of heads. In both, the kernel decides
-    the result of a query that sees no key.
+    `jax.nn.dot_product_attention` wants the axis order batch, positions, heads, features;
+    `torch.nn.functional.scaled_dot_product_attention` wants batch, heads, positions, features. Here any order will do.
+    Here, heads that share their keys are an axis that only queries have; there, they are consecutive heads. In both,
+    the kernel decides the result of a query that sees no key.
 
     Args:
         QPos: the axis of query positions; None for one query without it.

@@ -1,7 +1,7 @@
 """Internal. One call of attention: its arguments, checked and resolved once for all implementations.
 
-The public functions make it, and each implementation reads from it. It must not know which implementation runs, nor
-anything of meshes: what it says of names, sizes and dtypes is the same everywhere.
+The public functions make it, and each implementation reads from it. It must know neither the implementation nor the
+mesh: its names, sizes and dtypes are the same everywhere.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ QUERIES, KEYS = "positions of queries", "positions of keys"
 class Scoring:
     """Multiply queries and keys, scale the products unless the queries are scaled, cap them, and add a bias.
 
-    It is a value, and not a function in a closure, so that it can be a static argument of `jax.jit`.
+    It is a value, not a closure, so that it can be a static argument of `jax.jit`.
     """
 
     feature: str
@@ -174,7 +174,7 @@ class AttentionCall:
         return checked
 
     def _check(self) -> None:
-        """Check what has axes of the scores, and the key for dropout."""
+        """Check the operands that have axes of the scores, and the key for dropout."""
         _check_named("bias", self.bias)
         _check_named("sinks", self.sinks)
 
@@ -190,7 +190,7 @@ class AttentionCall:
             raise OperandError(message(FUNCTION, problem, hint="pass key=..., or inference=True"))
 
     def _warn_of_whole_queries(self) -> None:
-        """Warn of an array that hides all keys of a query or none: one of padding that is not over the keys."""
+        """Warn if an array hides whole queries: it is probably a padding mask that should be over the keys."""
         # With alternatives, a query may be meant to see all keys.
         array = None if self.mask is None or self.mask.alternatives else self.mask.explicit
         if array is None or self.q_pos not in array.names or self.k_pos in array.names:
@@ -227,12 +227,13 @@ class AttentionCall:
 
     @property
     def scoring_query(self) -> NamedArray:
-        """The query for `scoring`: multiplied by `scale`, unless the products are."""
+        """The query for `scoring`: multiplied by `scale`, unless the products are scaled instead."""
         return self.query if self._scales_products else self.query * self.scale
 
     @property
     def _scales_products(self) -> bool:
-        """Whether scaling the query would round it. Otherwise the query is scaled, which has fewer elements."""
+        """Whether scaling the query would round it. If not, the query is scaled, since it has fewer elements than the
+        products."""
         # In a dtype as wide as that of the scores, rounding twice is no worse than once.
         dtype = self.query.dtype
         if not jnp.issubdtype(dtype, jnp.floating) or dtype.itemsize >= self.dtype.itemsize:
@@ -242,7 +243,8 @@ class AttentionCall:
 
     @property
     def out_names(self) -> tuple[str, ...]:
-        """The axes of the result: those of the query, with `feature` replaced by new axes of the value, and others."""
+        """The axes of the result: those of the query, with new axes of the values in place of `feature`, and then
+        others."""
         scores = axis_name(self.score_axes)
         new = plans.without(self.values.names, (*scores, self.k_pos))
 
@@ -316,15 +318,15 @@ def rename_all(tree: T, new: Mapping[str, str]) -> T:
 
 
 def rename(names: Names, new: Mapping[str, str]) -> Names:
-    """Return other names for those that have one."""
+    """Replace the names that have a new name."""
     return tuple(new.get(name, name) for name in names)
 
 
 def find_lowest(dtype: object) -> Any:
-    """Return a finite number of a dtype, so low that its softmax is zero next to any score."""
+    """Return the lowest finite number of a dtype: its softmax is zero next to any other score."""
     return jnp.finfo(dtype).min  # type: ignore[no-untyped-call]  # of jax
 
 
 def weigh_against_sinks(log_sum: NamedArray, sinks: NamedArray) -> NamedArray:
-    """Return the total weight of all keys, given their log-sum-exp; the sinks have the rest."""
+    """Return the total weight of all keys, given their log-sum-exp; the sinks get the rest."""
     return sigmoid(log_sum - sinks.astype(log_sum.dtype))

@@ -57,7 +57,7 @@ _KERNELS: Mapping[str, Kernel] = {"cuda": CUDNN, "tpu": SPLASH}
 
 
 def choose(call: AttentionCall) -> Chosen:
-    """Choose the implementation of a call, by its layout, the platform, and what the kernels support."""
+    """Choose the implementation of a call by its layout, the platform, and the support of the kernels."""
     has_sizes = all(
         isinstance(size, int) for x in (call.query, call.keys) for size in x.array.shape
     )
@@ -96,9 +96,10 @@ def find(name: str) -> Chosen:
 def count_bytes(method: Method, call: AttentionCall, sharding: PositionSharding) -> float:
     """Return how many bytes each device sends for queries, keys, values and results, forwards and backwards.
 
-    With n devices, keys and values go n - 1 hops in each pass, or as far as a causal window reaches, and their
-    gradients, in the dtype of scores, as many in the backward pass. With all-gather it is the same. With all-to-all,
-    each device keeps one of n parts of queries, keys, values and the result, and sends the others, in both passes.
+    In a ring of n devices, keys and values go n - 1 hops in each pass, or as far as a causal window reaches; in the
+    backward pass, their gradients go as many hops, in the dtype of scores. With all-gather it is the same. With
+    all-to-all, each device keeps one of n parts of queries, keys, values and the result, and sends the other parts, in
+    both passes.
     """
     n = sharding.ways
     parts = n * math.prod(sharding.count_parts(name) for name, _ in sharding.entries)

@@ -1,7 +1,7 @@
 """Internal. Dropout of attention weights by the index of each weight, so that blocks and devices make no difference.
 
-The plain implementation and the loops over blocks call it. It must not know which of them does: a part of the weights
-says where it begins, and how large the whole is.
+The plain implementation and the loops over blocks call it. It must not know its caller: the arguments say where a part
+of the weights begins, and how large the complete array is.
 """
 
 import functools
@@ -51,14 +51,14 @@ def drop(
 
 
 def _find_bound(keep: float) -> np.uint32:
-    """Return the bound that a share `keep` of all 32-bit numbers is below."""
+    """Return the bound such that a share `keep` of all 32-bit numbers is below it."""
     return np.uint32(min(round(keep * 2**32), 2**32 - 1))
 
 
 def _draw_bits(
     weights: NamedArray, key: jax.Array, starts: Mapping[str, Any], sizes: Mapping[str, int]
 ) -> jax.Array:
-    """Draw 32 bits for each element: one hash, of the hash of its row and the index in the row."""
+    """Draw 32 bits for each element: hash the hash of its row together with its index in the row."""
     # One hash of the key and the index of each weight would need wide integers: rows and columns are hashed in turn.
     shape = weights.array.shape
     anonymous = len(shape) - len(weights.names)

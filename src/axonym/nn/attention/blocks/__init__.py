@@ -1,1 +1,1 @@
-"""Internal. Attention with one block of scores at a time: what a block is given, and the loops over blocks."""
+"""Internal. Attention with one block of scores at a time: the operands of a block, and the loops over blocks."""

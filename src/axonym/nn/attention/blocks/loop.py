@@ -1,8 +1,8 @@
-"""Internal. The loops over blocks of queries and of keys, forwards and backwards; all ways of travel run them.
+"""Internal. The loops over blocks of queries and keys, forward and backward; all methods of sharing positions run them.
 
 The forward pass keeps the largest score and the sum of exponentials of each query so far, and nothing of a block for
-the backward pass, which recomputes the scores. The two are not combined: next to a score of -1e9, from a bias that
-hides, the logarithm of the sum would be lost. Blocks that causal masks, windows and prefixes hide completely are not
+the backward pass, which recomputes the scores. It does not combine the two: added to a score of -1e9, from a bias that
+hides, the log of the sum would round away. Blocks that causal masks, windows and prefixes hide completely are not
 computed. The loops know nothing of devices: where a device has a part of the positions, `Rest.offsets` says which.
 
 Reference:
@@ -43,7 +43,7 @@ class Rows(NamedTuple):
 
 
 def start_rows(plan: BlockPlan, operands: Operands, block: int | None = None) -> Rows:
-    """Return what is known of all queries, or those of a block, before the first key."""
+    """Return the state of all queries, or of a block of queries, before the first key."""
     sizes = {} if block is None else {QUERIES: block}
     return Rows(
         fill(plan, operands, plan.row_names, find_lowest(plan.scoring.dtype), **sizes),
@@ -66,7 +66,7 @@ def fold_queries(
     results: tuple[NamedArray, ...],
     compute: Callable[[Block], tuple[NamedArray, ...]],
 ) -> tuple[NamedArray, ...]:
-    """Write to arrays over all queries what is computed for each block of them."""
+    """Compute each block of queries, and write the results into arrays over all queries."""
 
     def write_block(done: Number, results: tuple[NamedArray, ...]) -> tuple[NamedArray, ...]:
         # From the end: the backward pass takes shared positions from the first block.
@@ -79,7 +79,7 @@ def fold_queries(
 
 
 def fold_all(plan: BlockPlan, operands: Operands, rest: Rest, before: Rows) -> Rows:
-    """Add all keys to what is known of all queries."""
+    """Add all keys to the state of all queries."""
 
     def compute(block: Block) -> Rows:
         # Blocks may share positions: what was known before is not read from what is written.
@@ -92,7 +92,7 @@ def fold_all(plan: BlockPlan, operands: Operands, rest: Rest, before: Rows) -> R
 def fold_keys(
     plan: BlockPlan, operands: Operands, rest: Rest, queries: Block, before: Rows
 ) -> Rows:
-    """Add all keys to what is known of a block of queries."""
+    """Add all keys to the state of a block of queries."""
     query = slice_block(operands.query, plan, queries)  # once, and not for each block of keys
 
     def add_block(number: Number, rows: Rows) -> Rows:
@@ -114,7 +114,7 @@ def fold_keys(
 def _fold_visible(
     plan: BlockPlan, rest: Rest, queries: Block, step: Callable[[Number, Tree], Tree], carry: Tree
 ) -> Tree:
-    """Fold over the blocks of keys that a block of queries may see."""
+    """Loop over the blocks of keys that a block of queries may see."""
     if rest.mask is None or rest.mask.places is None:
         blocks = _find_key_blocks(plan, rest, queries.starts[0])
         if MACHINE.get() is None or all(isinstance(block, int) for block in blocks):
@@ -133,7 +133,7 @@ def _fold_visible(
 
 
 def step_if(seen: Number, step: Callable[[Tree], Tree], carry: Tree) -> Tree:
-    """Take a step unless all is hidden."""
+    """Run a step unless the mask hides the whole block."""
     # Where that is known while tracing, there is nothing to decide at run time.
     return step(carry) if seen is True else lax.cond(seen, step, lambda carry: carry, carry)
 
@@ -141,7 +141,7 @@ def step_if(seen: Number, step: Callable[[Tree], Tree], carry: Tree) -> Tree:
 def _sum_values(
     plan: BlockPlan, rest: Rest, block: Block, weights: NamedArray, value: NamedArray
 ) -> NamedArray:
-    """Sum the values of a block by their weights, some of which dropout sets to zero."""
+    """Sum the values of a block by their weights, after dropout."""
     if plan.dropout:
         # Counted over all devices and blocks, so that the draw does not depend on either.
         starts = dict(rest.offsets)
@@ -159,7 +159,7 @@ def _sum_values(
 
 
 class BackwardRows(NamedTuple):
-    """What the backward pass knows of each query.
+    """The numbers of each query that the backward pass needs.
 
     Attributes:
         largest: the largest score.
@@ -220,7 +220,7 @@ def differentiate(
     *,
     sees: bool,
 ) -> Operands:
-    """Return the gradients by operands of which all queries and keys are here; see `make_backward_rows`."""
+    """Return the gradients of operands whose queries and keys are all on this device; see `make_backward_rows`."""
     rows = make_backward_rows(plan, results, cotangents, sees=sees)
     return add_gradients(plan, operands, rest, rows, make_zeros(plan, operands))
 
@@ -228,7 +228,7 @@ def differentiate(
 def add_gradients(
     plan: BlockPlan, operands: Operands, rest: Rest, rows: BackwardRows, gradients: Operands
 ) -> Operands:
-    """Add to gradients those of all blocks."""
+    """Add the gradients of all blocks to `gradients`."""
     dtype = plan.scoring.dtype
 
     # From the first block on: positions that two blocks share count in the first of them.
@@ -276,7 +276,7 @@ def finish(
     sees: bool,
     over: Entry = (),
 ) -> NamedArray:
-    """Return the result of a call, given those of all blocks.
+    """Return the result of a call, given the results of all blocks.
 
     Args:
         call: the call.
@@ -313,9 +313,10 @@ def is_sure_to_see(rest: Rest, sizes: tuple[int, int]) -> bool:
 def _mask_scores(
     plan: BlockPlan, rest: Rest, block: Block, scores: NamedArray, bias: object, *, once: bool
 ) -> NamedArray:
-    """Set hidden scores of a block to the lowest number; scores that a bias made as low stay above it.
+    """Set hidden scores of a block to the lowest number; scores that a bias made that low stay above it.
 
-    With `once`, scores of queries that an earlier block has too are hidden: gradients are added, results written twice.
+    `once` also hides queries that an earlier block has: their gradients would be added twice, while a result may be
+    written twice.
     """
     lowest = find_lowest(scores.dtype)
     if bias is not None:
@@ -359,9 +360,9 @@ def _find_key_blocks(plan: BlockPlan, rest: Rest, start: Number) -> tuple[Number
 
 
 def _count_mean(plan: BlockPlan, rest: Rest) -> float:
-    """Return how many blocks of keys a block of queries sees in the mean; all where it depends on values.
+    """Return how many blocks of keys a block of queries sees on average; all of them if that depends on values.
 
-    Where devices have parts of the positions, one of them sees almost all keys before its own.
+    Where devices split the positions, one device sees almost all keys before its own.
     """
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(rest)):
         return plan.counts[1]
@@ -372,7 +373,7 @@ def _count_mean(plan: BlockPlan, rest: Rest) -> float:
 
 
 def _count_blocks(plan: BlockPlan, position: Number) -> Number:
-    """Count the whole blocks of keys before a position, which may be negative or beyond the end."""
+    """Count the complete blocks of keys before a position, which may be negative or beyond the end."""
     block = plan.blocks[1]
     most = plan.counts[1] * block
     if isinstance(position, int):
@@ -382,7 +383,7 @@ def _count_blocks(plan: BlockPlan, position: Number) -> Number:
 
 
 def may_see_keys(plan: BlockPlan, rest: Rest, block: Block | None = None) -> Number:
-    """Return whether queries of this device, or of a block, may see keys of it; True if they surely may."""
+    """Return whether queries of this device, or of a block, may see its keys; True if they certainly may."""
     if rest.mask is None:
         return True
     return conditions.may_see(
@@ -391,7 +392,7 @@ def may_see_keys(plan: BlockPlan, rest: Rest, block: Block | None = None) -> Num
 
 
 def _find_range(plan: BlockPlan, rest: Rest, which: int, block: Block | None) -> Range:
-    """Return the positions of all queries (0) or keys (1) that this device has, or of those of a block."""
+    """Return the positions of the queries (0) or keys (1) of this device, or of a block."""
     assert rest.mask is not None
     if rest.mask.places is not None:
         places = conditions.complete(rest.mask.places, QUERIES, KEYS, "positions")[which]

@@ -1,7 +1,7 @@
-"""Internal. What the loops over blocks of scores are given: the plan, the operands, and how to read and write a block.
+"""Internal. The input of the loops over blocks of scores: the plan, the operands, and how to read and write a block.
 
-The loops and the ways of travel call it. It knows neither devices nor masks: a mask is one more tree of arrays to cut.
-If blocks do not divide an axis, the last one begins earlier, and hides the positions that it has twice.
+The loops and the modules that move keys call it. It knows neither devices nor masks: a mask is just another tree of
+arrays to slice. If blocks do not divide an axis, the last block begins earlier, and hides the positions that overlap.
 """
 
 import dataclasses
@@ -75,7 +75,7 @@ class BlockPlan:
 
 
 class Block(NamedTuple):
-    """Which block of queries and which of keys, and the first position of each."""
+    """A block of queries and a block of keys: their numbers and first positions."""
 
     numbers: tuple[Number, Number]
     starts: tuple[Number, Number]
@@ -100,7 +100,7 @@ class Operands(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """The operands without gradients; positions that start at 0 are None, so that nothing is added.
+    """The operands without gradients; a start of 0 is None, so that nothing is added.
 
     Attributes:
         mask: which keys each query sees.
@@ -170,8 +170,7 @@ def choose_block_sizes(
 ) -> tuple[Number, Number]:
     """Choose block sizes for which the last block hides least.
 
-    A size that only `jax.export` knows later is not cut, unless it is a multiple of the block: whether a block fits
-    must be known now.
+    A symbolic size of `jax.export` is not split, unless it is a multiple of the block: the fit must be known now.
     """
     given = given or (BLOCK, BLOCK)
     if min(given) < 1:

@@ -45,9 +45,9 @@ __all__ = ["KVCache"]
 
 
 class KVCache(Layer):
-    """Hold the keys and values of the tokens so far, in arrays of static size; `length` counts the tokens.
+    """It holds the keys and values of the tokens so far, in arrays of static size; `length` counts the tokens.
 
-    A cache is immutable: `extend` and `attend` return the next one. So it may be the carry of a loop, or a donated
+    A cache is immutable: `extend` and `attend` return the updated cache. So it may be the carry of a loop, or a donated
     argument of `jax.jit`, which is then updated in place.
 
     Without `window`, the token at position i is stored at index i, and the size of `KPos` is the capacity. Tokens
@@ -275,7 +275,7 @@ class KVCache(Layer):
         return auto_sharded(dataclasses.replace(self, **written, length=length))
 
     def _check_room(self, number: int, length: NamedArray) -> None:
-        """Check that there is room for more tokens, of which there are `length` afterwards."""
+        """Check that there is room for more tokens; `length` counts all tokens afterwards."""
         size = self.key.axis_size(self.KPos)
         room = size if self.window is None else size - self.window + 1
         # With a window, later tokens overwrite those that no query sees any more.
@@ -379,7 +379,7 @@ class KVCache(Layer):
             raise OperandError(message("KVCache.attend", problem, given, hint=hint))
 
     def _find_window(self, Pos: Axis | None, start: NamedArray) -> NamedArray | None:
-        """Return which slots of the ring buffer each token from `start` on sees, once all of them are in it."""
+        """Return which slots each token from `start` on sees, once all tokens are in the ring buffer."""
         # Of the token in each slot, the position follows from that of the last one that was written.
         places = arange(self.key.resolve_axis(self.KPos))
         last, pos = start, None
@@ -393,7 +393,7 @@ class KVCache(Layer):
         return find_visible(mask, pairing)
 
     def _check_layer(self, layer: tuple[AxisSelector, int | Operand] | None) -> dict[str, Any]:
-        """Return the checked index of one layer; an empty one without `layer`."""
+        """Return the checked index of one layer; an empty index without `layer`."""
         if layer is None:
             return {}
         if not isinstance(layer, tuple) or len(layer) != 2:
@@ -440,7 +440,7 @@ class KVCache(Layer):
 
 
 def _take_layer(x: NamedArray, at: dict[str, object]) -> NamedArray:
-    """Return the part of an array that belongs to a layer; all of it where there is no index."""
+    """Return the part of an array that belongs to a layer; the complete array if there is no index."""
     return x[at] if at else x
 
 
@@ -452,7 +452,7 @@ def _find_stored(last: jax.Array, place: jax.Array, *, size: int) -> jax.Array:
 
 
 def _check_count(count: int | Operand | None, number: int, keys: NamedArray) -> Any:
-    """Return how many of the tokens are real, and check the number unless it is traced."""
+    """Return how many tokens are real, and check the number unless it is traced."""
     if count is None:
         return number
     integers("KVCache", "the count", count)
@@ -464,7 +464,7 @@ def _check_count(count: int | Operand | None, number: int, keys: NamedArray) -> 
 
 
 def _is_outside(numbers: object, least: int, most: int) -> bool:
-    """Return whether a number is outside a range; false if it is not known here."""
+    """Return whether a number is known to be outside a range."""
     if isinstance(numbers, Tracer) or not getattr(numbers, "is_fully_addressable", True):
         return False
     # JAX would trace the comparison under `jax.jit`, also of known numbers.

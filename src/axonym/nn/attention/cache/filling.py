@@ -1,10 +1,10 @@
 """Internal. How new keys or values are written into a cache: in place, in each compiler's way.
 
-XLA makes a loop of a scatter on a TPU, and gives its operand a layout of its own. A single `dynamic_update_slice` has
-the layout of the new tokens, whose batch stands where the cache has positions. Either copies the whole cache into that
-layout and back at each step of decoding. A loop that writes one box in each iteration keeps the cache's layout, and
-attention reads it there. The compiler expects 8.1 instead of 32.9 million cycles for a step of 8 sequences with 4096
-positions (`benchmarks/lm_cache.py --target tpu`).
+On a TPU, XLA turns a scatter into a loop, and gives its operand another layout. A single `dynamic_update_slice` takes
+the layout of the new tokens, which has the batch where the cache has positions. Either one copies the complete cache
+into that layout and back at each step of decoding. A loop that writes one box in each iteration keeps the cache's
+layout, and attention reads it there. The compiler expects 8.1 instead of 32.9 million cycles for a step of 8 sequences
+with 4096 positions (`benchmarks/lm_cache.py --target tpu`).
 """
 
 from typing import Any
@@ -35,7 +35,7 @@ Index = dict[str, Any]
 def write_tokens(
     old: NamedArray, new: NamedArray, index: Index, each: Names, *, ring: bool
 ) -> NamedArray:
-    """Write new keys or values to slots; those out of range are dropped.
+    """Write new keys or values to slots; tokens whose slot is out of range are dropped.
 
     Args:
         old: the cache, axes {layer, KPos, ...}.
@@ -60,7 +60,7 @@ def write_tokens(
 def _write(
     old: NamedArray, new: NamedArray, index: Index, each: Names, *, ring: bool
 ) -> NamedArray:
-    """Do `write_tokens` where the compiler has the whole cache, or a device its part."""
+    """Do `write_tokens` on an unsplit cache, or on the part of a device."""
     scatter = _scatter_each if each else _scatter
     across = _find_loop_axes(old, new, index, each, ring=ring)
     # Step by step, nothing is updated in place, and a loop would only take longer.
@@ -85,7 +85,7 @@ def _write(
 def _find_loop_axes(
     old: NamedArray, new: NamedArray, index: Index, each: Names, *, ring: bool
 ) -> Names | None:
-    """Return along which axes of the cache each trip of a loop writes one box; None if a scatter is better."""
+    """Return along which axes of the cache each iteration writes one box; None if a scatter is better."""
     *layers, k_pos = index
     tokens = plans.without(index[k_pos].names, each)
     wraps = ring and tokens and new.axis_size(tokens[0]) != 1
@@ -106,7 +106,7 @@ def _find_loop_axes(
 
 
 def _find_sharded_axes(x: NamedArray) -> set[str] | None:
-    """Return the axes that the compiler splits over devices; None if that is not known."""
+    """Return the axes that the compiler splits over devices; None if they are not known."""
     mesh = find_mesh(x.array)
     if mesh.empty or set(mesh.axis_names) == modes.find_manual_axes(mesh):
         return set()
@@ -122,7 +122,7 @@ def _find_sharded_axes(x: NamedArray) -> set[str] | None:
 def write_boxes(
     old: NamedArray, new: NamedArray, index: Index, each: Names, across: Names
 ) -> NamedArray:
-    """Write the boxes of new tokens one after another, each at the position of its own along `across`.
+    """Write the boxes of new tokens one after another; along `across`, each has its own position.
 
     Args:
         old: see `write_tokens`.
@@ -185,7 +185,7 @@ def _slice(array: jax.Array, start: Any, size: int, dim: int) -> jax.Array:
 
 
 def _shift(box: jax.Array, there: jax.Array, shift: jax.Array, dim: int) -> jax.Array:
-    """Move a box along a dimension, to its end or to its start, so that what does not fit is lost."""
+    """Shift a box along a dimension, and drop the elements that no longer fit."""
     size = box.shape[dim]
     if size > 1:
         # A slice of two copies in a row is the box, rolled by any number of places.
@@ -208,7 +208,7 @@ def _scatter(old: NamedArray, new: NamedArray, index: Index, each: Names, ring: 
 def _scatter_each(
     old: NamedArray, new: NamedArray, index: Index, each: Names, ring: bool
 ) -> NamedArray:
-    """Do `write_tokens` in one scatter whose batch dimensions are `each`, wherever they stand.
+    """Do `write_tokens` in one scatter whose batch dimensions are `each`, in any position.
 
     `jax.vmap` would move them to the front, which copies the whole cache.
     """

@@ -1,7 +1,7 @@
 """Internal. Writing into a cache that devices share: each writes into its own part, in a `shard_map`.
 
-The compiler would make a scatter of a write along a split axis. A TPU may then reorder the whole cache and back, and a
-write along split positions gathers the whole cache.
+The compiler would turn a write along a split axis into a scatter. A TPU may then transpose the complete cache and back,
+and a write along split positions gathers it.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,12 +37,12 @@ class Parts(NamedTuple):
     entries: Mapping[str, Entry]
 
     def list_entries(self, names: Names) -> list[Entry]:
-        """Return the mesh axes of each dimension of an array whose axes lie as those of the cache."""
+        """Return the mesh axes of each dimension of an array that is sharded like the cache."""
         return [self.entries.get(name, ()) for name in names]
 
 
 def find_parts(old: NamedArray, new: NamedArray, index: Index, *, ring: bool) -> Parts | None:
-    """Return how devices share a cache; None if the compiler writes into all of it.
+    """Return how devices share a cache; None if the compiler writes into the complete array.
 
     Args:
         old: the cache.

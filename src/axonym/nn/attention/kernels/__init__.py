@@ -1,1 +1,1 @@
-"""Internal. Kernels of others: each file adapts one library to calls by names."""
+"""Internal. Kernels of other libraries: each file adapts one library to named axes."""

@@ -1,9 +1,9 @@
-"""Internal. What all adapters of kernels share: the form of a kernel, the roles of axes, and how it runs on a mesh.
+"""Internal. Code that all kernel adapters share: the form of a kernel, the roles of axes, and how it runs on a mesh.
 
-A kernel takes one axis each of batch, positions, heads and features. Of the axes that queries and keys share, the first
-becomes the batch and the others heads, each with a group of the heads that only queries have. On a mesh, a kernel runs
-on the block of each device: batch and heads may be split, positions and features are gathered. `choose` calls `attend`
-with a `Kernel`, of which each adapter defines one for each implementation. This file must not know any library.
+A kernel takes one axis each of batch, positions, heads and features. The first axis that queries and keys share becomes
+the batch, and the others become heads; heads that only queries have form groups within these. On a mesh, a kernel runs
+on each device's block: batch and heads may be split; positions and features are gathered. `choose` calls `attend` with
+a `Kernel`; each adapter defines one `Kernel` for each implementation. This file must not know any library.
 """
 
 import dataclasses
@@ -65,7 +65,7 @@ class Roles:
 
     @property
     def q_heads(self) -> Names:
-        """The axes of query heads; each head of keys serves a run of equally many."""
+        """The axes of query heads; each head of keys serves equally many consecutive query heads."""
         return self.heads + self.group
 
 
@@ -191,7 +191,7 @@ def attend(kernel: Kernel, call: AttentionCall) -> NamedArray:
 
 
 def _compute(kernel: Kernel, roles: Roles, operands: Operands, rest: Rest) -> NamedArray:
-    """Compute the block of a device; for a cost, say what the kernel of the machine computes."""
+    """Compute the block of a device; for a cost report, count what the kernel computes on the real platform."""
     machine = MACHINE.get()
     if machine is None or machine.platform not in kernel.platforms:
         return kernel.compute(roles, operands, rest)
@@ -219,9 +219,9 @@ def _describe(like: NamedArray, names: Names, sizes: Mapping[str, int], dtype: A
 
 
 def count_pairs(queries: int, keys: int, rest: Rest) -> int:
-    """Count the pairs of a query and a key that conditions on their positions show; others are not known.
+    """Count the pairs of a query and a key that are visible by their positions; other conditions are ignored.
 
-    Segments and lengths of keys are values, so that no kernel plans by them: all of their pairs count.
+    Segments and lengths of keys are runtime values, which no kernel can plan for, so they exclude no pairs.
     """
     mask = rest.mask
     is_known = isinstance(rest.q_start, int) and isinstance(rest.k_start, int)
@@ -291,6 +291,6 @@ def unfold(roles: Roles, out: jax.Array, sizes: Mapping[str, int], *groups: Name
 
 
 def find_sizes(operands: Operands) -> dict[str, int]:
-    """Return the sizes of all axes of queries, keys and values, of which a device has a part."""
+    """Return the sizes of all axes of queries, keys and values on a device."""
     query, keys, values = operands
     return {**values.shape, **keys.shape, **query.shape}

@@ -1,6 +1,6 @@
-"""Internal. The kernels of `jax.nn.dot_product_attention`: XLA's, on all platforms, and cuDNN's.
+"""Internal. The kernels of `jax.nn.dot_product_attention`: XLA's runs on all platforms, the other one is cuDNN's.
 
-They take masks as options where these can say the same, and otherwise as an array as large as the scores.
+They take a mask as options where possible, and otherwise as an array as large as the scores.
 
 Reference:
     Dao (2023), FlashAttention-2.
@@ -52,7 +52,7 @@ def _is_causal(call: AttentionCall) -> bool:
 
 
 def _fits_options(rest: Rest, batch: Names) -> bool:
-    """Return whether options of `jax.nn` say all of a mask: causal, then maybe with a window, and lengths of keys."""
+    """Return whether options of `jax.nn` can express a mask: causal, perhaps with a window, and lengths of keys."""
     mask, start = rest.mask, rest.q_start
     if mask is None or not is_made_of(mask, Near, Prefix):
         return False

@@ -1,6 +1,6 @@
 """Internal. Splash attention, the kernel for TPUs that comes with JAX; on other platforms it is simulated.
 
-It takes masks as conditions that it knows: causal, windows and segments. Whatever else a mask says is an obstacle.
+It takes masks as conditions that it knows: causal, windows and segments. Any other condition of a mask is an obstacle.
 """
 
 import functools
@@ -49,7 +49,7 @@ def _list_obstacles(call: AttentionCall) -> Iterator[str]:
 
 
 def _hides_all_keys(mask: AttentionMask, offset: int, queries: int, keys: int) -> bool:
-    """Return whether some query sees no key, because all are after it or out of its window."""
+    """Return whether some query sees no key, because all keys are after it or outside its window."""
     if mask.window is None:
         return mask.causal and offset < 0
     # The first query may lie too far before the keys, and the last one too far behind.

@@ -1,6 +1,6 @@
 """Internal. Attention by the library Tokamax, which chooses a kernel and falls back to XLA.
 
-It is an implementation on request, and never the default: no accelerator has been measured. The library is imported
+It is never the default, since it has not been measured on an accelerator. The library is imported
 where it is used, since few users have it.
 """
 
@@ -52,7 +52,7 @@ def _attend(
     local_window_size: tuple[int, int] | None = None,
     **options: Any,
 ) -> jax.Array:
-    """Call Tokamax, whose windows are for as many queries as keys."""
+    """Call Tokamax, which allows windows only for as many queries as keys."""
     queries, keys = query.shape[1], key.shape[1]
     if local_window_size is not None and queries != keys:
         distance = jnp.arange(queries)[:, None] - jnp.arange(keys)
