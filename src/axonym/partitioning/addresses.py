@@ -1,7 +1,8 @@
 """Internal. The meaning of names inside a shard_map: mesh axes to communicate over, and the blocks of each device.
 
-`collectives` calls it before anything is sent. A name may be an axis of arrays or of the mesh, and an array may be a
-parameter or data, which are split over different mesh axes. Names, sizes and types decide; otherwise, an error asks.
+`collectives` calls this before devices communicate. A name may be an axis of arrays or of the mesh, and an array may be
+a parameter or data, with different mesh axes. Names, sizes and types decide; if they do not, an error asks the user to
+say which.
 """
 
 import itertools
@@ -36,7 +37,7 @@ def find_targets(
     present: set[str],
     array: jax.Array | None = None,
 ) -> dict[str, Entry]:
-    """Return the axes of an array that an axis stands for, and the mesh axes of their blocks."""
+    """Return which axes of an array an axis stands for, and over which mesh axes they are split."""
     name, size = axis
     if size is None and over is None:
         require_one_meaning(function, name, names, array, present)
@@ -89,7 +90,7 @@ def _out_of_order(
 def _is_next(
     function: str, name: str, own: str, entry: Entry, names: Names, array: jax.Array | None
 ) -> bool:
-    """Return whether this one of its mesh axes is the next to gather or scatter an axis over."""
+    """Return whether this mesh axis is the next to gather or scatter over; an axis may be split over several."""
     if _first_to_move(function, entry) == name:
         return True
     if array is None:
@@ -111,7 +112,7 @@ def find_mesh_axes(
 ) -> Entry:
     """Find the Manual mesh axes that axes, of arrays or of the mesh, stand for.
 
-    An `Axis`, which has a size, is one of arrays.
+    An `Axis` has a size, so it is an axis of arrays.
 
     Args:
         function: the name for errors.
@@ -236,9 +237,9 @@ def _require_known(function: str, axis: tuple[str, int | None], names: Names) ->
 
 
 def _require_no_misspelling(function: str, axis: tuple[str, int | None], names: Names) -> None:
-    """Raise, outside of a shard_map, for a name that is close to a known one; an `Axis` was declared somewhere.
+    """Raise, outside of a shard_map, for a name close to a known one; an `Axis` is declared, so it is not misspelled.
 
-    Other unknown names are axes that nothing maps: of all arrays there, only those in question are known.
+    Other unknown names are taken for axes without a mapping: arrays that this call does not get may have them.
     """
     name, size = axis
     ledger = LEDGER.get()
@@ -269,7 +270,7 @@ def _list_compute_mappings() -> tuple[AxisMapping, ...]:
 
 
 def _list_mappings(names: Names) -> tuple[AxisMapping, ...]:
-    """List the mappings to look a name up in: for data, only the current one; otherwise that of parameters as well."""
+    """List the mappings to look a name up in: only the current one for data, else the mapping of parameters too."""
     computed, scope = _list_compute_mappings(), current_scope()
     if scope is None or scope.is_data(names):
         return computed
@@ -336,7 +337,7 @@ def _mapping_facts() -> tuple[str, ...]:
 
 
 def list_readings(name: str, names: Names) -> tuple[Entry, Entry]:
-    """Look up the mesh axes of an axis twice, for a parameter and for data, if names do not decide."""
+    """Look up the mesh axes of an axis; if names do not decide, look them up for a parameter and for data."""
     scope = current_scope()
     # An array that lacks the axes of data may be data only if the arguments have some.
     if scope is None or scope.is_data(names) or not scope.is_data(scope.names):
@@ -385,7 +386,7 @@ def require_computed(function: str, name: str, names: Names, array: object) -> N
 
 
 def _look_up(name: str, names: Names, mappings: Sequence[AxisMapping] | None = None) -> Entry:
-    """Look up the mesh axes of an axis; a derived one, or one with an `if_free`, yields to others of its array."""
+    """Look up the mesh axes of an axis; derived and `if_free` axes get what others of the array leave."""
     if mappings is None:
         mappings = _list_mappings(names)
     for mapping in mappings:
@@ -421,7 +422,7 @@ def require_partial(function: str, array: jax.Array, names: Names, axes: Entry) 
 def require_blocks(
     function: str, array: jax.Array, names: Names, name: str, axes: Entry, has_over: bool
 ) -> None:
-    """Raise if the axis to gather is complete on each device; its size decides only without `over`."""
+    """Raise if each device already has all of the axis to gather; the size of the axis decides only without `over`."""
     same = _find_constant_axes(array, axes)
     if same and is_checked(axes):
         problem = f"axis {name!r} is already whole: the array is the same on all devices of mesh axis {same[0]!r}"
@@ -445,7 +446,7 @@ def require_blocks(
 
 
 def _require_last(function: str, array: jax.Array, names: Names, name: str, axes: Entry) -> None:
-    """Raise for a gather over mesh axes before the ones after them, if the size shows that these remain."""
+    """Raise for a gather over mesh axes if the size shows that later ones, which come first, are not gathered yet."""
     entries = list_readings(name, names)
     # Mesh axes are gathered from the last one on: a block may still be split over the first ones of its entry.
     starts = (entry[:count] for entry in entries for count in range(1, len(entry) + 1))
@@ -517,7 +518,7 @@ def require_axis(function: str, name: str, names: Names, array: object) -> None:
 def require_size(
     function: str, axis: tuple[str, int | None], names: Names, array: jax.Array | None, axes: Entry
 ) -> None:
-    """Raise for an `Axis` whose size is neither that of a block over mesh axes nor the global one, if known."""
+    """Raise for an `Axis` whose size is neither the size of a block nor the global size, if that is known."""
     name, size = axis
     if size is None:
         return
@@ -562,6 +563,6 @@ def count_devices(axes: Entry) -> int:
 
 
 def spell(axes: Entry) -> str:
-    """Write mesh axes as in a call."""
+    """Format mesh axes as in a call."""
     names = list(map(json.dumps, axes))
     return names[0] if len(names) == 1 else f"({', '.join(names)})"

@@ -69,7 +69,7 @@ def check_options(
 
 
 def check_bools(**donated: object) -> None:
-    """Raise for what may be numbers or names of arguments, as in `jax.jit`."""
+    """Raise if a flag is no bool: `jax.jit` has numbers or names of arguments there."""
     for option, given in donated.items():
         for leaf in jax.tree.leaves(given):
             if not isinstance(leaf, bool):
@@ -80,7 +80,7 @@ def check_bools(**donated: object) -> None:
 
 
 def check_keywords(fn: Callable[..., Any], donate_kwargs: object) -> None:
-    """Raise for names that no call can pass by keyword; calls may leave keywords out."""
+    """Raise for names that no call can pass by keyword; names that a call leaves out are no error."""
     if not isinstance(donate_kwargs, Mapping):
         return
     try:
@@ -136,7 +136,7 @@ def labels(
 
 
 def _name_positional(fn: Callable[..., Any], count: int) -> list[str]:
-    """Name the arguments that are given by position, those that `*args` takes by number."""
+    """Name the arguments that are given by position; those in `*args` get numbers."""
     names: list[str] = []
     for parameter in _list_positional(fn):
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
@@ -148,7 +148,7 @@ def _name_positional(fn: Callable[..., Any], count: int) -> list[str]:
 
 
 def by_parameter(fn: Callable[..., Any], path: str) -> str:
-    """Let the path of a positional argument begin with the name of its parameter, not its position."""
+    """Replace the position at the start of a path by the name of the parameter."""
     # A tuple of arguments has no names of its own: its paths begin with a position.
     first, dot, rest = path.partition(".")
     place, known = int(first), f"args[{first}]"
@@ -208,14 +208,14 @@ def list_closure(fn: Callable[..., Any]) -> list[Any]:
 
 
 def join_first(texts: Sequence[str], most: int) -> str:
-    """Join the first ones of some texts, with dots if there are more."""
+    """Join the first texts, and add dots if there are more."""
     return ", ".join([*texts[:most], *(["..."] if len(texts) > most else [])])
 
 
 def donation_error(
     function: str, fn: Callable[..., Any], args: object, kwargs: object
 ) -> ArgumentError:
-    """Build the error for arguments whose memory is gone; some releases of JAX crash instead of raising one."""
+    """Build the error for arguments whose memory is gone; some releases of JAX crash there instead of raising."""
     gone = [name for name, leaf in labels(fn, args, kwargs, is_named_array) if is_deleted(leaf)]
     first, *others = gone or ["fn"]
     problem = f"argument {first} was donated to an earlier call, which reused its memory"
@@ -233,7 +233,7 @@ def check_given_once(
 ) -> None:
     """Check that no array on several devices of a CPU is given twice and donated: there, jax 0.10 ends the process.
 
-    Elsewhere, JAX raises an error where the memory is really given away, which is known after compilation only.
+    On other devices, JAX raises an error if the memory is really given away, which only the compiled program tells.
 
     Raises:
         ArgumentError: if one is.
@@ -261,7 +261,7 @@ _FEW = 8
 
 
 def first_arrays(trees: Iterable[Any], dynamic: Sequence[int]) -> list[int]:
-    """Return the first array of each of some trees, and of each entry of tuples, lists and dicts with few of them.
+    """Return the first array of each tree; for a tuple, list or dict with few entries, of each entry.
 
     Args:
         trees: structures, whose leaves are counted from one to the next.
@@ -308,7 +308,7 @@ def identifiers(paths: Iterable[str]) -> list[str]:
 
 
 def signature_of(names: Iterable[str]) -> inspect.Signature:
-    """Return a signature with these parameters, by which JAX calls the arguments in programs and errors."""
+    """Return a signature with these parameters, so that JAX uses their names in programs and errors."""
     kind = inspect.Parameter.POSITIONAL_ONLY  # any name, keywords of Python among them
     return inspect.Signature([inspect.Parameter(name, kind) for name in names])
 
@@ -322,7 +322,7 @@ def donations(
 ) -> list[bool]:
     """Return for each leaf of the arguments whether it is donated.
 
-    The setting of a parameter by position also holds when it is passed by name, and the other way round.
+    A parameter that is donated by position is also donated when a call passes it by name, and vice versa.
     """
     if donate_args is None and donate_kwargs is None:
         return [False] * len(jax.tree.leaves((args, kwargs)))
@@ -363,7 +363,7 @@ def _names_by_place(fn: Callable[..., Any]) -> list[str | None]:
 
 
 def _repeat_flags(prefix: object, tree: object, option: str, name: str) -> list[bool]:
-    """Spread a tree of bools, a prefix of another tree, over all leaves of that one."""
+    """Repeat the bools of a tree prefix for all leaves of the tree."""
     try:
         spread = jax.tree.map(
             lambda flag, below: [bool(flag)] * len(jax.tree.leaves(below)), prefix, tree

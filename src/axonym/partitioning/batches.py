@@ -28,12 +28,11 @@ def pad_batch(
     mapping: ResourceMapping | None = None,
     mesh: MeshLike | None = None,
 ) -> tuple[T, NamedArray]:
-    """Pad a batch to a size that devices divide, and return which of its rows are real; so with any other axis.
+    """Pad a batch, or any other axis, to a size that devices divide, and return which of the rows are real.
 
-    Losses, means and `axn.standardize` take the mask as `where`, so that value and gradient are those of the original
-    batch. Attention over an axis that was padded, such as positions, needs it, too: `nn.segments(mask.astype(int))`.
-    The added rows are copies of the last one, which give finite numbers where real ones do; those of an empty batch are
-    zeros.
+    Pass the mask as `where` to losses, means and `axn.standardize`: value and gradient are those of the original batch.
+    Attention over a padded axis, such as positions, needs the mask too: `nn.segments(mask.astype(int))`. The added rows
+    are copies of the last row, so they give finite numbers if that row does; an empty batch gets zeros.
 
     Args:
         batch: a tree of named arrays, of which those with the axis have one size along it. NumPy arrays stay on the

@@ -1,4 +1,4 @@
-"""Blocks that users write around a computation: its mapping, how pipelines cut, and which reshards are reported."""
+"""`with` blocks around a computation: its mapping, the microbatches of pipelines, and which reshards are reported."""
 
 import dataclasses
 import inspect
@@ -57,7 +57,7 @@ def axis_mapping(
 
 
 class _MappingBlock(Block):
-    """The block of an `axis_mapping`, which notices if it is never entered."""
+    """The block of an `axis_mapping`; if it is never entered, the next use of a mapping raises an error."""
 
     def __init__(
         self, change: Callable[[Values], Values], mapping: AxisMapping, place: str
@@ -81,7 +81,7 @@ class _MappingBlock(Block):
 
 
 def _line_above(frame: FrameType | None) -> str:
-    """Write the line that called the function of a frame."""
+    """Return the line that called the function of a frame, as text."""
     if frame is None or frame.f_back is None:
         return ""
     # A frame is enough: a traceback would read source files at each block.
@@ -90,7 +90,7 @@ def _line_above(frame: FrameType | None) -> str:
 
 
 def pipelined(axis: AxisSelector, microbatches: int) -> AbstractContextManager[Any]:
-    """Set into how many microbatches pipelines cut their work, inside a `with` block.
+    """Set the number of microbatches into which pipelines split a batch, inside a `with` block.
 
     If the current mapping has the layer axis of a `nn.Stacked` or an `nn.Interleaved`, each device applies its own
     layers, and microbatches go from one device to the next. A device starts with its next microbatch while the others
@@ -128,14 +128,14 @@ def pipelined(axis: AxisSelector, microbatches: int) -> AbstractContextManager[A
 def limit_reshards(
     limit_bytes: int = 0, *, action: Literal["error", "warn"] = "error"
 ) -> AbstractContextManager[Any]:
-    """Report each large array that an operation moves between devices by itself, inside a `with` block.
+    """Report, inside a `with` block, each large array that an operation moves between devices without being asked.
 
     On Explicit mesh axes, JAX refuses operations whose operands do not fit together; here, an operand is moved. That is
     convenient, and expensive for a large array. On Auto axes the compiler moves arrays, and nothing is reported.
 
     These moves are not reported either:
 
-    - layouts that you asked for: those of `shard`, of the arguments and results of `named_jit`, and of the current
+    - moves to layouts that you asked for, by `shard`, by `named_jit` for arguments and results, or by the current
       mapping, such as weights that are gathered where they are used;
     - moves in which each device keeps a part of what it has;
     - arrays of one device that are put on the mesh;

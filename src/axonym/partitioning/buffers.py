@@ -1,4 +1,4 @@
-"""Internal. Memory of the host for arrays on their way to devices; `placement` and the reader of checkpoints use it."""
+"""Internal. Host memory from which arrays are copied to devices; `placement` and the reader of checkpoints use it."""
 
 import itertools
 import math
@@ -16,7 +16,7 @@ TILE = 64
 
 
 def make_buffer(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[np.generic]:
-    """Return memory without values. JAX takes it over on a CPU, so write to it before that, and never after."""
+    """Return memory without values. On a CPU, JAX takes it over without a copy, so never write to it afterwards."""
     kind: np.dtype[np.generic] = np.dtype(dtype)
     size = math.prod(shape) * kind.itemsize
     # NumPy aligns to 16 bytes only: take more, and begin at the first place that is aligned.
@@ -35,7 +35,7 @@ def copy_aligned(source: NDArray[np.generic]) -> NDArray[np.generic]:
 
 
 def fill(target: NDArray[np.generic], source: NDArray[np.generic]) -> None:
-    """Copy elements, converted to the dtype of the target; fast also where one is a transpose of the other."""
+    """Copy elements, and convert them to the dtype of the target; this is fast for transposed arrays too."""
     dims = [dim for dim, size in enumerate(source.shape) if size > 1]
     if source.size and dims:
         along = min(dims, key=lambda dim: abs(source.strides[dim]))
@@ -49,10 +49,10 @@ def fill(target: NDArray[np.generic], source: NDArray[np.generic]) -> None:
 
 
 def release(array: NDArray[np.generic]) -> None:
-    """Give back the pages of the mapped file that an array is in; they stay in the cache of the system.
+    """Release the pages of the memory-mapped file that holds an array; the system may still cache them.
 
-    They count as memory of the process from their first read on. Call it once all blocks are copied: another read costs
-    a fault for each page.
+    They count as memory of the process from their first read on. Call it only when all blocks are copied: a later read
+    costs a page fault for each page.
     """
     base: Any = array
     # Not all of them are arrays: `as_strided` puts an object of its own between.

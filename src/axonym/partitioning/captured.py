@@ -1,8 +1,8 @@
 """Internal. Arrays that a function closes over; `shard_map` passes them as arguments.
 
 On a mesh with Auto axes, a function inside of `jax.shard_map` may close over arrays, and each device has all of them.
-On Explicit axes, JAX refuses them (https://github.com/jax-ml/jax/issues/29162). So they are found in the variables of
-the function, and a copy of it gets them as arguments.
+On Explicit axes, JAX refuses them (https://github.com/jax-ml/jax/issues/29162). So this module finds them in the
+variables of the function, and passes them to a copy of it as arguments.
 """
 
 import dis
@@ -30,10 +30,10 @@ def find_typed_variables(fn: object) -> dict[str, Any]:
 
 
 def find_all_typed_variables(fn: object) -> dict[str, Any]:
-    """Return all that a function reaches and that holds arrays with Explicit mesh axes, to explain an error.
+    """Return all values that a function can reach and that hold arrays with Explicit mesh axes, for an error.
 
-    Besides its own variables, these are those of functions and objects that it uses, default values, and what
-    `functools.partial` and bound methods add.
+    They may be in its own variables, in those of functions and objects that it uses, in default values, in a
+    `functools.partial`, or in the object of a bound method.
     """
     found: dict[str, Any] = {}
     seen = set[int]()
@@ -61,7 +61,7 @@ def find_all_typed_variables(fn: object) -> dict[str, Any]:
 
 
 def _list_references(fn: FunctionType) -> list[tuple[str, Any]]:
-    """List the outer variables of a function and of the functions inside of it, and its default values."""
+    """List the outer variables and default values of a function, and the outer variables of functions inside it."""
     codes, names = [fn.__code__], set[str]()
     for code in codes:  # it grows
         steps = dis.get_instructions(code)

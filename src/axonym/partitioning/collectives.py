@@ -2,14 +2,15 @@
 
 Each function takes a tree of arrays and an *axis*: a named axis, which stands for the mesh axes of its mapping, or a
 mesh axis. An axis that is not mapped to Manual mesh axes needs no communication: sums are complete and axes are not
-split, as outside any shard_map. Arrays are then returned unchanged, except for the dtype of sums of bools and of means
-of integers.
+split, as outside any shard_map. Arrays are then returned unchanged, but sums of bools and means of integers have the
+usual dtype.
 
 Names show what each device holds. So it is an error, not a wrong number, to sum the blocks of an axis, to sum values
-that JAX knows to be equal on all devices, or to gather an axis that is complete. Under two mappings, an array without a
-data-only axis may be a parameter, or data without its batch axis. If the mappings give an axis different mesh axes, the
-size of its block decides. Otherwise, the array is data inside a map or loop over a data-only axis, and elsewhere a
-parameter if only parameters have the axis. If that does not decide either, an error asks for the mesh axes.
+that JAX knows to be equal on all devices, or to gather an axis that is complete. Under two mappings, an array without
+an axis that only data has may be a parameter, or data without its batch axis. If the mappings give an axis different
+mesh axes, the size of its block decides. Otherwise, the array is data inside a map or loop over an axis that only data
+has; elsewhere, it is a parameter if only parameters have the axis. If it is still not clear, an error asks for the mesh
+axes.
 """
 
 import functools
@@ -110,7 +111,7 @@ def pmean(x: T, axis: AxisSelection | None = None, *, over: AxisSelection | None
 
 
 def pmax(x: T, axis: AxisSelection | None = None, *, over: AxisSelection | None = None) -> T:
-    """Return the largest of the values of all devices; JAX has no derivative of it.
+    """Return the elementwise maximum over all devices; JAX has no derivative of it.
 
     Arguments are those of `psum`.
 
@@ -124,7 +125,7 @@ def pmax(x: T, axis: AxisSelection | None = None, *, over: AxisSelection | None 
 
 
 def pmin(x: T, axis: AxisSelection | None = None, *, over: AxisSelection | None = None) -> T:
-    """Return the smallest of the values of all devices; JAX has no derivative of it.
+    """Return the elementwise minimum over all devices; JAX has no derivative of it.
 
     Arguments are those of `psum`.
 
@@ -472,7 +473,7 @@ def pcast(
 ) -> T:
     """Make JAX treat values as if they differed between the blocks of an axis.
 
-    The gradient with respect to such a value is that of the device alone, to be summed later: for gradient
+    Each device then computes its own gradient with respect to the value, to be summed later. Use this for gradient
     accumulation, for Jacobians and gradients of each row, and for loop carries that are initially equal on all devices.
     Arguments are those of `psum`.
 
@@ -553,7 +554,7 @@ def _reduce_over_devices(
 def _require_reducible(
     function: str, axis: tuple[str, int | None], names: Names, array: object
 ) -> None:
-    """Raise for an axis that an array has itself, or that a surrounding `vmap` hides."""
+    """Raise for a reduction over an axis that the array has, or that a surrounding `vmap` hides."""
     name, size = axis
     if size is None:
         require_one_meaning(function, name, names, array)
@@ -572,7 +573,7 @@ def _require_reducible(
 
 
 def _reduce_alone(function: str, array: jax.Array) -> jax.Array:
-    """Reduce over one device, with the result dtype for several."""
+    """Reduce over a single device, with the dtype that a reduction over several has."""
     if function == "psum" and array.dtype == bool:
         return array.astype(jnp.int32)
     if function == "pmean" and (array.dtype == bool or jnp.issubdtype(array.dtype, jnp.integer)):

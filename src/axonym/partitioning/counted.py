@@ -1,4 +1,4 @@
-"""Internal. One call in a program that says what a kernel computes, and that may stand for it.
+"""Internal. One call in a program that describes what a kernel computes, and may replace the kernel.
 
 `kernel_cost` and the kernels of attention call it while a cost is counted. It knows no kernel.
 """
@@ -24,7 +24,7 @@ def count_kernel(
     results: Any = None,
     kept: Any = (),
 ) -> T:
-    """Call a kernel while a cost is counted: itself if its compiler is here, otherwise a call that stands for it.
+    """Call a kernel while a cost is counted; if its compiler is missing here, call a stand-in.
 
     Args:
         kernel: its name.
@@ -56,7 +56,7 @@ def count_kernel(
 
 
 def _stand_in(one: KernelCall, arrays: Sequence[jax.Array], results: Any, kept: Any) -> Any:
-    """Return the results of a call that is never run, nor is its gradient."""
+    """Return the results of a stand-in: neither the call nor its gradient ever runs."""
     # A custom derivative keeps JAX from asking the call for its rules, of which it has none.
     own: Any = jax.custom_vjp(lambda *arrays: _call_nothing(one, results, arrays))
 
@@ -77,7 +77,7 @@ def _stand_in(one: KernelCall, arrays: Sequence[jax.Array], results: Any, kept: 
 
 
 def _call_nothing(one: KernelCall, results: T, operands: Any) -> T:
-    """Return arrays of some shapes that depend on all operands; what computes them is not known."""
+    """Return arrays of the given shapes that depend on all operands, by a call that must never run."""
 
     def never(*_: object) -> Any:
         raise AssertionError("a program whose cost was counted must not run")
@@ -90,7 +90,7 @@ def _call_nothing(one: KernelCall, results: T, operands: Any) -> T:
 
 
 def _call(one: KernelCall, run: Callable[..., T], arrays: Sequence[jax.Array]) -> T:
-    """Call a function under the name that says what it computes."""
+    """Call a function under a name that describes what it computes."""
 
     def call(*arrays: jax.Array) -> T:
         return run(*arrays)

@@ -1,8 +1,8 @@
 """Internal. Remember how modules were flattened, for `named_jit`.
 
-A jitted training step takes the state that it returned the step before. Flattening its modules again takes up to a
-fifth of the call; but a module is immutable, so its leaves can be kept as long as it lives. A list or a dict in one may
-change: what it holds is compared with what it held, entry by entry.
+A jitted training step takes the state that the previous step returned. Flattening its modules again takes up to a
+fifth of the call; but a module is immutable, so its leaves can be kept as long as it lives. A list or a dict inside a
+module may change, so its entries are compared with a copy.
 """
 
 import operator
@@ -22,7 +22,7 @@ Path: TypeAlias = tuple[Callable[[Any], Any], ...]
 
 
 class Structure:
-    """A tree structure; equal ones are one object, so that a look-up needs no walk through its entries.
+    """A tree structure; equal structures are one object, so that a look-up need not compare their entries.
 
     Attributes:
         tree: the structure.
@@ -54,7 +54,7 @@ class Flattened:
         self._structures: dict[Any, Structure] = {}
 
     def structure(self, tree: object) -> Structure:
-        """Return the one object for a tree structure."""
+        """Return the shared object for a tree structure."""
         known = self._structures.get(tree)
         if known is None:
             known = self._structures.setdefault(tree, Structure(tree))
@@ -70,7 +70,7 @@ class Flattened:
         return (known.leaves, known.structure) if is_same else None
 
     def remember(self, module: object, leaves: list[object], structure: Structure) -> None:
-        """Keep leaves and structure of a module until it is gone, if it can only change in ways that `get` sees."""
+        """Keep leaves and structure of a module as long as it lives, if `get` can notice all its changes."""
         if not hasattr(structure, "containers"):
             structure.containers = containers_of(module, structure.tree)
         if structure.containers is None:
@@ -87,7 +87,7 @@ class Flattened:
 
 
 def _is_as_before(container: Any, before: Any) -> bool:
-    """Return whether a list or a dict has the entries of its copy, in order: these very objects."""
+    """Return whether a list or a dict has the same objects as its copy, in the same order."""
     if len(container) != len(before):
         return False
     if type(container) is dict:
@@ -134,7 +134,7 @@ def _walk_paths(part: object, above: Path) -> Iterator[Path]:
 
 
 def _make_getter(key: object) -> Callable[[Any], Any]:
-    """Return the function that takes one step into a node of these kinds."""
+    """Return the function that gets the child of a node under a key."""
     match key:
         case GetAttrKey(name=name):
             return operator.attrgetter(name)
@@ -147,7 +147,7 @@ def _make_getter(key: object) -> Callable[[Any], Any]:
 
 
 def modules_in(result: Any, tree: Any) -> tuple[tuple[int | None, int, int, Any], ...]:
-    """Find the modules that a result is, or has as entries: where, their ranges among the leaves, their structures."""
+    """Find modules in a result, or the result itself if it is one: index, range of leaves and structure of each."""
     if isinstance(result, eqx.Module):
         return ((None, 0, tree.num_leaves, tree),)
     # Usual results of a training step; a module deeper inside is flattened again, which is slower and no error.

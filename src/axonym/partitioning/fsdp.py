@@ -50,8 +50,8 @@ def fsdp(*args: Any, manual: bool = False, **options: Any) -> Any:
     """Compile a training step that stores parameters by one mapping and computes by another.
 
     `fsdp(step, parameters, compute)` is `named_jit(step, Mappings(parameters, compute))`; without the function, a
-    decorator. Arguments and results with an axis that only `compute_mapping` maps, such as the batch, are data and
-    sharded by it; all others are stored by `parameter_mapping`.
+    decorator. Arguments and results with an axis that only `compute_mapping` maps, such as the batch, are data, sharded
+    by `compute_mapping`; all others are stored by `parameter_mapping`.
 
     Args:
         args: the function, the mapping of parameters, the mapping of activations. The mappings may also be keywords.
@@ -111,11 +111,11 @@ def fsdp_mapping(
     min_size: int = 2**16,
     mapping: ResourceMapping | None = None,
 ) -> dict[str, MeshAxes]:
-    """Choose the axes to shard the arrays of a tree along, over a mesh axis.
+    """Choose the axes along which to shard the arrays of a tree over a mesh axis.
 
-    Each array of at least `min_size` elements is sharded along one axis that divides, if possible. A name applies to
-    all arrays that have it, so names are chosen one by one: first the one that shards most elements; among equals, the
-    longer axis.
+    Each array of at least `min_size` elements is sharded along one axis that the mesh axis divides, if there is one. A
+    name applies to all arrays that have it. So names are chosen one by one: first the name that shards most elements,
+    and among equals the longer axis.
 
     Args:
         tree: parameters, or the result of `jax.eval_shape` for them.

@@ -1,4 +1,4 @@
-"""Internal. Leaves of trees that are arrays, or hold one under names.
+"""Internal. Leaves of trees that are arrays, or named arrays that hold one.
 
 `shard_map` takes their arrays out, and puts blocks and results in.
 """

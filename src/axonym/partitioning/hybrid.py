@@ -22,9 +22,9 @@ def make_hybrid_mesh(
 ) -> Mesh:
     """Make a mesh of several slices of TPUs, or of several hosts of GPUs.
 
-    An axis that is named in both mappings has the product of the sizes, and its devices in one slice are neighbours.
-    Slices are those of `slice_index` of the devices, or else the processes. Devices without either, such as simulated
-    ones, are divided equally, in their order.
+    The size of an axis in both mappings is the product of its two sizes, and its devices in one slice are neighbours.
+    The `slice_index` of the devices says which slice they are in; without it, each process is a slice. Devices with
+    neither several slices nor several processes, such as simulated ones, are divided equally, in order.
 
     Args:
         inside: the sizes of mesh axes inside of one slice, as for `jax.make_mesh`.

@@ -177,7 +177,7 @@ def _resolve(mapping: ResourceMapping | Mappings | None) -> AxisMapping | Mappin
 
 @dataclasses.dataclass(frozen=True)
 class Roles:
-    """The mappings of a compiled function, by what they shard.
+    """The mappings of a compiled function: of arguments, results and the computation.
 
     Attributes:
         inside: the current mapping inside.
@@ -206,7 +206,7 @@ class Roles:
 class NamedJit(Generic[P, R]):
     """A function compiled by `named_jit`.
 
-    Call it like the function itself. `lower` and `trace` are those of `jax.jit`.
+    Call it like the function itself. `lower` and `trace` work as in `jax.jit`.
 
     Attributes:
         roles: its mappings.
@@ -245,7 +245,7 @@ class NamedJit(Generic[P, R]):
         self._numbers = ChangingNumbers()
 
     def with_roles(self, roles: Roles) -> "NamedJit[P, R]":
-        """Return the same function, compiled by other mappings or under the name of another function of ours.
+        """Return the same function, compiled by other mappings, or with errors that name another function of Axonym.
 
         Args:
             roles: the new mappings and options; donated arguments stay the same.
@@ -330,7 +330,7 @@ class NamedJit(Generic[P, R]):
     def _run_ahead(
         self, step: str, args: object, kwargs: object
     ) -> tuple[Any, Callable[[Any], "NamedJit[P, R]"]]:
-        """Run a stage ahead of time; return it, and a function that makes it callable."""
+        """Trace or lower ahead of time; return the stage, and a function that makes a compiled stage callable."""
         signature, leaves = self._prepare(args, kwargs, ahead=True)
         stage = getattr(signature.compiled, step)(*signature.arrays(leaves))
         known = describe_arguments(self.__wrapped__, args, kwargs)
@@ -537,7 +537,7 @@ def _path_of_result(path: str) -> str:
 def remapped(
     fn: Callable[P, R] | NamedJit[P, R], mappings: Mappings, function: str, *, strict: bool
 ) -> NamedJit[P, R]:
-    """Compile a function by other mappings than its own; a `NamedJit` keeps what it donates.
+    """Compile a function by other mappings than its own; a `NamedJit` donates the same arguments as before.
 
     Args:
         fn: the function.

@@ -23,11 +23,11 @@ def kernel_cost(
 ) -> Callable[..., T]:
     """Say what a kernel computes, for `axn.cost` and `axn.plan`, which cannot look into it.
 
-    A kernel is a function that a compiler does not know: a call of Pallas, of `jax.ffi`, or of a library. In a program
-    that runs, the result is the function itself. While a cost is counted, a call counts as one operation that reads its
-    arguments and writes its results. If the machine that the cost is for is another one, the function is asked for the
-    shapes of its results alone, so that it need not compile here. Its gradient then keeps arguments and results, and
-    computes the gradients of all floating arguments in one call.
+    A kernel is a function whose cost a compiler does not know: a call of Pallas, of `jax.ffi`, or of a library. In a
+    program that runs, the returned function does the same as the given one. While a cost is counted, a call counts as
+    one operation that reads its arguments and writes its results. If the cost is for another machine, only the shapes
+    of the results are asked of the function, so it need not compile here. The gradient of the call then keeps arguments
+    and results, and one more call computes all gradients of floating arguments.
 
     Args:
         fn: the kernel, of trees of arrays.

@@ -1,6 +1,6 @@
 """Internal. Keys of a mapping that no array has: most often misspelled names.
 
-A misspelled key would replicate an array without a word, so that a program needs more memory and sends more. All
+A misspelled key would silently replicate an array, so a program would need more memory and communicate more. All
 functions that take a mapping call this.
 """
 
@@ -78,11 +78,11 @@ def check_keys(
 def check_keys_of_data(
     function: str, mapping: AxisMapping, names: Set[str], mesh: MeshLike, *, whole: bool = False
 ) -> None:
-    """Do `check_keys` for a mapping that may also be for a model, which computes with these arrays.
+    """Apply `check_keys` to the mapping of data, which may also have keys for the model.
 
-    Its keys may be axes of the model, but one must be an axis of the data. A key that resembles an axis of the data
-    without an entry of its own is misspelled: the data would be the same on all processes. With `whole`, no key need be
-    an axis: the array may be a parameter that is on all devices.
+    Keys may be axes of the model, but at least one must be an axis of the data. If a key resembles an axis of the data
+    that has no entry, it is taken for a misspelling: the data would be the same on all processes. With `whole`, no key
+    needs to be an axis of the data: the array may be a parameter that is replicated.
     """
     check_mesh_axes(function, mapping, mesh)
     known = add_bases(names)
@@ -98,7 +98,7 @@ def check_keys_of_data(
 def warn_of_unused_storage(
     function: str, mappings: Mappings, arguments: object, result: object
 ) -> None:
-    """Warn if the mapping of parameters stores none of the named arrays of a call, as if the two were exchanged."""
+    """Warn if the mapping of parameters stores no named array of a call: the two mappings may be swapped."""
     own, computed = mappings.parameters, mappings.compute
 
     def list_names(tree: object) -> list[Names]:

@@ -1,4 +1,4 @@
-"""Internal. Apply collectives to the arrays of a tree, and pass on all else: numbers, texts, and holes of filters.
+"""Internal. Apply collectives to the arrays of a tree, and leave all else: numbers, texts, and holes of filters.
 
 `collectives` calls this; `addresses` knows what a name stands for.
 """
@@ -31,7 +31,7 @@ T = TypeVar("T")
 def read_axes(
     function: str, axis: AxisSelection | None, over: AxisSelection | None
 ) -> tuple[dict[str, int | None], Meaning]:
-    """Return the axes to communicate over, and what their names stand for."""
+    """Return the axes to communicate over, and whether their names must be mesh axes."""
     if over is not None:
         return dict(selection(over, function)), "mesh"
     if axis is None:

@@ -10,7 +10,7 @@ from .trees import no_mesh
 
 
 def choose_mesh(given: MeshLike | None, mappings: Mappings) -> tuple[MeshLike, bool]:
-    """Choose the mesh, and return whether it is that of a surrounding shard_map."""
+    """Choose the mesh, and return whether it is the mesh of a surrounding shard_map."""
     current = context.context_mesh()
     if given is not None:
         # While tracing, JAX wants the abstract mesh of a given one.

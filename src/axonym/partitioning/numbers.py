@@ -1,4 +1,4 @@
-"""Internal. Python numbers that change from call to call, where each value is a program of its own.
+"""Internal. Static Python numbers that change from call to call: each new value compiles another program.
 
 `named_jit` calls this for each new program, to warn of a step counter that compiles in each step.
 """
@@ -13,7 +13,7 @@ _MOST = 4  # Programs that differ in one number alone: a loop over a few setting
 
 
 class ChangingNumbers:
-    """The values that static numbers of one function had; it costs nothing in calls that compile nothing."""
+    """The past values of the static numbers of a function; calls that compile nothing do not use it."""
 
     def __init__(self) -> None:
         self._values: dict[Hashable, list[int | float]] = {}

@@ -84,7 +84,7 @@ class PaddedArray:
     def cut(self, *kept: str) -> NamedArray:
         """Return the named array without padding, except along the axes `kept`.
 
-        On Explicit mesh axes, an axis that they do not divide is gathered.
+        On Explicit mesh axes, an axis is gathered if they do not divide it.
 
         Raises:
             ShardingError: if it is the block of one device, in a `shard_map` that splits a padded axis.
@@ -92,7 +92,7 @@ class PaddedArray:
         return self.trim(self.read(), *kept)
 
     def read(self) -> NamedArray:
-        """Return the array with its padding, if all of it is here; see `cut`."""
+        """Return the array with its padding, unless a device has only a part of it; see `cut`."""
         for own in self.padding:
             if self.stored.axis_size(own.name) != own.stored:
                 problem = f"a device has a part of the padded axis {own.name!r}"
@@ -113,7 +113,7 @@ class PaddedArray:
         return x[steps] if steps else x
 
     def extend(self, x: NamedArray) -> NamedArray:
-        """Add zeros to another array along those padded axes that it has."""
+        """Pad another array with zeros along the padded axes that it has."""
         more = {own.name: (0, own.stored - own.size) for own in self.padding if own.name in x.names}
         return pad(x, more) if more else x
 
@@ -134,7 +134,7 @@ class PaddedArray:
 
 
 class _NoKey:
-    """The key of the stored array: none, so that paths are those of a model without padding."""
+    """The key of the stored array: none, so that paths are the same as in a model without padding."""
 
     def __str__(self) -> str:
         return ""
@@ -158,8 +158,8 @@ jax.tree_util.register_pytree_with_keys(
 def pad_axes(tree: T, multiples: Mapping[str, int]) -> T:
     """Store arrays of a model with axes rounded up to multiples, so that devices divide them evenly.
 
-    The model stays the same function: layers never read the padding, whose gradients are zero. An array whose axes are
-    multiples already stays as it is, and one with other padding gets this one.
+    The model computes the same function: layers never read the padding, and its gradients are zero. An array whose axes
+    already are multiples stays as it is, and a padded array is padded anew.
 
     Args:
         tree: a model, concrete, traced or abstract.

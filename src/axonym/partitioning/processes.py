@@ -1,4 +1,4 @@
-"""Internal. Arrays of one process, where a mesh spans several; `trees` checks them before it shards them."""
+"""Internal. Arrays of one process on a mesh that spans several; `trees` checks them before it shards them."""
 
 import hashlib
 from typing import Any

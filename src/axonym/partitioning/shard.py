@@ -109,11 +109,11 @@ def shard(
 ) -> T:
     """Shard each named array of a tree; plain arrays stay as they are.
 
-    Outside jit, arrays are moved, and abstract ones, as `jax.eval_shape` returns them, get their shardings, plain ones
-    included, which are replicated unless their type says otherwise. Inside, it is a constraint for the compiler (Auto
-    mesh axes) or changes the type (Explicit ones). Optimisers may keep less of an array under its names: entries of a
-    tree with fewer dimensions than names are replicated, and so are axes with one element that have more elsewhere in
-    the tree. Several processes must all pass the same arrays, which is checked; `from_local` joins parts.
+    Outside jit, arrays are moved. Abstract arrays, as `jax.eval_shape` returns them, get shardings; plain ones among
+    them are replicated unless their type says otherwise. Inside jit, `shard` constrains the compiler on Auto mesh axes,
+    and changes the type on Explicit ones. The state of an optimiser may have reduced arrays: those with fewer
+    dimensions than names are replicated, and so are axes with one element here and more elsewhere in the tree. Several
+    processes must all pass the same arrays, which is checked; `from_local` joins parts.
 
     Args:
         x: a NamedArray or a tree of them.
@@ -150,7 +150,7 @@ def shard(
 def auto_sharded(x: T, mesh: MeshLike | None = None) -> T:
     """Shard each named array of a tree by the current mapping; without mapping or mesh, do nothing.
 
-    On Auto mesh axes, gradients of parameters are sharded like the results of the surrounding `named_jit` or `fsdp`. If
+    On Auto mesh axes, gradients of parameters get the layout of results of the surrounding `named_jit` or `fsdp`. If
     weights are gathered for the computation, their gradients are scattered again, and no device holds a full gradient.
 
     Args:

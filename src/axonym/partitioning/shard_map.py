@@ -171,7 +171,7 @@ class _Options:
     out_specs: Any
 
     def strict_mappings(self) -> list[Mappings]:
-        """Return the mappings each of whose keys must be an axis of an array."""
+        """Return the mappings in which each key must be an axis of some array."""
         if not self.strict:
             return []
         return [own for own in (self.mapping, self.out_mapping) if own is not None]
@@ -378,9 +378,9 @@ class _Blocks:
             raise _mesh_axis_error(self.mesh) from flaw
 
     def find_variables(self, f: object) -> dict[str, Any]:
-        """Return the variables that a function closes over, with arrays that each device has as a whole.
+        """Return the variables that a function closes over and whose arrays are replicated on all devices.
 
-        Split ones stay where they are: JAX refuses them, and `call` explains what to write.
+        Sharded arrays stay where they are: JAX refuses them, and `call` explains what to write.
         """
         variables = captured.find_typed_variables(f)
         return {name: value for name, value in variables.items() if not self._has_split(value)}
@@ -391,7 +391,7 @@ class _Blocks:
         return any(partition.only(entry, self.manual) for entry in entries)
 
     def _check_variables(self, f: object, flaw: Exception) -> None:
-        """Raise ShardingError, where JAX raised another error, if a function closes over split arrays."""
+        """Raise ShardingError instead of the error of JAX if a function closes over sharded arrays."""
         variables = captured.find_all_typed_variables(f)
         if not variables:
             return
@@ -522,7 +522,7 @@ class _Blocks:
     def _block_flaw(
         self, axis: tuple[str, int], entry: Entry, varying: Set[str], mappings: Mappings
     ) -> tuple[str, str] | None:
-        """Explain why an axis of a result is no block over mesh axes, and what would work; None if it may be one."""
+        """Explain why an axis of a result cannot be a block over mesh axes, and what would work; None if it can."""
         name, size = axis
         count = partition.count_shards(self.mesh, entry)
         assembled = (name, size * count)
@@ -572,7 +572,7 @@ class _Blocks:
 
 
 def _is_raised_by_jax(error: BaseException) -> bool:
-    """Return whether an error was raised by JAX itself, not by what it called."""
+    """Return whether JAX itself raised an error, not a function that it called."""
     trace = error.__traceback__
     # The innermost frame is the one that raised.
     while trace is not None and trace.tb_next is not None:
@@ -590,7 +590,7 @@ def _mesh_axis_error(mesh: MeshLike) -> ShardingError:
 
 
 def _missing_collective(mesh_axis: str, mappings: Mappings) -> str:
-    """Return the hint that makes a value the same on all devices of a mesh axis."""
+    """Return a hint: how to make a value the same on all devices of a mesh axis."""
     # Users know the axes of arrays; a mesh axis without one stands for itself.
     both = (*mappings.compute.entries, *mappings.parameters.entries)
     name = next((name for name, entry in both if mesh_axis in entry), mesh_axis)

@@ -1,4 +1,4 @@
-"""Internal. The records of `named_jit`: compiled functions by the structure of arguments, and the parts of results."""
+"""Internal. The records of `named_jit`: compiled functions by structure of arguments, and how to rebuild results."""
 
 import dataclasses
 from typing import Any
@@ -26,7 +26,7 @@ class Result:
 
 
 def identify(leaf: Any) -> Any:
-    """Return what distinguishes a static value from equal ones: its type, and the signs of its zeros.
+    """Return what else tells a static value from equal ones: its type, and the signs of its zeros.
 
     To Python, 1, 1.0 and True are equal, and so are 0.0 and -0.0, but their programs differ.
     """

@@ -1,4 +1,4 @@
-"""Internal. The stages of `named_jit` ahead of time: those of JAX, called with the arguments of the function.
+"""Internal. The ahead-of-time stages of `named_jit`: stages of JAX, called with the arguments of the function.
 
 JAX's own stages take lists of arrays and return a list of arrays. Reports and costs read programs from these stages.
 """
@@ -12,7 +12,7 @@ from ..errors import ArgumentError, message
 
 
 class _Stage:
-    """A stage of JAX with other steps: attributes that are not set here are read from it.
+    """A wrapper of a stage of JAX, which provides all attributes that are not set here.
 
     Args:
         stage: the stage of JAX.

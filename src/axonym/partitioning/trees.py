@@ -73,7 +73,7 @@ def find_several(tree: object) -> set[str]:
 
 
 def list_sizes(tree: object) -> list[tuple[str, int]]:
-    """List the axes of the named arrays of a tree with their sizes, but for placeholders of size one."""
+    """List the axes of the named arrays of a tree with their sizes; placeholders of size one do not count."""
     several, found = find_several(tree), dict[tuple[str, int], None]()
     for leaf in jax.tree.leaves(tree, is_leaf=is_named_array):
         if not isinstance(leaf, NamedArray):
@@ -101,9 +101,9 @@ def find_static_axes(module: eqx.Module) -> dict[str, tuple[Axis, ...]]:
 
 
 def find_layout_names(function: str, path: object, x: NamedArray) -> Names:
-    """Return the names by which an array of a tree is sharded: none, if it has fewer dimensions than names.
+    """Return the names by which an array of a tree is sharded; no names, if it has fewer dimensions than names.
 
-    Optimisers map functions over the arrays of a tree and may keep less of each, under all its names.
+    The state of an optimiser may have a reduced array in place of each parameter, still with all its names.
 
     Raises:
         LostAxisError: if an array that is not an entry of a tree has fewer dimensions than names.
@@ -115,7 +115,7 @@ def find_layout_names(function: str, path: object, x: NamedArray) -> Names:
 
 
 def is_optimiser_state(node: object) -> bool:
-    """Return whether a node is a state of optax, which may keep less of an array under all its names."""
+    """Return whether a node is a state of optax, in which reduced arrays may have all names of a parameter."""
     return hasattr(node, "_fields") and type(node).__module__.partition(".")[0] == "optax"
 
 
@@ -126,7 +126,7 @@ def choose_mapping(
     path: str,
     several: Set[str],
 ) -> AxisMapping:
-    """Return the mapping for one array of a tree, in which some axes have several elements.
+    """Return the mapping for one array; `several` are axes that have several elements somewhere in the tree.
 
     An axis with one element here and more elsewhere in the tree is replicated: a name has one size in a computation, so
     this is a placeholder of an optimiser, not data.
@@ -195,20 +195,20 @@ def shard_tree(
 
 
 def add_path(error: ShardingError, path: str) -> ShardingError:
-    """Return an error of one array with the path of that array in its tree."""
+    """Return the error of one array, with the path of this array in its tree added."""
     return explained(error, "shard", f"at: {path}") if path else error
 
 
 def _plan(array: Any, names: Names, mapping: AxisMapping, mesh: MeshLike, function: str) -> Any:
-    """Return an abstract array that says where its data will be, as loaders of checkpoints want it."""
+    """Return an abstract array with the sharding that its data will have, as loaders of checkpoints want it."""
     spec = partition.find_layout(names, tuple(array.shape), mapping, mesh, function).spec
     return _place(array, spec, mesh)
 
 
 def _plan_unnamed(array: jax.ShapeDtypeStruct, mesh: MeshLike) -> jax.ShapeDtypeStruct:
-    """Return an abstract array without names that says where its data will be: by its type, or on all devices.
+    """Return an abstract array without names, with the sharding of its type, or replicated.
 
-    A loader that gets no sharding takes the one in the file, which may be of another mesh.
+    A loader without a sharding would take the sharding in the file, which may be for another mesh.
     """
     own = array.sharding
     if not isinstance(own, NamedSharding):
