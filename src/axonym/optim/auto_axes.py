@@ -1,4 +1,4 @@
-"""Internal. Run what Optax computes on Auto axes, where the mesh has Explicit ones."""
+"""Internal. Run the computations of Optax on Auto axes if the mesh has Explicit ones."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -27,7 +27,7 @@ def check_transformation(function: str, tx: object) -> None:
 def run_on_auto(fn: Callable[..., Any], args: Any, extra: Mapping[str, Any], like: Tree) -> Any:
     """Call a function on Auto axes, if arrays have Explicit ones; results get the layouts of other arrays.
 
-    The name of the scope is that of its work in a cost.
+    A cost reports this work under the name of the scope.
 
     Args:
         fn: a function of trees.

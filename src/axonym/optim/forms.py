@@ -41,7 +41,7 @@ class Form:
     stored: tuple[int, ...]
 
     def split(self, array: jax.Array) -> jax.Array:
-        """Return the parameter as [stacks..., the array of one]."""
+        """Return the parameter with its stacks first, then the dimensions that the transformation sees."""
         shape = (*self.sizes[: len(self.stacks)], *self.shape)
         real = jnp.transpose(array, self.order)[tuple(map(slice, self.sizes))]
         return jnp.reshape(real, shape)
@@ -55,18 +55,18 @@ class Form:
 
     @property
     def trailing(self) -> Names:
-        """The names of what a state keeps in another shape, with stacks last; none, if a stack has no name."""
+        """The names of a state array of another shape, whose stacks are last; no names, if a stack has none."""
         names = tuple(at for at in self.stacks if isinstance(at, str))
         return names if self.names is not None and len(names) == len(self.stacks) else ()
 
     def put_last(self, array: jax.Array, back: bool = False) -> jax.Array:
-        """Bring stacks that have names from the front to the end, or back: names belong to the last dimensions."""
+        """Move named stacks from the front to the end, or back: names belong to the last dimensions."""
         count = len(self.trailing)
         ends = tuple(range(count)), tuple(range(-count, 0))
         return jnp.moveaxis(array, *(reversed(ends) if back else ends))
 
     def add_names(self, value: Payload, is_whole: bool) -> Payload:
-        """Name what a state keeps of a parameter, if that has names."""
+        """Name an array of the state that belongs to this parameter, if the parameter has names."""
         if self.names is None:
             return value
         return wrap_unchecked(self.names if is_whole else self.trailing, value)
@@ -116,14 +116,14 @@ def as_matrix(
     number: int,
     cut: Callable[[Parameter], tuple[list[Dimension], list[Dimension], list[Dimension]]],
 ) -> Form:
-    """Hand over a matrix or a vector."""
+    """Pass a matrix or a vector to the transformation."""
     stacks, rows, columns = cut(parameter)
     is_vector = parameter.kind in ("scale", "shift")
     return make_form(parameter, number, (stacks, columns) if is_vector else (stacks, rows, columns))
 
 
 def as_stored(parameter: Parameter, number: int) -> Form:
-    """Hand over an array without its stacks."""
+    """Pass an array without its stacks to the transformation."""
     every = list_dimensions(parameter)
     stacks = [at for at in every if parameter.roles[at] in STACKS]
     return make_form(parameter, number, (stacks, *([at] for at in every if at not in stacks)))
@@ -145,7 +145,7 @@ def _explain_undeclared(function: str, parameter: Parameter) -> ArgumentError:
 def list_parameters(
     function: str, tree: Tree, roles: Overrides | None, needs_heads: bool
 ) -> list[Parameter]:
-    """Return the parameters of a tree, and check that some have heads, if that is asked for."""
+    """Return the parameters of a tree; with `needs_heads`, check that at least one has heads."""
     found = list(parameters.walk(tree, roles))
     if needs_heads and found and not any(own.heads for own in found):
         hint = 'say which axes count them: roles={"heads": "head"}'
@@ -154,6 +154,6 @@ def list_parameters(
 
 
 def wrap_unchecked(names: Names, payload: Payload) -> NamedArray:
-    """Name an array, or what else a state has in its place, unchecked."""
+    """Name an array, or any other value that a state has in its place, unchecked."""
     hollow: NamedArray = object.__new__(NamedArray)
     return wrap(hollow, payload, names)

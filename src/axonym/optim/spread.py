@@ -1,4 +1,4 @@
-"""Where the work of an optimiser is done: spread over devices, layer by layer, and not where parameters are stored."""
+"""Spread the work of an optimiser over devices, layer by layer, in a layout other than that of stored parameters."""
 
 import itertools
 from collections.abc import Mapping
@@ -35,13 +35,13 @@ __all__ = ["spread"]
 
 
 def spread(tx: Transformation, mapping: ResourceMapping) -> Transformation:
-    """Update each parameter that has an axis of a mapping where this mapping puts it, and send the update back.
+    """Update each parameter that has an axis of a mapping in the layout of this mapping, and send the update back.
 
-    `{"layers": ("data", "model")}` gives each device the whole matrices of some layers, of which it computes the update
-    alone. Under FSDP, gradients and updates are each exchanged once, where a transformation of matrices would otherwise
-    gather every matrix on every device; so are parameters, if the transformation reads them, as for weight decay, and
-    the state, unless it is stored where the update runs: by the same mapping, as in the example. Parameters without an
-    axis of the mapping are updated where they are. Without a current mesh, there is nothing to do.
+    `{"layers": ("data", "model")}` gives each device the complete matrices of some layers; it computes their updates
+    alone. Under FSDP, a transformation of matrices would gather every matrix on every device; with this, gradients and
+    updates are exchanged once each. Parameters are exchanged too if the transformation reads them, as for weight decay.
+    The state is exchanged too unless it is stored by the same mapping, as in the example. Parameters without an axis of
+    the mapping are updated in their own layout. Without a current mesh, this does nothing.
 
     Args:
         tx: a transformation, or a chain of some.
@@ -130,7 +130,7 @@ def _move(tree: Tree, rules: AxisMapping, mesh: MeshLike, *, is_parameter: bool 
 def _move_back(
     tree: Tree, like: Tree, rules: AxisMapping, mesh: MeshLike, *, is_parameter: bool = False
 ) -> Tree:
-    """Shard the arrays of a tree by the mapping, where they were computed, and then as others were before."""
+    """Move computed arrays from the layout of the mapping back to that of the given arrays."""
     several = find_several(like)
 
     def one(keys: Any, x: Payload, before: Payload) -> Payload:
@@ -149,7 +149,7 @@ def _move_back(
 def _find_target(
     keys: Any, x: Payload, rules: AxisMapping, mesh: MeshLike, several: set[str]
 ) -> Layout | None:
-    """Return the layout of an array where the update runs; None if it stays where it is."""
+    """Return the layout of an array for the update; None if it keeps its own."""
     if not isinstance(x, NamedArray) or len(getattr(x.array, "shape", ())) < len(x.names):
         return None
     names, shape = x.names, tuple(x.array.shape)
@@ -165,7 +165,7 @@ def _find_target(
 
 
 def _suggest_fitting(rules: AxisMapping, sizes: Mapping[str, int], mesh: MeshLike) -> str | None:
-    """Return a hint for an axis whose size does not divide: what does, or that it may stay where it is."""
+    """Return a hint for an axis that its mesh axes do not divide: alternatives that fit."""
     for name, size in sizes.items():
         entry = find_entry(rules, name)
         if not entry or size % count_shards(mesh, entry) == 0:
@@ -185,9 +185,9 @@ def _suggest_fitting(rules: AxisMapping, sizes: Mapping[str, int], mesh: MeshLik
 def _find_way(
     keys: Any, x: NamedArray, target: Layout, mesh: MeshLike, is_parameter: bool
 ) -> list[Layout]:
-    """Return the layouts of an array on its way to where the update runs, the first one where it is, if that is known.
+    """Return the layouts of an array from its own, if that is known, to the layout of the update.
 
-    Each is one exchange away from the one before.
+    From each layout to the next, there is one exchange.
     """
     source: Layout | None = None
     if isinstance(x.array, Tracer):

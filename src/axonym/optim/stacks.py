@@ -32,7 +32,7 @@ def map_stacks(
     roles: Overrides | None,
     needs_heads: bool = False,
 ) -> Transformation:
-    """Make a transformation that hands over an array for each position of the stacks of a parameter."""
+    """Make a transformation that sees a separate array for each position of the stacks of a parameter."""
     optax = library(function, "optax")
     check_transformation(function, tx)
     own_update = optax.with_extra_args_support(tx).update
@@ -106,8 +106,8 @@ def _refuse(function: str, name: str, *args: Any, **options: Any) -> None:
 def _map_call(function: str, forms: Forms, fn: Callable[..., Any], *args: Any) -> Any:
     """Call a function of trees of parts, mapped over the stacks of parameters, and over nothing else.
 
-    Parameters whose stacks have the same sizes share a `vmap`. Before, `find_sources` makes sure that what belongs to a
-    parameter depends on no other one, since the `vmap` would mix only equal positions of their stacks.
+    Parameters whose stacks have the same sizes share a `vmap`. Before that, `find_sources` checks that results for a
+    parameter depend on no other parameter: the `vmap` would only combine equal positions of their stacks.
     """
     groups, rest, rebuild = _group_arrays(forms, args)
     rebuilds: list[Callable[[Groups, list[Any]], Any]] = []
@@ -146,7 +146,7 @@ def _map_call(function: str, forms: Forms, fn: Callable[..., Any], *args: Any) -
 def _group_arrays(
     forms: Forms, tree: Tree
 ) -> tuple[Groups, list[Any], Callable[[Groups, list[Any]], Any]]:
-    """Return the arrays of a tree by parameter, all others, and what makes the tree of such."""
+    """Return the arrays of a tree by parameter, all other arrays, and a function that rebuilds the tree."""
     leaves, structure = jax.tree.flatten(tree, is_leaf=_is_part)
     groups: Groups = {form.part.number: [] for form in forms.values()}
     rest: list[Any] = []
@@ -178,12 +178,12 @@ def _list_leaves(tree: Tree) -> list[tuple[Any, Payload]]:
 
 
 def _split_all(forms: Forms, tree: Tree) -> Tree:
-    """Replace the parameters of a tree by what a transformation sees, with all stacks in front."""
+    """Replace the parameters of a tree by the arrays that a transformation sees, with all stacks in front."""
     return _replace_all(forms, tree, lambda form, array: form.split(array))
 
 
 def _type_each(forms: Forms, tree: Tree) -> Tree:
-    """Replace the parameters of a tree by the types of what a transformation sees."""
+    """Replace the parameters of a tree by the types of the arrays that a transformation sees."""
     return _replace_all(
         forms, tree, lambda form, array: jax.ShapeDtypeStruct(form.shape, array.dtype)
     )
@@ -200,7 +200,7 @@ def _replace_all(forms: Forms, tree: Tree, change: Callable[[Form, Any], Any]) -
 
 
 def _join_all(forms: Forms, tree: Tree) -> Tree:
-    """Replace what a transformation returns by arrays with the axes of the parameters."""
+    """Convert results of a transformation to arrays with the axes of the parameters."""
     by_number = {form.part.number: form for form in forms.values()}
 
     def one(leaf: Payload) -> Payload:
@@ -219,7 +219,7 @@ def _join_all(forms: Forms, tree: Tree) -> Tree:
 
 
 def _split_state(forms: Forms, abstract: Tree, state: Tree) -> Tree:
-    """Undo `_join_all`, for a state of which the types for one position of all stacks are known."""
+    """Undo `_join_all` for a state, given its types for one position of all stacks."""
     by_number = {form.part.number: form for form in forms.values()}
     leaves = jax.tree.leaves(abstract, is_leaf=_is_part)
     structure: Any = jax.tree.structure(abstract, is_leaf=_is_part)
@@ -239,7 +239,7 @@ def _split_state(forms: Forms, abstract: Tree, state: Tree) -> Tree:
 
 
 def _find_layouts(forms: Forms, abstract: Tree, arrays: Mapping[str, Payload]) -> Tree:
-    """Return a tree like a stored state with the parameter whose layout each array has, or None."""
+    """Return a tree like a stored state, with the parameter whose layout each array shares, or None."""
     by_number = {form.part.number: (arrays[path], form) for path, form in forms.items()}
 
     def one(leaf: Payload) -> Payload:

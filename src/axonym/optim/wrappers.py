@@ -1,4 +1,4 @@
-"""Transformations of Optax that see each parameter as the matrix that it is, in any order of axes, on any mesh."""
+"""Transformations of Optax that see each parameter as a matrix, in any order of axes, on any mesh."""
 
 from functools import partial
 from typing import Any
@@ -26,14 +26,14 @@ def per_matrix(
     per_expert: bool = True,
     roles: Overrides | None = None,
 ) -> Transformation:
-    """Hand each parameter to a transformation of Optax as the matrix that it means, for each layer and expert.
+    """Pass each parameter to a transformation of Optax as a matrix, one for each layer and expert.
 
     The transformation sees a matrix from all inputs to all outputs, and a vector for biases and norms. So its updates
     do not depend on whether layers are stacked, on the order in which axes are stored, or on whether heads are an axis
     of their own. Step counters and hyperparameters stay scalars.
 
-    Transformations that mix parameters, such as `optax.clip_by_global_norm`, stay outside: an error says so. So do
-    those that draw random numbers or call a function of the model, such as a line search.
+    Transformations that mix parameters, such as `optax.clip_by_global_norm`, stay outside: an error says so.
+    Transformations that draw random numbers or call a function of the model, such as a line search, stay outside too.
 
     Args:
         tx: a transformation, or a chain of some. Masks and labels that are functions get the tree with matrices and
@@ -63,8 +63,8 @@ def per_matrix(
 def per_layer(tx: Transformation, *, roles: Overrides | None = None) -> Transformation:
     """Map a transformation of Optax over the layers, experts and other stacks of each parameter, as if unrolled.
 
-    The transformation sees the arrays of one layer, with their other axes as they are stored. See `per_matrix` for what
-    stays outside, and for the errors.
+    The transformation sees the arrays of one layer, with their other axes as they are stored. See `per_matrix` for
+    transformations that must stay outside, and for the errors.
 
     Args:
         tx: a transformation, or a chain of some.
@@ -104,10 +104,10 @@ def muon(
     per_expert: bool = True,
     roles: Overrides | None = None,
 ) -> Transformation:
-    """Orthogonalise the updates of matrices by Muon, and update everything else by AdamW, as `optax.contrib.muon`.
+    """Orthogonalise the updates of matrices by Muon, and update all else by AdamW, as `optax.contrib.muon` does.
 
-    Each layer and expert has its own matrices. Tables, those that score tokens included, and vectors are left to AdamW.
-    All arguments but the last three are those of Optax, where None stands for its default. So
+    Each layer and expert has its own matrices. AdamW updates vectors and tables, also the tables that score tokens.
+    All arguments but the last three are those of Optax; None is the default of Optax. So
     `optax.inject_hyperparams` takes this function: each number that you give is then part of the state.
 
     Args:
@@ -159,7 +159,7 @@ def muon(
     cut = partial(find_matrix_axes, "muon", per_head=per_head, per_expert=per_expert)
 
     def number(own: Parameter) -> Any:
-        """Say which dimensions are the rows and the columns of matrices; None leaves a parameter to AdamW."""
+        """Return the dimensions that are rows and columns of each matrix; None leaves a parameter to AdamW."""
         _, rows, columns = cut(own)
         if own.kind != "matrix" or not rows or not columns:
             return None
@@ -201,9 +201,9 @@ def muon(
 
 
 def on_auto_axes(tx: Transformation) -> Transformation:
-    """Run the updates of a transformation of Optax on Auto axes, where the mesh has Explicit ones.
+    """Run the updates of a transformation of Optax on Auto axes if the mesh has Explicit ones.
 
-    Some transformations multiply or reshape arrays in ways that have no type on Explicit axes, such as `optax.lbfgs`.
+    Some transformations, such as `optax.lbfgs`, multiply or reshape arrays in ways that JAX refuses on Explicit axes.
     Updates have the layouts of the gradients, and the state keeps its own. Functions among the arguments of
     `update`, such as `value_fn`, are called on Explicit axes.
 

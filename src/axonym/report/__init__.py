@@ -1,7 +1,7 @@
 """Reports about functions and trees: checks, pictures and tables of layouts.
 
-The package lists names for libraries that write reports of their own: how a call is read, how its arguments are laid
-out without values, and how tables are written. `axonym.costs` is one.
+This package exports names for libraries with their own reports: to read a call, to lay out its arguments without
+values, and to write tables. `axonym.costs` is such a library.
 """
 
 from ..layout.fitting import Fit, divide_mesh, find_partners, fit_sizes

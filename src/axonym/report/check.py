@@ -1,7 +1,7 @@
 """Check a mapping for a mesh of any size, without devices: its layouts, and all problems.
 
-`axn.check` traces a function with abstract arrays while an `Audit` collects what each array inside would need; errors
-do not stop it.
+`axn.check` traces a function with abstract arrays while an `Audit` collects the layout of each array inside; errors in
+layouts do not stop it.
 """
 
 import dataclasses
@@ -128,7 +128,7 @@ class Report(Printed):
 
     @property
     def errors(self) -> tuple[Problem, ...]:
-        """The problems that make the layout impossible."""
+        """Problems that make the layout impossible."""
         return tuple(problem for problem in self.problems if problem.severity == "error")
 
     @property
@@ -307,7 +307,7 @@ class _Run:
         return dataclasses.replace(mapping, entries=normal.entries, fallbacks=normal.fallbacks)
 
     def count(self, *trees: object) -> None:
-        """Record the arrays that the mapping is for: keys are compared with their names, patterns with their paths."""
+        """Record names and paths of arrays, to compare them with the keys and patterns of the mapping."""
         self._names |= collect_names(trees)
         self._paths.update(*map(collect_paths, trees))
 
@@ -423,7 +423,7 @@ class _Run:
     def _abstract(
         self, keys: tuple[Any, ...], value: Payload, several: Set[str]
     ) -> jax.ShapeDtypeStruct | None:
-        """Return the abstract form of an array, with its layout where that is part of its type; None for all else."""
+        """Return the abstract form of an array, with its layout if its type has one; None for other leaves."""
         payload = payload_of(value)
         names: Names = ()
         if not is_array(payload):

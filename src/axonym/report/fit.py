@@ -1,4 +1,4 @@
-"""Fit a mapping and a mesh to sizes that do not divide, and tell what that changes and costs."""
+"""Fit a mapping and a mesh to sizes that they do not divide, and report the changes and their cost."""
 
 import dataclasses
 import math
@@ -187,11 +187,11 @@ def fit_mapping(
 ) -> Fitted:
     """Return the mapping and the mesh nearest to the given ones that fit the sizes of a tree or a function.
 
-    An axis whose size the mesh axes of its entry do not divide is split over as many of them as do, or over a part of a
-    mesh axis, which is split in two for that. Other axes stay as they are; they go over both parts. Devices that are
-    left without a part of their own hold copies, unless one other axis divides the same arrays further, such as the
-    groups of queries that share a key head. An axis that no part of a mesh axis divides is replicated where that is
-    cheap. Nothing is computed, and nothing is adapted unless you use the result.
+    If mesh axes do not divide the size of an axis, the axis is split over as many of them as do, or over a part of a
+    mesh axis: for that, the mesh axis is split in two. All other axes stay as they are, split over both parts. Devices
+    along the unused part hold copies, unless another axis can split the same arrays further, such as the groups of
+    queries that share a key head. An axis that no part of a mesh axis divides is replicated where that is cheap.
+    Nothing is computed, and nothing is adapted unless you use the result.
 
     Args:
         fn_or_model: a tree, or a function, as in `axn.check`. Arrays inside of a function are seen, too.
@@ -299,10 +299,10 @@ def _list_stored(report: Report) -> tuple[ArrayLayout, ...]:
 
 
 def _find_sizes(report: Report) -> dict[str, int]:
-    """Return what the mesh axes of each axis must divide: the greatest common divisor of its sizes.
+    """Return, for each axis, the greatest common divisor of its sizes, which the mesh axes must divide.
 
-    The sizes of a derived name count for its bases, whose entries it shares. In trees, an axis of size 1 may stand for
-    one with more elements elsewhere, and is then not laid out.
+    The sizes of a derived name count for its bases too, since it shares their entries. In trees, an axis of size 1 may
+    be a placeholder if it has more elements elsewhere, and is then not split.
     """
     inside = [(name, size) for row in report.inside for name, size in _list_named(row)]
     stored = [
@@ -329,7 +329,7 @@ def _describe(
     mesh: MeshLike,
     sizes: Mapping[str, int],
 ) -> Fitted:
-    """Compare the fitted layout with the one that was asked for."""
+    """Compare the fitted layout with the requested one."""
     pair = asked if isinstance(asked, Mappings) else Mappings(asked)
     moved: dict[tuple[str, Entry, Entry, int, int], None] = {}
     for own, new in zip(pair.all(), fitted.mappings.all(), strict=True):
@@ -368,7 +368,7 @@ def _describe(
 
 
 def _count_asked_bytes(row: ArrayLayout, asked: Mappings, mesh: MeshLike) -> int:
-    """Return the bytes of an array on each device by the mapping that was asked for, with sizes rounded up."""
+    """Return the bytes of an array on each device under the requested mapping, with sizes rounded up."""
     mapping = asked.of(row.names, row.path)
     entries = assign_mesh_axes(row.names, row.shape, mapping, mesh, "fit_mapping")
     size = math.prod(row.shape)

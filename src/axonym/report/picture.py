@@ -44,7 +44,7 @@ class Side:
 
     @property
     def length(self) -> float:
-        """The length in pixels, which grows with the logarithm of the size: a vocabulary beside heads fits a page."""
+        """The length in pixels, which grows with the logarithm of the size: large and small axes fit on one page."""
         return 34 + 14 * math.log2(max(self.size, 1))
 
 
@@ -114,7 +114,7 @@ class Drawing:
         return "\n".join(found)
 
     def _colour(self, devices: Sequence[int]) -> str:
-        """Return the colour of the first device, which is the same in all arrays; grey for what all devices hold."""
+        """Return the colour of the first device, the same in all arrays; grey for blocks that all devices hold."""
         # Hues around the circle, but not all of it: the last device must not look like the first.
         if len(devices) == self.devices or not devices:
             return "rgb(128 128 128 / 0.25)"
@@ -175,7 +175,7 @@ class Picture:
         return self._svg("")
 
     def save(self, path: str | Path) -> None:
-        """Write the picture to a file, which follows the light or dark colours of a reader's system."""
+        """Write the picture to a file; its colours follow the light or dark mode of a reader's system."""
         Path(path).write_text(self._svg(ALONE) + "\n", encoding="utf-8")
 
     def __repr__(self) -> str:

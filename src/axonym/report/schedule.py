@@ -81,7 +81,7 @@ class Schedule:
         return None if known is None else known // self.stages % self.rounds
 
     def returning(self, stage: int, tick: int) -> int | None:
-        """Return the microbatch on which a stage works backward in a tick; None if on none."""
+        """Return the microbatch on which a stage works backward in a tick; None if it does no backward work."""
         # A microbatch reaches the last stage after `stages - 1` ticks, and comes back in as many.
         return self._limit(tick - 2 * (self.stages - 1) + stage) if self.backward else None
 
@@ -117,7 +117,7 @@ class Schedule:
         return self._svg("")
 
     def save(self, path: str | Path) -> None:
-        """Write the picture to a file, which follows the light or dark colours of a reader's system."""
+        """Write the picture to a file; its colours follow the light or dark mode of a reader's system."""
         Path(path).write_text(self._svg(ALONE) + "\n", encoding="utf-8")
 
     def _repr_html_(self) -> str:

@@ -1,4 +1,4 @@
-"""Show layouts: of each array of a tree, and of the blocks of one array.
+"""Show the layout of each array of a tree, or the blocks of one array.
 
 `show` makes a table or a picture of a whole tree, `visualize` lists the devices that hold each block of one array.
 """
@@ -89,7 +89,7 @@ class ArrayLayout:
 
     @property
     def held(self) -> int:
-        """Bytes in the memory of each device that holds a part; none if the host holds it, or if they are unknown."""
+        """Bytes in the memory of each device with a part; 0 if the host holds the array, or if they are unknown."""
         return 0 if self.memory else self.nbytes_per_device or 0
 
     @property
@@ -244,7 +244,7 @@ def _write_mesh(mesh: tuple[tuple[str, int], ...]) -> str:
 
 
 def arrays_of(tree: Tree, function: str) -> Iterator[tuple[str, Names, Payload]]:
-    """Yield path, names and payload of each array of a tree, plain ones included; no names for fewer dimensions.
+    """Yield path, names and payload of each array of a tree; plain and reduced arrays have no names.
 
     Args:
         tree: any tree.
@@ -274,8 +274,8 @@ def show(
 ) -> Layouts:
     """Show the layout of each array of a tree: names, sizes, dtype, layout, bytes and bytes per device.
 
-    Without a mapping, layouts are the actual ones: where elements are, or, for a traced array on a mesh with Explicit
-    axes, its type. On Auto axes, the compiler decides after tracing. For such arrays, and for abstract ones without a
+    Without a mapping, the table shows actual layouts; for a traced array on a mesh with Explicit axes, the layout in
+    its type. On Auto axes, the compiler decides after tracing. For such arrays, and for abstract ones without a
     sharding, the table has the layout by the current mapping, in a column `planned layout`.
 
     Args:
@@ -464,7 +464,7 @@ class Blocks(Printed):
 
 
 def _get_type(array: Payload) -> Payload:
-    """Return the type of a traced array, which knows the layout; others know it themselves."""
+    """Return the type of a traced array, which has the layout; return other arrays as they are."""
     return jax.typeof(array) if isinstance(array, Tracer) else array
 
 
@@ -556,7 +556,7 @@ def _print_when_decided(array: Payload, names: Names) -> None:
 
 
 def _list_blocks(title: str, names: Names, shape: tuple[int, ...], sharding: Sharding) -> Blocks:
-    """List the blocks of an array, each with its devices: those of one block have equal ranges."""
+    """List the blocks of an array, each with its devices, which hold the same ranges."""
     held: dict[tuple[tuple[int, int], ...], list[tuple[int, tuple[int, ...]]]] = {}
     mesh_axes: tuple[str, ...] = ()
     # Devices by their place in the mesh, which a program depends on; ids only where there is no mesh.

@@ -119,7 +119,7 @@ def _fit(cell: Cell, width: int) -> str:
 
 
 def list_items(items: Sequence[str], width: int) -> str:
-    """Write a list; if it is too long, the first items and the number of the others."""
+    """Format a list; if it is too long, show the first items and the number of the others."""
     text = ", ".join(items)
     for count in range(len(items) - 1, 0, -1):
         if len(text) <= width:
@@ -139,7 +139,7 @@ def group_rows(rows: Iterable[tuple[str, *tuple[Cell, ...]]]) -> tuple[tuple[Cel
 
 
 def _merge_paths(paths: Sequence[str]) -> str:
-    """Write paths that differ only in numbers as one, with `*` in the place of these."""
+    """Write paths that differ only in numbers as one path, with `*` in place of the numbers."""
     if len(paths) == 1:
         return paths[0]
     places = zip(*(path.split(".") for path in paths), strict=True)

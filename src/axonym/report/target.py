@@ -1,6 +1,6 @@
-"""Internal. The tree or the call that a report is about, with abstract arrays on a mesh of any size.
+"""Internal. The tree or the call of a report, with abstract arrays on a mesh of any size.
 
-`check` and `axonym.costs` read calls by it. It computes nothing, and knows no mapping.
+`check` and `axonym.costs` use this to read calls. This module computes nothing, and knows no mapping.
 """
 
 import functools
@@ -44,7 +44,7 @@ class Call(NamedTuple):
 
     @property
     def is_traced(self) -> bool:
-        """Whether a function is called; a module is a tree, though it can be called."""
+        """Whether this is a call of a function; a module without arguments is a tree, although it is callable."""
         if self.args or self.kwargs:
             return True
         target = self.target
@@ -55,7 +55,7 @@ class Call(NamedTuple):
         return callable(target) and is_alone
 
     def owner(self) -> tuple[str, Tree]:
-        """Return the owner of a method, otherwise the function, with its path in the function."""
+        """Return the instance of a method, otherwise the function, with its path in the function."""
         fn = self.target
         # Equinox wraps the methods of modules so that they are trees.
         if isinstance(fn, jax.tree_util.Partial) and len(fn.args) == 1 and not fn.keywords:
@@ -86,7 +86,7 @@ class Call(NamedTuple):
 
 
 def unwrapped(fn: object, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> Call:
-    """Unwrap a named_jit, whose mappings are not those to check; the owner of its method is the first argument."""
+    """Unwrap a named_jit, whose own mappings do not matter here; a bound instance becomes the first argument."""
     is_method = False
     # A method that `named_jit` decorates is a partial with its owner.
     if isinstance(fn, functools.partial) and isinstance(fn.func, NamedJit):
@@ -133,14 +133,14 @@ def abstract_array(array: Payload) -> jax.ShapeDtypeStruct:
 
 
 def get_memory_kind(array: Payload) -> str:
-    """Return the kind of memory of the host that holds an array; an empty text for the memory of devices."""
+    """Return the kind of host memory that holds an array; an empty string if device memory holds it."""
     kind = getattr(getattr(array, "sharding", None), "memory_kind", None)
     # Devices have several kinds of their own.
     return kind if kind is not None and "host" in kind and kind != _find_default(array) else ""
 
 
 def _find_default(array: Payload) -> str:
-    """Return the kind of memory in which arrays of the devices are; on CPUs, it is one of the host in some versions."""
+    """Return the default kind of memory of the devices; on CPUs, some versions of JAX call it a kind of host memory."""
     mesh = getattr(array.sharding, "mesh", None)
     return str(mesh.devices.flat[0].default_memory().kind) if isinstance(mesh, Mesh) else ""
 

@@ -1,1 +1,1 @@
-"""Transformations that map over named axes, and checkpointing of what they compute."""
+"""Transformations that map over named axes, and checkpointing of the values that they compute."""

@@ -1,7 +1,7 @@
 """Prefix results of an associative function along a named axis, in a logarithmic number of steps.
 
 `associative_scan` is the parallel sibling of `scan`: use it if the step is associative, such as a sum, a product, or a
-linear recurrence. An axis that is split over devices is scanned in parts, so that each device sends one element.
+linear recurrence. An axis that is split over devices is scanned block by block, so each device sends only one element.
 """
 
 import functools
@@ -36,7 +36,7 @@ _FUNCTION = "associative_scan"
 def associative_scan(
     f: Callable[[T, T], T], axis: AxisSelector, *, reverse: bool = False
 ) -> Callable[[T], T]:
-    """Combine the elements along an axis from the first to each position, for all positions in parallel.
+    """Combine all elements up to each position of an axis, for all positions in parallel.
 
     `associative_scan(f, axis)(elements)` gives at each position `f(...f(f(x0, x1), x2)..., xi)`. Because `f` is
     associative, it takes about 2 log2(n) rounds of vectorised calls instead of n steps; for a linear recurrence on an
@@ -140,7 +140,7 @@ def _is_on_mixed_axes(leaf: object) -> bool:
 
 
 def _check_element(element: object, result: object) -> list[jax.Array]:
-    """Return the arrays of an element that `f` returned, in their previous axis order.
+    """Return the arrays of an element that `f` returned, with their axes in the previous order.
 
     Raises:
         OperandError: if the structure differs.
@@ -179,14 +179,14 @@ def _are_different(old: object, new: object) -> bool:
 
 
 def _find_split(elems: Sequence[jax.Array], at: int, name: str) -> tuple[Entry, int]:
-    """Return over which mesh axes a dimension is split, and in how many parts."""
+    """Return the mesh axes that split a dimension, and the number of parts."""
     # The array that is split most finely decides, and the others are split like it: gathering it would cost more.
     found = [prefixes.find_parts(elem, at, name) for elem in elems]
     return max(found, key=lambda each: each[1], default=((), 1))
 
 
 def _map_over_parts(fn: Callable[..., Any], at: int, entry: Entry) -> Callable[..., Any]:
-    """Map a function of arrays over a dimension of parts, which are split over mesh axes."""
+    """Map a function of arrays over a dimension that counts parts and is split over mesh axes."""
 
     def map_parts(*args: Sequence[jax.Array]) -> Any:
         # Inside, these mesh axes split the parts, so that no array may be split over them again.
@@ -197,7 +197,7 @@ def _map_over_parts(fn: Callable[..., Any], at: int, entry: Entry) -> Callable[.
 
 
 def _shard_dimension(elem: jax.Array, at: int, entry: Entry) -> jax.Array:
-    """On a mesh with Explicit axes, split a dimension over mesh axes; other dimensions leave them."""
+    """On a mesh with Explicit axes, split a dimension over mesh axes, and no other dimension over them."""
     if not explicit.has_explicit_axes(elem):
         return elem
     mesh = explicit.mesh_of_type(elem)

@@ -1,11 +1,11 @@
-"""Internal. The layout of the values that a loop carries from step to step; `loop` and `associative_scan` call it.
+"""Internal. The layout of the values that a loop carries from step to step; `loop` and `associative_scan` call this.
 
-On Explicit mesh axes, a carry must have one layout before all steps. JAX compares its types before and after a step,
-but takes a type without a mesh for equal to any other, and gradients of such a loop fail. A carry that a step reshards
-could also be moved back after each step, at the cost of as many moves.
+On Explicit mesh axes, a carry must have the same layout before each step. JAX compares the types of the carry before
+and after a step, but treats a type without a mesh as equal to any other. Gradients of such a loop then fail. If a step
+reshards the carry, it could be moved back after each step, but that costs a move per step.
 
-So the layout is found before the loop. If a trace changes it, the trace is given up and begun again with a carry that
-has the new layout. A loop that does not change it pays nothing.
+So the layout is found before the loop. If the traced step changes the layout, the loop is traced again with a carry in
+the new layout. A loop that keeps the layout is traced only once.
 """
 
 import itertools
@@ -28,7 +28,7 @@ _TRACES = 3
 
 
 class _LayoutChange(Exception):  # noqa: N818  (a signal, which `settle_carry` catches, and not an error)
-    """Gives up the trace of a loop whose step changes the layout of the carry.
+    """The signal to give up the trace of a loop: its step changes the layout of the carry.
 
     Attributes:
         shardings: for each array the layout that it shall have from the start; None if it has it.
@@ -40,7 +40,7 @@ class _LayoutChange(Exception):  # noqa: N818  (a signal, which `settle_carry` c
 
 
 def settle_carry(loop: Callable[[Arrays, Keeper], R], start: Arrays) -> R:
-    """Run a loop from a carry that has the layout that a step gives it.
+    """Run a loop whose first carry already has the layout of the carry after a step.
 
     Args:
         loop: a function of the carry and of a function `keep(before, after)`, which it calls with the arrays of the
@@ -75,10 +75,10 @@ def _give_up(shardings: Sequence[NamedSharding | None]) -> NoReturn:
 
 
 def _new_layout(before: jax.Array, after: jax.Array) -> NamedSharding | None:
-    """Return the layout that an entry of the carry shall have if a step changes it.
+    """Return the new layout of an entry of the carry if a step changes its layout, else None.
 
-    It is the layout after the step. A dimension that the step gathers stays split as before: a split that the caller
-    asked for is not undone for all steps because one of them needs the whole dimension.
+    The new layout is that after the step, with one exception. A dimension that the step gathers stays split as before:
+    the caller asked for the split, and it should not be lost because one operation gathers.
     """
     if not explicit.has_explicit_axes(after):
         return None

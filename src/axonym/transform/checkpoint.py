@@ -101,7 +101,7 @@ class ScanCheckpointPolicy:
                 raise OperandError(message("ScanCheckpointPolicy", problem))
 
     def __repr__(self) -> str:
-        """Return the fields that are not the default."""
+        """Return the fields that differ from their defaults."""
         fields = ((field, getattr(self, field.name)) for field in dataclasses.fields(self))
         changed = [f"{own.name}={value!r}" for own, value in fields if value != own.default]
         return f"{type(self).__name__}({', '.join(changed)})"
@@ -142,7 +142,7 @@ class ScanCheckpointPolicy:
 
     @staticmethod
     def from_bool_or_str(remat_policy: bool | str) -> "ScanCheckpointPolicy":
-        """Make a policy from its short form, as `make` does; Haliax has this name.
+        """Make a policy from its short form, as `make` does; this is its name in Haliax.
 
         Examples:
             >>> axn.ScanCheckpointPolicy.from_bool_or_str(False).disable
@@ -153,7 +153,7 @@ class ScanCheckpointPolicy:
 
     @property
     def turns(self) -> "tuple[ScanCheckpointPolicy, ...]":
-        """The policies that steps have in turn; the policy itself if it does not alternate.
+        """The policies that steps use in turn; the policy itself if it does not alternate.
 
         Examples:
             >>> len(axn.ScanCheckpointPolicy(alternating=["full", "full", "save_all"]).turns)
@@ -204,7 +204,7 @@ class ScanCheckpointPolicy:
         )
 
     def inside(self) -> "ScanCheckpointPolicy":
-        """Return the policy of a loop in a function that `around` wraps.
+        """Return the policy of a loop inside a function with the policy of `around`.
 
         Examples:
             >>> policy = axn.ScanCheckpointPolicy()
@@ -217,7 +217,7 @@ class ScanCheckpointPolicy:
         return _Inside(**vars(self))
 
     def around(self) -> "ScanCheckpointPolicy":
-        """Return the policy of a function around a loop: it keeps what the loop keeps, and nothing runs three times.
+        """Return the policy of a function around a loop: it keeps the same values, so that nothing runs three times.
 
         Examples:
             >>> axn.ScanCheckpointPolicy(disable=True).around().disable

@@ -1,7 +1,7 @@
 """Internal. Derivatives inside a shard_map; `grad` calls it.
 
-Reverse mode adds up the cotangents of all devices for a value that they share. That is the gradient of the sum of
-their outputs, and a wrong number where each device has an output of its own: an error says so.
+For a value that devices share, reverse mode adds up the cotangents of all of them. This gives the gradient of the sum
+of their outputs. It is wrong if each device has its own output, which is an error here.
 """
 
 from collections.abc import Iterable, Set
@@ -20,7 +20,7 @@ from ..layout import tracing
 def require_own_rows(
     function: str, outputs: Iterable[Any], arguments: Any, axes: Set[str] | None = None
 ) -> None:
-    """Raise if rows of different devices would be added up.
+    """Raise if gradients of rows on different devices would be added up.
 
     Args:
         function: the name for errors.

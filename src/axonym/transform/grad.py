@@ -63,7 +63,7 @@ def grad(
     """Make the function that computes the gradient of a scalar, which may be a NamedArray without axes.
 
     A gradient has the axes of its argument. For a function that returns `x.scalar()`, `jax.grad` does the same.
-    Inside a `shard_map`, a gradient with respect to a value that is the same on several devices is summed over them.
+    Inside a `shard_map`, the gradient with respect to a value that several devices share is summed over them.
 
     Args:
         fn: a function that returns a scalar, or a pair of one and anything else with `has_aux`.
@@ -211,7 +211,7 @@ def _leave_taken_axes(leaf: object) -> Any:
 
 
 def _list_numbers(argnums: int | Sequence[int]) -> tuple[int, ...]:
-    """Return the numbers of arguments, of which one may stand alone."""
+    """Return the argument numbers as a tuple; a single one may be given as an int."""
     return (int(argnums),) if isinstance(argnums, int | Integral) else tuple(argnums)
 
 
@@ -225,7 +225,7 @@ def jacfwd(
 ) -> Callable[P, Any]:
     """Make the function that computes the Jacobian by forward mode, one pass per element of the argument.
 
-    Forward mode is the faster one if the output has more elements than the argument; otherwise, see `jacrev`.
+    Forward mode is faster than `jacrev` if the output has more elements than the argument.
 
     Args:
         fn: a function of arrays, which returns arrays.
@@ -322,7 +322,7 @@ def _jacobian(
     rename: Renames | None,
     **options: object,
 ) -> Function:
-    """Transform a function of plain arrays, and name the result; JAX would nest named arrays."""
+    """Differentiate as a function of plain arrays, and name the result; JAX would nest named arrays."""
     # Like JAX, a sequence of one argument gives a tuple of one Jacobian.
     numbers, is_one = _list_numbers(argnums), isinstance(argnums, int | Integral)
     renames = dict(rename or {})

@@ -1,7 +1,7 @@
 """Internal. Split arguments of transformations into the arrays to map over, and the rest.
 
 JAX's transformations take arrays; ours take trees of named arrays, numbers, holes and functions. A `Skeleton` keeps
-what JAX must not see, and puts the arrays back. `vmap`, `nmap`, the loops and stacks of layers call this.
+everything that JAX must not see, and puts the arrays back. `vmap`, `nmap`, the loops and stacks of layers call this.
 """
 
 import itertools
@@ -40,7 +40,7 @@ def is_hole(leaf: object) -> bool:
 
 
 def find_dimension(leaf: Any, axis: str) -> int | None:
-    """Return the dimension of a leaf for an axis, the first one for a plain array; None without such a dimension."""
+    """Return the dimension of an axis in a leaf, which is the first one for a plain array; None if there is none."""
     if isinstance(leaf, NamedArray):
         return leaf.names.index(axis) - len(leaf.names) if axis in leaf.names else None
     return 0 if is_array(leaf) and leaf.ndim else None
@@ -52,12 +52,12 @@ def refilled(leaf: object, array: object) -> Any:
 
 
 def drop_axis_of_hole(hole: NamedArray, axis: str) -> NamedArray:
-    """Remove an axis from a hole, as from the arrays of the same tree."""
+    """Remove an axis from the names of a hole, as from arrays of the same tree."""
     return rename_hole(hole, plans.without(hole.names, (axis,)))
 
 
 def repeat_prefix(function: str, prefix: object, tree: object) -> list[Any]:
-    """Spread the leaves of a tree prefix, None among them, over all leaves of a tree; named arrays are leaves.
+    """Repeat the leaves of a tree prefix for all leaves of a tree; None and named arrays are leaves.
 
     Raises:
         OperandError: if it is not a prefix of the tree.
@@ -78,7 +78,7 @@ def repeat_prefix(function: str, prefix: object, tree: object) -> list[Any]:
 
 
 class Slot:
-    """The place of an array in a tree. It has a shape, as arrays do; the content of a hole has none."""
+    """The place of an array in a tree. It has a shape, as arrays do; a placeholder in a hole has no shape."""
 
     __slots__ = ()
     shape = ()
@@ -90,7 +90,7 @@ HELD: Any = Slot()
 
 
 class Constant:
-    """A leaf that stays in its tree, whatever it is."""
+    """A leaf of any type that stays in its tree."""
 
     __slots__ = ("value",)
 
@@ -98,7 +98,7 @@ class Constant:
         self.value: Any = value
 
     def __eq__(self, other: object) -> bool:
-        """Return whether no program can see a difference."""
+        """Return whether the two constants are the same to every program."""
         if not isinstance(other, Constant) or type(self.value) is not type(other.value):
             return False
         if self.value is other.value:
@@ -113,10 +113,10 @@ class Constant:
 
 @jax.tree_util.register_static
 class Skeleton:
-    """A tree without its arrays: what transformations keep of arguments, carries and results.
+    """A tree without its arrays: the part of arguments, carries and results that JAX does not see.
 
-    As a pytree node, this has no leaves. So a function that returns arrays and a skeleton passes all information
-    through the transformation itself, which may cache it, and no inner array is kept.
+    As a pytree node, this has no leaves. So a function inside a transformation can return arrays and a skeleton: its
+    caller gets all information even if JAX has cached the call, and no inner array is kept.
 
     Attributes:
         tree: the structure, with named arrays as leaves, or as nodes after `take_constants`.
@@ -168,7 +168,7 @@ class Skeleton:
         return jax.tree.unflatten(self.tree, leaves)
 
     def take_constants(self) -> tuple["Skeleton", list[jax.Array]]:
-        """Take out the arrays within constants, too; the skeleton has `HELD` in their place."""
+        """Also take out arrays that constants hold; the skeleton has `HELD` in their place."""
         # Named arrays are nodes here, so that arrays inside of any other node are found.
         leaves, tree = jax.tree.flatten(self.fill(itertools.repeat(TAKEN)))
         kept: list[object] = []
@@ -184,13 +184,13 @@ class Skeleton:
         return Skeleton(tree, kept), held
 
     def may_be_kept(self) -> bool:
-        """Return whether a cache may keep this: no constant can hold arrays, which it would keep alive."""
+        """Return whether a cache may keep this: no constant may hold arrays, since the cache would keep them alive."""
         constants = [leaf for leaf in self.leaves if leaf is not TAKEN and leaf is not HELD]
         return all(map(_is_lasting, constants))
 
 
 def _is_lasting(leaf: object) -> bool:
-    """Return whether a leaf is no constant, or data, or a function or a class that its module keeps alive."""
+    """Return whether a cache may keep a leaf: a marker, data, or a function or class that its module keeps anyway."""
     if not isinstance(leaf, Constant) or isinstance(leaf.value, _DATA):
         return True
     # A function that a module knows by its name lives as long as the module, whatever a cache keeps.
@@ -236,8 +236,8 @@ def take_arrays(tree: object, *, numbers: bool = True) -> Parts:
 class Arguments:
     """The arguments of a function, some of whose leaves are mapped over an axis.
 
-    A hole that has the axis loses it, and has no size for it. Random keys that are an argument by themselves are passed
-    as plain keys, which `jax.random` takes; those inside of a tree stay named, so that the tree keeps its structure.
+    A hole that has the axis loses it, and has no size for it. An argument that is itself an array of random keys is
+    passed as plain keys, which `jax.random` takes; keys inside a tree stay named, so that the tree keeps its structure.
 
     Attributes:
         axis: the name of the axis.
@@ -291,7 +291,7 @@ class Arguments:
         self.size = self._one_size(function, axis[1], arguments)
 
     def _one_size(self, function: str, given: int | None, arguments: Any) -> int:
-        """Return the size of the axis, which must be that of all mapped arrays and the given one."""
+        """Return the size of the axis; all mapped arrays, and the given size if any, must agree."""
         sizes = [array.shape[dim] for array, dim in zip(self.arrays, self.dims, strict=True)]
         if given is None and not sizes:
             raise self._size_error(function)
@@ -335,7 +335,7 @@ class Arguments:
 
 
 def _has_keys_alone(leaf: NamedArray) -> bool:
-    """Return whether an array is a vector of random keys, of which each is a plain key."""
+    """Return whether an array is a vector of random keys, so that each element is a plain key."""
     return len(leaf.names) == leaf.array.ndim == 1 and jnp.issubdtype(
         leaf.array.dtype, jax.dtypes.prng_key
     )
@@ -355,7 +355,7 @@ _WHOLE = {
 
 
 def _describe_places(arguments: tuple[tuple[object, ...], dict[str, object]]) -> list[str]:
-    """Describe where each leaf of arguments is: `argument 0`, `argument x.weight`."""
+    """Name the place of each leaf of arguments: `argument 0`, `argument x.weight`."""
     spelled = []
     for path, _ in jax.tree.leaves_with_path(arguments, is_leaf=is_named_array):
         which: object = path[1]
@@ -367,7 +367,7 @@ def _describe_places(arguments: tuple[tuple[object, ...], dict[str, object]]) ->
 def make_namer(
     function: str, axis: Axis, out_axis: int = 0
 ) -> Callable[[NamedArray, Any], NamedArray]:
-    """Return how to name an array whose first dimension is new.
+    """Return a function that names an array whose first dimension is new.
 
     Args:
         function: what the user called.
@@ -403,7 +403,7 @@ def make_namer(
 
 
 def make_mover(function: str, axis: str, out_axis: int) -> Callable[[Any], Any]:
-    """Return how to move the first dimension of a plain array, which is new, to its place."""
+    """Return a function that moves the new first dimension of a plain array to its place."""
 
     def move(array: Any) -> Any:
         at = _find_place(function, axis, out_axis, f"shape {array.shape[1:]}", array.ndim - 1)
@@ -413,7 +413,7 @@ def make_mover(function: str, axis: str, out_axis: int) -> Callable[[Any], Any]:
 
 
 def _find_place(function: str, axis: str, out_axis: int, has: str, count: int) -> int:
-    """Return how many of the axes of one step come before the new one."""
+    """Return the number of axes of one step that come before the new axis."""
     hint = "0 is before all others, and -1 behind them"
     if not isinstance(out_axis, int):
         problem = f"out_axis is the place of axis {axis!r}, an int, not {out_axis!r}"

@@ -57,7 +57,7 @@ Pairs = Callable[..., tuple[Any, Any]]
 
 
 class _Plan(NamedTuple):
-    """A loop without its step and its arrays, as the key of a cache.
+    """All of a loop but its step and its arrays, as the key of a cache.
 
     Attributes:
         function: its name in errors.
@@ -172,9 +172,8 @@ def _find_compiled(
 ) -> Callable[..., Any] | None:
     """Return the compiled loop of a step outside transformations; None if it cannot be cached.
 
-    As in JAX itself, a step is the same as long as it is the same object. Inside another trace, the loop becomes part
-    of that program as it is written, with its constants. Under `jax.disable_jit`, there is no program: steps get
-    values, for debuggers and prints.
+    As in JAX itself, steps are compared by identity. Inside another trace, the loop is traced into the outer program,
+    with its constants. Under `jax.disable_jit`, nothing is compiled: steps get values, for debuggers and prints.
     """
     config: Any = jax.config  # its stubs leave the options out
     if config.jax_disable_jit or any(map(_is_traced, itertools.chain(*arrays))):
@@ -226,7 +225,7 @@ def _run_plan(
     scanned: Sequence[Any],
     whole: Sequence[Any],
 ) -> Any:
-    """Return the arrays of the last carry, and the outputs: their arrays, and the skeleton.
+    """Return the arrays of the last carry, and the outputs as arrays and a skeleton.
 
     Args:
         start: the arrays of the carry that change.
@@ -255,7 +254,7 @@ Step = Callable[[Any, Any], tuple[Any, Any]]
 def _make_step(
     plan: _Plan, fn: Any, held: Sequence[Any], whole: Sequence[Any], keep: Keeper
 ) -> Step:
-    """Make the step on arrays: the carry that changes, and the scanned arguments of one position."""
+    """Make the step as a function of arrays: those of the carry, and of the scanned arguments at one position."""
 
     def step(carry: Any, scanned: Any) -> tuple[Any, Parts]:
         args, kwargs = plan.arguments.fill(scanned, whole)
@@ -317,7 +316,7 @@ def _scan_steps(plan: _Plan, step: Step) -> Step:
 
 
 def _scan_groups(plan: _Plan, step: Step) -> Step:
-    """Make a loop over groups of steps; the carries between groups are kept, not those within one."""
+    """Make a loop over groups of steps; only the carries between groups are kept."""
     groups, length = plan.groups, plan.size // plan.groups
     if not plan.checkpointed:
         step = _checkpoint(plan.policy, step, length, plan.unroll)
@@ -433,7 +432,7 @@ def _restore_order(function: str, before: object, after: object) -> Any:
 
 
 def _is_pair_for_scan(function: str, carry: object, after: object) -> bool:
-    """Return whether a step of a fold returned the carry and an output."""
+    """Return whether the step of a fold wrongly returned a pair of the carry and an output."""
     if not function.endswith("fold") or not isinstance(after, tuple) or len(after) != 2:
         return False
     return jax.tree.structure(after[0], is_leaf=is_named_array) == carry
@@ -491,7 +490,7 @@ def _name_entry(path: Any) -> str:
 def _describe_varying(
     function: str, path: object, leaf: object, before: Set[str], after: Set[str]
 ) -> str:
-    """Describe that a step changes whether an array differs between the devices of a shard_map."""
+    """Describe that a step makes an array vary over mesh axes of a shard_map, or stop varying over them."""
     if after - before:
         becomes, cast = "differ between the", "let it vary from the start"
     else:
@@ -507,7 +506,7 @@ def _describe_varying(
 
 
 def _spell_axes(mesh_axes: tuple[str, ...]) -> str:
-    """Write the axes that are mapped to mesh axes, or a mesh axis itself if none is mapped to only these."""
+    """Format the names of axes that are mapped to mesh axes; a mesh axis that no such axis has stands for itself."""
     entries = dict(context.current_mapping() or {})
     scope = current_scope()
     stored: Mapping[str, Entry] = {} if scope is None else scope.mappings.parameters
@@ -543,7 +542,7 @@ def _describe_change(
 
 
 def _start_hint(old: object, new: object) -> str | None:
-    """Return the hint for a loop whose carry starts as a plain number or array, and becomes a named one."""
+    """Return the hint for a loop whose carry starts as a plain number or array, and becomes a named array."""
     if isinstance(old, NamedArray) or not isinstance(new, NamedArray):
         return None
     axes = "(...)" if new.names else "()"
@@ -559,7 +558,7 @@ def _describe_entry(leaf: Any) -> str:
 
 
 def _explain_lonely_carry(function: str, axis: str, init: object) -> ArgumentError:
-    """Build the error for a loop that got only its carry, or only the arrays to run along."""
+    """Build the error for a loop that got only a carry, or only arrays to loop over."""
     leaves = jax.tree.leaves(init, is_leaf=is_named_array)
     has_axis = any(isinstance(leaf, NamedArray) and axis in leaf.names for leaf in leaves)
     along = f"which has axis {axis!r}" if has_axis else f"and nothing with axis {axis!r}"

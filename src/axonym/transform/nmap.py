@@ -1,7 +1,7 @@
-"""Lift positional functions over all names, to use code without names.
+"""Map positional functions over all names, to use code without names.
 
-`nmap` is the way out of names and back: a function of `jax.numpy`, or one of another library, sees the dimensions that
-you have untagged, and is mapped over all others by `jax.vmap`.
+`nmap` leaves names and comes back: a function of `jax.numpy` or of another library sees only the dimensions that you
+have untagged, and `jax.vmap` maps it over all others.
 """
 
 import functools
@@ -126,14 +126,14 @@ def _is_mapped(leaf: object) -> TypeGuard[NamedArray]:
 
 
 def _fill_unmapped(leaf: object, names: tuple[str, ...]) -> object:
-    """Return what the function sees of a leaf that is not mapped; a hole loses names as an array would."""
+    """Return a leaf that is not mapped, as the function sees it; a hole loses names as an array would."""
     if not isinstance(leaf, NamedArray):
         return leaf
     return rename_hole(leaf, plans.without(leaf.names, names))
 
 
 def _tag_result(x: NamedArray, out_axis: AxisSelection, names: tuple[str, ...]) -> NamedArray:
-    """Name the anonymous dimensions, and put the names that were mapped over before them."""
+    """Name the anonymous dimensions of a result, and put the mapped names before them."""
     new = selection(out_axis, "nmap")
     shape = x.array.shape[: x.array.ndim - len(x.names)]
     if len(shape) != len(new):
@@ -145,7 +145,7 @@ def _tag_result(x: NamedArray, out_axis: AxisSelection, names: tuple[str, ...]) 
 
 
 def _find_dimension(leaf: NamedArray, name: str, names: tuple[str, ...]) -> int | None:
-    """Find the dimension to map; the maps over later names, which are outermost, have already removed theirs."""
+    """Find the dimension to map; maps over later names are further out, and have removed their dimensions already."""
     if name not in leaf.names:
         return None
     # Dimensions are counted from the end, since anonymous ones lead.
@@ -154,7 +154,7 @@ def _find_dimension(leaf: NamedArray, name: str, names: tuple[str, ...]) -> int 
 
 
 def _name_dimensions(names: tuple[str, ...], like: NamedArray, array: object) -> NamedArray:
-    """Name an array that the function returned with names; those that were mapped over come after them."""
+    """Name an array that the function returned with names; the mapped names come after its own."""
     both = (*like.names, *names)
     plans.distinct(both, "nmap: in what the function returned, ")
     return wrap(like, array, both)

@@ -8,9 +8,9 @@ Sources: TypeAlias = frozenset[int]
 
 
 def find_sources(jaxpr: Any, given: Sequence[Sources]) -> list[Sources]:
-    """Return what each result of a jaxpr depends on, from what each of its arguments does.
+    """Return the sources of each result of a jaxpr, given the sources of each argument.
 
-    Calls and branches are looked into. A value inside a loop, or another function, depends on all inputs of that.
+    Calls and branches are looked into. Each result of a loop, or of any other operation, depends on all its operands.
     """
     none: Sources = frozenset()
     # By identity: literals, which depend on nothing, have no hash.

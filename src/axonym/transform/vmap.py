@@ -141,7 +141,7 @@ def _map_over(
 
 
 def _call_batched(make_batched: Callable[..., Mapped], name: str, arguments: Arguments) -> Parts:
-    """Call the mapped function, and keep the axis on its mesh axes: Explicit ones by type, Auto ones by constraint."""
+    """Call the mapped function, and keep the axis sharded: by type on Explicit mesh axes, by constraint on Auto ones."""
     dims, mapping = tuple(arguments.dims), context.current_mapping()
     typed = any(map(explicit.has_explicit_axes, arguments.arrays))
     if mapping is None and not typed:
@@ -176,7 +176,7 @@ def _call_batched(make_batched: Callable[..., Mapped], name: str, arguments: Arg
 def _constrain_labels(
     array: jax.Array, labels: Sequence[str | None], mesh: assignment.MeshLike, mesh_axes: Entry
 ) -> jax.Array:
-    """Constrain the dimension that has a label to Auto mesh axes, and leave the others to the compiler."""
+    """Constrain the labelled dimension to Auto mesh axes; the compiler shards all others."""
     if not any(labels):
         return array
     free = PartitionSpec.UNCONSTRAINED
@@ -218,7 +218,7 @@ def _list_settings(
     args: tuple[object, ...],
     kwargs: dict[str, object],
 ) -> Any:
-    """Return the setting of each argument, whether it is passed by position or by name."""
+    """Return the setting of each argument, whichever way the setting and the argument are passed."""
     # `args` may be set for a parameter that is passed by name, and the other way round.
     named = dict(zip(parameters, args, strict=False)) | kwargs
     by_position = [named.get(name, default) for name in parameters[: len(positional)]]
