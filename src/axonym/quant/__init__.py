@@ -1,4 +1,4 @@
-"""Low precision: quantised products for linear layers, states that gradients overwrite, and stochastic rounding."""
+"""Low precision: quantised products for linear layers, states that their gradients replace, and stochastic rounding."""
 
 from .fp8 import *
 from .int8 import *

@@ -37,10 +37,10 @@ Histories: TypeAlias = tuple[jax.Array, jax.Array, jax.Array]
 class Fp8DotGeneral(OverwriteWithGradient, Made):
     """Multiply in 8-bit floating point with delayed scaling: recent steps set the scales.
 
-    Both operands are rounded to e4m3, and in the backward pass the gradient of the product to e5m2. Before, each is
-    divided by a scale that maps the largest magnitude of its history to the largest number of the format; larger
-    values, infinity included, are clipped. Sums are in float32. An empty history gives the scale 1, so that the first
-    step is coarse.
+    Both operands are rounded to e4m3, and in the backward pass the gradient of the product to e5m2. Before rounding,
+    each operand is divided by a scale that maps the largest magnitude of its history to the largest number of the
+    format; larger values, infinity included, are clipped. Sums are in float32. An empty history gives the scale 1, so
+    that the first step is coarse.
 
     The state is updated by differentiation: the gradient of a history is the history after the step, see
     `partition_for_grad_overwrite`. Under `vmap`, all elements of a batch count as one array. Use a state for one
@@ -102,8 +102,8 @@ class Fp8DotGeneral(OverwriteWithGradient, Made):
 class Fp8CurrentDotGeneral(eqx.Module):
     """Multiply in 8-bit floating point with current scaling: each array sets its own scale.
 
-    Unlike `Fp8DotGeneral`, it has no state and no coarse first step, and clips nothing; but each array is read once
-    more, for its largest magnitude, before it is rounded.
+    Unlike `Fp8DotGeneral`, it has no state and no coarse first step, and clips nothing. But it reads each array once
+    more, for its largest magnitude, before it rounds the array.
 
     Examples:
         >>> dot = axn.quant.Fp8CurrentDotGeneral()

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class QuantizationConfig:
-    """Which linear layers multiply in which way.
+    """The linear layers to quantise, and the product to give them.
 
     Attributes:
         dot_general: a function that makes the product of a layer, called once for each, such as `Fp8DotGeneral.init` or

@@ -1,4 +1,4 @@
-"""MXFP4, the 4-bit floats in blocks of 32 with a scale that published weights come in, read into a wider dtype."""
+"""MXFP4, the format of some published weights: 4-bit floats in blocks of 32 with a scale, read into a wider dtype."""
 
 import functools
 from typing import Any

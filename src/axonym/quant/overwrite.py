@@ -1,4 +1,4 @@
-"""States that training updates through their gradients, without the optimiser."""
+"""States that training replaces by their gradients, without the optimiser."""
 
 from typing import Any, TypeVar
 
@@ -23,7 +23,7 @@ class OverwriteWithGradient(eqx.Module):
 
 
 def partition_for_grad_overwrite(grad: T) -> tuple[T, T]:
-    """Split a tree, such as gradients or a model, into modules that gradients overwrite, and the rest.
+    """Split a tree, such as gradients or a model, into modules that their gradients overwrite, and the rest.
 
     Args:
         grad: the tree; the optimiser gets the rest.

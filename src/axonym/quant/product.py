@@ -1,7 +1,7 @@
 """Internal. Shared parts of quantised products: scaled operands, the gradients of a product, and its layer.
 
-`fp8` and `int8` multiply by it, `layers` and `qwix` put products into models. Arrays here are plain: names end where
-`Linear` calls `dot_general`.
+`fp8` and `int8` use it to multiply, and `layers` and `qwix` put products into models. Arrays here are plain: names end
+where `Linear` calls `dot_general`.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ class Scaled(NamedTuple):
         return self.values.ndim
 
     def restore(self) -> jax.Array:
-        """Return what the array stands for, in the dtype of the scale."""
+        """Return the array times its scale, in the dtype of the scale."""
         return self.values.astype(self.scale.dtype) * self.scale
 
 
@@ -72,7 +72,8 @@ def divide(x: jax.Array, scale: jax.Array) -> jax.Array:
 def make_alike(left: jax.Array, right: jax.Array) -> list[jax.Array]:
     """Give both operands one dtype, and let them vary between the same devices of a shard_map.
 
-    Magnitudes of narrow integers overflow, and autodiff sums the gradients of an operand that varies less wrongly.
+    Magnitudes of narrow integers overflow. If an operand varies over fewer devices, autodiff sums its gradients
+    wrongly.
     """
     dtype = jnp.result_type(left, right)
     left, right = left.astype(dtype), right.astype(dtype)

@@ -1,4 +1,4 @@
-"""Quantise linear layers by the rules of Qwix, whose own `quantize_model` takes only modules of Flax."""
+"""Quantise linear layers by the rules of Qwix; the `quantize_model` of Qwix takes only modules of Flax."""
 
 import dataclasses
 import functools
@@ -32,9 +32,9 @@ _FOR_FLAX = ("act_static_scale", "bwd_stochastic_rounding", "additional_qt_confi
 def quantize_with_qwix(tree: T, rules: Sequence[Any], *, store: bool = False) -> T:
     """Quantise the linear layers of a model by the rules of Qwix, as `qwix.quantize_model` does for Flax.
 
-    The first rule whose `module_path` matches the whole path of a layer decides, such as `blocks/.*/qkv` for
-    `blocks/stacked/attention/qkv`. A rule without `weight_qtype` leaves its layers as they are, and one whose
-    `op_names` lack "dot_general" matches none. The page on Qwix has an example.
+    The first rule whose `module_path` matches the complete path of a layer applies: `blocks/.*/qkv` matches
+    `blocks/stacked/attention/qkv`. A rule without `weight_qtype` leaves its layers as they are; a rule whose `op_names`
+    lack "dot_general" matches no layer. The page on Qwix has an example.
 
     Args:
         tree: the model, or a tree of layers.
@@ -170,7 +170,7 @@ def _find_rule(rules: Sequence[Any], path: str) -> Any:
 
 
 def _check_matches(rules: Sequence[Any], layers: Mapping[str, Linear]) -> None:
-    """Check that the path of each rule is that of some layer; Qwix ignores a misspelt one."""
+    """Check that the path of each rule matches some layer; Qwix ignores a misspelt path."""
     for rule in rules:
         if any(_find_rule([rule], path) for path in layers):
             continue
@@ -193,5 +193,5 @@ def _check_settings(rule: Any, store: bool) -> None:
 
 
 def _simplify_rule(rule: Any) -> Any:
-    """Return a rule without what chose the layer, which is hashable: JAX compiles for it."""
+    """Return a hashable rule, without the fields that chose the layer: JAX compiles for it."""
     return dataclasses.replace(rule, module_path=".*", op_names=(), act_batch_axes=())

@@ -20,9 +20,9 @@ __all__ = ["stochastic_round"]
 def stochastic_round(x: Any, dtype: DTypeLike, *, key: jax.Array) -> Any:
     """Round each element up or down at random to a narrower floating dtype, without changing the expectation.
 
-    The nearer neighbour is more likely. So a bfloat16 weight with many updates, each less than half the distance to its
-    neighbour, moves by their sum; rounding to nearest would never move it. Numbers of the dtype stay the same, and so
-    do infinities and NaN. The derivative is that of the expectation, as of a cast.
+    The nearer neighbour is more likely. So many updates, each less than half the distance between neighbours, move a
+    bfloat16 weight by their sum, on average; rounding to nearest would never move it. Numbers of the dtype stay the
+    same, and so do infinities and NaN. The derivative is that of a cast, which is the derivative of the expectation.
 
     Args:
         x: a NamedArray or an array, float32.
@@ -61,7 +61,7 @@ def stochastic_round(x: Any, dtype: DTypeLike, *, key: jax.Array) -> Any:
 
 
 def _stochastic_round(x: jax.Array, drawn: jax.Array, *, dtype: Any) -> jax.Array:
-    """Round by random numbers from 0 to 1."""
+    """Round up or down by random numbers from 0 to 1."""
     rounded: jax.Array = _round(x, drawn, dtype)
     return rounded
 

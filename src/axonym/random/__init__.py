@@ -1,6 +1,6 @@
 """Random named arrays. Values depend on the key and the axes only, never on the layout.
 
-Results are sharded by the current axis mapping, so that no device ever holds a large parameter as a whole. Each
+Results are sharded by the current axis mapping, so that no device ever holds a complete large parameter. Each
 function draws the same numbers as its namesake in `jax.random`, for the same key and sizes.
 """
 

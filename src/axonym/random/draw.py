@@ -103,7 +103,7 @@ def _outside_of_jit(key: jax.Array) -> bool:
 
 
 def _meaning(key: jax.Array) -> tuple[object, ...]:
-    """Return the settings that determine how a legacy key is read, which are not part of JAX's cache key."""
+    """Return the settings by which JAX reads a legacy key; JAX does not include them in its cache key."""
     if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         return ()
     settings: Any = jax.config
@@ -122,7 +122,7 @@ def _compile(
 ) -> Callable[..., jax.Array]:
     """Compile drawing and layout as one program, in which each device draws only its part.
 
-    Parameters that are None are floats, which the program takes as operands.
+    None stands for a float parameter, which is an operand of the program.
     """
     del meaning
     call = partial(sampler, shape=shape, **options)

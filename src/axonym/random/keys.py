@@ -25,7 +25,7 @@ Dtype: TypeAlias = DTypeLike | None
 def split(key: Key, axis: AxisSpec) -> NamedArray:
     """Split a key into keys over one or more axes; `axn.vmap` and `axn.scan` pass one to each position.
 
-    It is a plain key there, for `jax.random` too, if the keys are an argument of the function by themselves.
+    If the keys are an argument of their own, the function gets a plain key, which `jax.random` takes too.
 
     Args:
         key: the key; legacy keys, which are vectors of integers, become typed keys.

@@ -37,8 +37,8 @@ None for a dimension without a name."""
 class StoredArray(np.ndarray[Any, np.dtype[Any]]):
     """A NumPy array of a state dict, and the axes that it was saved with.
 
-    Only the array itself has them. Slices, copies and results of operations do not, and neither does
-    `numpy.asarray(array)`.
+    Only the array itself has these axes. Slices, copies, results of operations and `numpy.asarray(array)` do not have
+    them.
 
     Attributes:
         axes: the axes of each dimension; None if they are not known.

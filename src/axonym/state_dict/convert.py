@@ -1,7 +1,7 @@
 """Convert trees to state dicts and back.
 
-`places` lists the arrays of a tree, `fit` checks that a state dict fits them, and this module reads and places arrays,
-one after the other, so that no more than one is on the host.
+`places` lists the arrays of a tree, and `fit` checks that a state dict fits them. This module reads and places arrays
+one by one, so that at most one is on the host.
 """
 
 import re
@@ -83,7 +83,7 @@ class StateDict(Mapping[str, NDArray[np.generic]]):
         return jax.ShapeDtypeStruct(place.form.shape, place.array.dtype)
 
     def axes(self, key: str) -> StoredAxes | None:
-        """Return the axes of each dimension of an array; None if it has no names."""
+        """Return the axes of each dimension of an array; None if the array has no names."""
         place, _ = self._entries[key]
         return place.axes if any(place.axes) else None
 
@@ -97,8 +97,8 @@ def to_state_dict(
 ) -> StateDict:
     """List the arrays of a tree by key: field names, indices in sequences and keys of dicts, joined by dots.
 
-    Layers in a `Stacked`, `BlockSeq` or `Interleaved` have separate keys, such as `blocks.0.mlp.weight`, so that the
-    same layers have the same keys in any storage. Leaves that are not arrays are left out.
+    Layers in a `Stacked`, `BlockSeq` or `Interleaved` have separate keys, such as `blocks.0.mlp.weight`, so keys do not
+    depend on how layers are stored. Leaves that are not arrays are left out.
 
     Args:
         tree: a model. It may be abstract, for its keys and `StateDict.spec`.
@@ -318,9 +318,9 @@ def _bring_layers(
     forms: Mapping[str, Form],
     state_dict: Mapping[str, Payload],
 ) -> dict[Index, NDArray[np.generic]]:
-    """Bring the layers of an array to the host; those without a key are those of the tree.
+    """Bring the layers of an array to the host; a layer without a key is taken from the tree.
 
-    Not block by block: all processes have to bring the same arrays to the host.
+    This is not done block by block, because all processes have to bring the same arrays to the host.
     """
     layers: dict[Index, NDArray[np.generic]] = {}
     for _, index in spot.entries():
@@ -338,7 +338,7 @@ def _load_array(
     mapping: AxisMapping | Mappings | None,
     mesh: MeshLike | None,
 ) -> Payload:
-    """Load an array, each device its part."""
+    """Load an array; each device gets its part."""
     whole = (slice(None),) * len(place.shape)
 
     def block(at: Any) -> NDArray[np.generic]:

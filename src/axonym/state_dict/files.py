@@ -40,9 +40,9 @@ def save_state_dict(
 ) -> None:
     """Write arrays to a safetensors file, or to several with an index, as Hugging Face does.
 
-    Arrays are brought to the host and written one by one. Files of the same name are replaced at once when the new ones
-    are complete and on the disk: whenever the program or the machine stops, all of the earlier ones or all of the new
-    ones are found. All processes have to call this, and the first one writes.
+    Arrays are brought to the host and written one by one. Earlier files of the same name are replaced in one step, once
+    the new files are complete and on the disk. So if the program or the machine stops, either all earlier files or all
+    new files are there. All processes have to call this, and the first one writes.
 
     Args:
         state_dict: arrays by key, such as what `to_state_dict` returns. The axes of `StateDict` and `StoredArray` are
@@ -146,7 +146,7 @@ def _require_text(metadata: Mapping[str, str]) -> None:
 
 
 def _group_keys(specs: Mapping[str, Typed], max_bytes: int | None) -> list[list[str]]:
-    """Return the keys of the arrays of each file, which has at least one, however large."""
+    """Return the keys of the arrays of each file; each file has at least one array, however large."""
     groups: list[list[str]] = [[]]
     total = 0
     for key, spec in specs.items():
@@ -165,7 +165,7 @@ def _make_header(
     metadata: Mapping[str, str],
     sums: Mapping[str, int],
 ) -> bytes:
-    """Make the beginning of a file; sums of any value take as many bytes."""
+    """Make the beginning of a file; its length does not depend on the values of the checksums."""
     text = json.dumps({key: f"{sums[key]:08x}" for key in keys})
     header, _ = header_of(keys, specs, {**metadata, SUMS: text} if keys else metadata)
     return header
@@ -174,7 +174,7 @@ def _make_header(
 def _list_bytes(
     header: bytes, arrays: Iterator[tuple[str, NDArray[np.generic]]], sums: dict[str, int]
 ) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of a file, and write down the checksum of each array."""
+    """Yield the bytes of a file, and note the checksum of each array in `sums`."""
     yield header
     for key, array in arrays:
         part = _get_bytes(array)
@@ -211,8 +211,8 @@ def load_state_dict(
 ) -> dict[str, NDArray[np.generic]]:
     """Open safetensors files and return their arrays by key.
 
-    The arrays are memory-mapped: none but booleans is read before it is used. They are read-only, and of the class
-    `StoredArray`: they have the axes that they were saved with.
+    The arrays are memory-mapped: only booleans are read before they are used. They are read-only, and of the class
+    `StoredArray`, which has the axes that an array was saved with.
 
     Args:
         path: a file, an index of several (`model.safetensors.index.json`), the name that an index was written for, or a
@@ -251,7 +251,7 @@ def load_state_dict(
 
 
 def _check_sums(file: Path, opened: File) -> None:
-    """Raise for arrays of a file that are not those that were saved."""
+    """Raise for arrays of a file that differ from the saved ones."""
     try:
         sums = dict(parse(opened.metadata.get(SUMS, "{}")))
     except (ValueError, TypeError, RecursionError):

@@ -1,6 +1,6 @@
-"""Internal. Check that a state dict fits a model: one error for everything that does not, with the call that would.
+"""Internal. Check that a state dict fits a model; one error lists all that does not fit, and the call that would.
 
-`convert` calls `fit`. It reads shapes, dtypes and names only; values are read of integers that are cast.
+`convert` calls `fit`. This reads shapes, dtypes and names; it reads values only of integers that are cast.
 """
 
 import dataclasses
@@ -101,7 +101,7 @@ class Flaws:
 
 
 def fit(reading: Reading) -> dict[str, Form]:
-    """Return the stored forms of the arrays that the model has and the state dict has.
+    """Return the stored forms of the arrays that both the model and the state dict have.
 
     Raises:
         ArgumentError: if something does not fit.
@@ -139,7 +139,7 @@ def fit(reading: Reading) -> dict[str, Form]:
 
 
 def _missing_text(flaws: Flaws, key: str, place: Place, extra: list[str]) -> str:
-    """Describe an array that is missing, and the key that is nearest, unless the line will not be shown."""
+    """Describe a missing array and the nearest key; skip this if the line will not be shown."""
     # To compare a key with all others takes long, and thousands may be missing.
     is_shown = len(flaws.found.get("missing", ())) < SHOWN
     near = suggestion(key, extra) if is_shown else None
@@ -147,7 +147,7 @@ def _missing_text(flaws: Flaws, key: str, place: Place, extra: list[str]) -> str
 
 
 def _check_renames(reading: Reading) -> None:
-    """Raise unless the table of names has strings, and is about axes of the model."""
+    """Raise unless `rename_axes` maps names of axes of the model to strings."""
     table: Any = reading.rename_axes
     parts = (place.form.parts for place, _ in reading.entries.values())
     names = add_bases(set(itertools.chain.from_iterable(parts)))
@@ -182,7 +182,7 @@ def _find_form(reading: Reading, flaws: Flaws, key: str, spec: Typed) -> Form | 
 
 
 def _same_sizes(axes: StoredAxes | None, form: Form, own: StoredAxes) -> bool:
-    """Return whether axes that are flattened have the sizes of the model, too; those without names only have places."""
+    """Return whether flattened axes have the sizes of the model; True if a dimension has no name."""
     if axes is None or None in axes or None in own:
         return True
     pairs = itertools.zip_longest(_flatten(axes), _flatten(form.axes))
@@ -270,7 +270,7 @@ def _prefix_hint(reading: Reading) -> str | None:
 
 
 def _find_starts(keys: Iterable[str], names: Container[str]) -> Iterator[str]:
-    """Yield the beginnings of keys that leave one of the names."""
+    """Yield each prefix of a key after which one of the names remains."""
     for key in keys:
         for start, rest in _split_key(key):
             if rest in names:
@@ -285,7 +285,7 @@ def _find_most_frequent(values: Iterable[str]) -> tuple[list[str], int]:
 
 
 def _split_key(key: str) -> Iterator[tuple[str, str]]:
-    """Yield all beginnings of a key, also the empty one, and the rest of it after each."""
+    """Yield each prefix of a key, also the empty one, and the rest of the key after it."""
     yield "", key
     at = key.find(".")
     while at >= 0:
@@ -294,7 +294,7 @@ def _split_key(key: str) -> Iterator[tuple[str, str]]:
 
 
 def _axes_hint(reading: Reading, keys: Iterable[str], specs: Specs) -> str:
-    """Return how to load arrays saved with other names: those that only one side has are paired, if all agree."""
+    """Return a hint for arrays saved with other names: pair names that only one side has, if all arrays agree."""
     table: dict[str, str] = {}
     certain = True
     for key in keys:
@@ -318,7 +318,7 @@ def _axes_hint(reading: Reading, keys: Iterable[str], specs: Specs) -> str:
 
 
 def _layout_hint(reading: Reading, specs: Specs) -> str | None:
-    """Return the other reading that fits most arrays, if it fits more than this one."""
+    """Return a hint with the other reading that fits most arrays, if it fits more than this one."""
     # This reading may fit most arrays already, and a few may be wrong for another reason.
     most, call = _count_fits(reading, reading.entries, specs), None
     for rival in reading.rivals:
@@ -329,7 +329,7 @@ def _layout_hint(reading: Reading, specs: Specs) -> str | None:
 
 
 def _count_fits(reading: Reading, entries: Entries, specs: Specs) -> int:
-    """Count the arrays that fit entries of the same keys."""
+    """Count the arrays that fit the entries with the same keys."""
     forms = (
         (entries[key][0].form_of(axes_of(reading.state, key, spec), reading.name_there), spec)
         for key, spec in specs.items()
@@ -369,7 +369,7 @@ def _shorten(keys: list[str]) -> str:
 
 
 def _warn_of_squares(reading: Reading, specs: Specs) -> None:
-    """Warn of arrays of torch that fit the model as they are, but would have other places in the layouts of torch."""
+    """Warn of arrays of torch whose shapes fit the model, but whose axes have another order in the layouts of torch."""
     # Only results of `to_state_dict` have `spec`: they are not from torch.
     if reading.torch is None or getattr(reading.state, "spec", None) is not None:
         return
@@ -395,7 +395,7 @@ def _is_of_torch(spec: Typed, value: Payload) -> bool:
 
 
 def _differs(one: Form, other: Form) -> bool:
-    """Return whether two forms of one shape have elements at other places."""
+    """Return whether two forms have the same shape, but another order of elements."""
 
     def list_stored(form: Form) -> list[tuple[str, bool]]:
         return [(axis.name, axis.flipped) for axis in _flatten(form.axes) if axis.size > 1]
@@ -404,6 +404,6 @@ def _differs(one: Form, other: Form) -> bool:
 
 
 def _find_kind(dtype: DTypeLike) -> object:
-    """Return the kind of numbers, among which dtypes convert."""
+    """Return the kind of numbers of a dtype; dtypes of one kind convert to each other."""
     kinds = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
     return next((kind for kind in kinds if jnp.issubdtype(dtype, kind)), dtype)

@@ -1,8 +1,8 @@
 """Internal. The format of safetensors files: a header of JSON, and the bytes of the arrays.
 
-`files` and `switch` call it; it knows neither names of axes nor sets of files. It checks what the safetensors package
-checks, https://github.com/huggingface/safetensors: each byte belongs to one array, and the header is strict JSON.
-Besides, no name occurs twice, and booleans are zeros and ones.
+`files` and `switch` call it; it knows neither names of axes nor sets of files. It does the checks of the safetensors
+package, https://github.com/huggingface/safetensors: each byte belongs to one array, and the header is strict JSON.
+It also checks that no name occurs twice, and that booleans are zeros and ones.
 """
 
 import json
@@ -88,7 +88,7 @@ def header_of(
 
 
 def parse(text: bytes | str) -> Any:
-    """Read JSON, by the letter of its standard.
+    """Read JSON, strictly by its standard.
 
     Raises:
         ValueError: if it is none, a name occurs twice in an object, or a text is not valid Unicode.
@@ -145,7 +145,7 @@ def _parse_float(text: str) -> float:
 
 
 def open_file(file: Path) -> File:
-    """Map the arrays of a file into memory; only those of booleans are read, to see that they are.
+    """Map the arrays of a file into memory; only arrays of booleans are read, to check their values.
 
     Raises:
         ArgumentError: if the file is damaged, is incomplete, or has a dtype that JAX lacks or a 4-bit one.

@@ -15,7 +15,7 @@ EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.*)")
 
 
 class Fusion(NamedTuple):
-    """Layers whose arrays lie side by side in one array of a file, `KEY.weight`, or `KEY` alone.
+    """Layers whose arrays are side by side in one array of a file, `KEY.weight`, or `KEY` alone.
 
     The parts have the keys `KEY.0.weight`, `KEY.1.weight` and so on, or `KEY.0`.
 
@@ -41,7 +41,7 @@ class Fusion(NamedTuple):
         return self._merge(np.concatenate([self._by_head(part) for part in parts], axis=1))
 
     def _by_head(self, array: Array) -> Array:
-        """Return a view whose first dimensions are heads, and the parts that are side by side in each head."""
+        """Return a view whose first dimensions are heads, and the positions of all parts within a head."""
         first = np.moveaxis(array, self.axis, 0)
         return first.reshape(self.heads, -1, *first.shape[1:])
 
@@ -50,7 +50,7 @@ class Fusion(NamedTuple):
 
 
 class Lazy(Protocol):
-    """A mapping to arrays, whose shapes it knows without them."""
+    """A mapping to arrays that knows their shapes without making them."""
 
     def __iter__(self) -> Iterator[str]: ...
     def __getitem__(self, key: str, /) -> Array: ...
@@ -59,7 +59,7 @@ class Lazy(Protocol):
 
 
 class Arrays(Mapping[str, Array]):
-    """Arrays by key, made one by one when they are looked up: so no more than one is in memory."""
+    """Arrays by key, each made when it is looked up, so that at most one is in memory."""
 
     def __init__(self) -> None:
         self._makers: dict[str, tuple[Any, Callable[[], Array]]] = {}
@@ -83,7 +83,7 @@ class Arrays(Mapping[str, Array]):
 
 
 def split_fused(files: Mapping[str, Array], fusions: Sequence[Fusion]) -> Arrays:
-    """Return the arrays of files with parts of fused ones apart, and numbered experts together, by keys with a star."""
+    """Split fused arrays of files into parts, and join numbered experts under keys with a star."""
     found = Arrays()
     experts: dict[str, dict[int, Array]] = {}
     for key, array in files.items():
@@ -137,7 +137,7 @@ def join_fused(state: Lazy, fusions: Sequence[Fusion]) -> Arrays:
 
 
 def combine(state: Lazy, ends: Sequence[str], make: Callable[..., Any]) -> Arrays:
-    """Return arrays where those with the same keys but for such an end are one, which a function makes of them.
+    """Combine arrays whose keys differ only in one of the given ends into one array, by a function.
 
     Args:
         state: arrays by key.
@@ -167,9 +167,9 @@ def _find_fusion(owner: str, fusions: Sequence[Fusion]) -> Fusion | None:
 
 
 def stack_parts(parts: Sequence[Array]) -> Array:
-    """Stack arrays; those of one file that lie in it at equal distances are not read, but seen as one array.
+    """Stack arrays; if they are at equal distances in one file, return a view of it without reading them.
 
-    The experts of a layer do, as long as the order of their names is that of their numbers.
+    The experts of a layer are, if their names sort in the order of their numbers.
     """
     # Not `StoredArray`, which knows the axes of the parts.
     plain = [part.view(np.ndarray) for part in parts]
@@ -185,7 +185,7 @@ def stack_parts(parts: Sequence[Array]) -> Array:
 
 
 def buffer_of(array: Array) -> object:
-    """Return what holds the memory of an array: the map of a file, or an array itself."""
+    """Return the owner of the memory of an array: the map of a file, or an array itself."""
     held: object = array
     while isinstance(held, np.ndarray | memoryview):
         below = held.base if isinstance(held, np.ndarray) else held.obj

@@ -1,4 +1,4 @@
-"""How other libraries store the arrays of layers: which axes make up each dimension."""
+"""How other libraries store the arrays of layers: the axes of each dimension."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -74,7 +74,7 @@ def in_first(layer: Linear | MoELinear) -> dict[str, Stored]:
 
 
 def _name_outputs(layer: Linear | MoELinear) -> tuple[str, ...]:
-    """Return the names of the outputs in a weight."""
+    """Return the names that the output axes have in a weight."""
     return tuple(axis.name for axis in find_stored_outputs(spec(layer.In), spec(layer.Out)))
 
 

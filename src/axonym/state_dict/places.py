@@ -53,9 +53,9 @@ Index: TypeAlias = tuple[int, ...]
 
 
 class Numbers(NamedTuple):
-    """Number the layers that are stored along axes: those at index 0 are the first, and each axis has a step.
+    """The numbers of layers that are stored along axes: the first one, and a step for each axis.
 
-    From an end on, there are no layers, only places for unequal stages.
+    From number `end` on, there are no layers, only unused places of unequal stages.
     """
 
     first: int
@@ -97,7 +97,7 @@ class Form:
 
     @functools.cached_property
     def steps(self) -> tuple[slice | EllipsisType, ...]:
-        """An index that reverses some of them, in that order; its result is an array, also without dimensions."""
+        """An index that reverses these parts of the ordered array; the result is an array even without dimensions."""
         names = (self.parts[at] for at in self.order)
         steps = (slice(None, None, -1 if name in self.reversed_parts else None) for name in names)
         return (*steps, ...)
@@ -123,12 +123,12 @@ class Form:
         return axes_text(self.axes, self.shape)
 
     def store(self, array: NDArray[np.generic]) -> NDArray[np.generic]:
-        """Bring an array into its stored form, contiguous: other libraries write its buffer, or need such strides."""
+        """Bring an array into its stored form; it is contiguous, since some libraries write its buffer as it is."""
         ordered: NDArray[np.generic] = array.reshape(self.split).transpose(self.order)[self.steps]
         return np.asarray(ordered.reshape(self.shape), order="C")
 
     def restore(self, stored: NDArray[np.generic]) -> NDArray[np.generic]:
-        """Bring an array back; without split axes, it is a view, of which only the used part is read."""
+        """Bring an array back from its stored form; without split axes, this is a view, so only used parts are read."""
         apart: NDArray[np.generic] = stored.reshape([self.split[at] for at in self.order])[
             self.steps
         ]
@@ -202,7 +202,7 @@ class Place:
 
     @functools.cached_property
     def axes(self) -> StoredAxes:
-        """The axes of the stored form, of each layer; None for dimensions without a name."""
+        """The axes of the stored form of one layer; None for dimensions without a name."""
         unnamed = set(self.names).difference(own_names(self.leaf), self.layers)
 
         def hide_unnamed(group: tuple[StoredAxis, ...]) -> tuple[StoredAxis, ...] | None:
@@ -211,7 +211,7 @@ class Place:
         return tuple(map(hide_unnamed, self.form.axes))
 
     def form_of(self, axes: StoredAxes | None, name_there: Callable[[str], str]) -> Form | None:
-        """Return the form of an array that was saved with given axes, in any order; None if the axes are others.
+        """Return the form of an array that was saved with given axes, in any order; None for axes of another array.
 
         Args:
             axes: those of each dimension; None if they are not known, which makes it the form of the model.
@@ -237,7 +237,7 @@ class Place:
         return None
 
     def entries(self) -> Iterator[tuple[str, Index]]:
-        """Yield the key of each stored array, and the indices of its layers, without places that have no layer."""
+        """Yield the key of each stored array and the indices of its layer; skip places that have no layer."""
         layers = [range(self.shape[self.names.index(name)]) for name in self.layers]
         for index in itertools.product(*layers):
             at = iter(index)
@@ -269,7 +269,7 @@ class Place:
     def block(
         self, at: Sequence[slice], layers: Mapping[Index, NDArray[np.generic]]
     ) -> NDArray[np.generic]:
-        """Assemble a block of the array from those of its layers, which `Form.restore` returns, in a new buffer."""
+        """Assemble a block of the array in a new buffer, from the layers that `Form.restore` returns."""
         bounds = [range(*part.indices(size)) for part, size in zip(at, self.shape, strict=True)]
         rest: Tree = tuple(
             part for part, name in zip(at, self.names, strict=True) if name not in self.layers
@@ -304,7 +304,7 @@ def _rename_axes(axes: StoredAxes, name_there: Callable[[str], str]) -> StoredAx
 
 
 def on_host(array: Payload) -> NDArray[np.generic]:
-    """Bring an array to the host, from all processes that have a part of it."""
+    """Gather an array to the host, from all processes that have a part of it."""
     if isinstance(array, jax.Array) and not (
         array.is_fully_addressable or array.is_fully_replicated
     ):
@@ -374,7 +374,7 @@ def spec_of(function: str, state: Mapping[str, Payload], key: str) -> Typed:
 
 
 def axes_of(state: Mapping[str, Payload], key: str, spec: Typed) -> StoredAxes | None:
-    """Return the axes that an array of a state dict was saved with, or None; `spec` is what `spec_of` returns."""
+    """Return the axes that an array of a state dict was saved with, or None; `spec` is the result of `spec_of`."""
     axes = getattr(state, "axes", None)
     if axes is not None:
         found: StoredAxes = axes(key)
@@ -479,7 +479,7 @@ def _number_layers(node: Stacked[Any], first: int, period: int, end: int) -> tup
 
 
 def _place_reduced_state(leaf: Payload, path: Names) -> Place | None:
-    """Return the place of an optimiser's array with fewer dimensions than names: whole, by its path."""
+    """Return the place of an optimiser's array with fewer dimensions than names, unchanged under its path."""
     if not isinstance(leaf, NamedArray) or not hasattr(leaf.array, "shape"):
         return None
     shape = leaf.array.shape

@@ -1,6 +1,6 @@
 """Internal. The text in which a file keeps the axes of its arrays.
 
-It stands in the metadata of safetensors files, which other programs read and write, so that it is short and strict.
+It is short and strict, since it is in the metadata of safetensors files, which other programs read and write.
 """
 
 import json

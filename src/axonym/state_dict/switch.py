@@ -1,9 +1,9 @@
-"""Internal. Files that replace earlier ones at once: whoever opens them finds all of the old or all of the new ones.
+"""Internal. Files that replace earlier ones in one step: a reader finds either all old files or all new files.
 
-A file is written beside its place, and renamed once it is on the disk. Several files have names that none has had; then
-one step makes them valid: the renaming of their index, or the removal of a single file, which goes before an index.
-Each has the number of its save in its metadata, as the index has, so that files of two saves are never taken for one.
-The next save removes what a killed one leaves.
+A file is written beside its place, and renamed once it is on the disk. Several files get new names, and one step makes
+them valid: their index is renamed, or a single file is removed that would take precedence over the index. Each file and
+the index have the number of the save in their metadata, so that files of two saves are never mixed. The next save
+removes the files that a killed save left.
 """
 
 import json
@@ -22,14 +22,14 @@ UNFINISHED = ".unfinished"
 
 
 def index_of(target: Path) -> Path:
-    """Return the index of the files that stand for one."""
+    """Return the path of the index if several files take the place of one."""
     return target.with_name(f"{target.name}.index.json")
 
 
 def write(file: Path, parts: Iterable[Any], make_header: Callable[[], bytes] | None = None) -> None:
     """Replace a file by one with the given bytes, once they are all on the disk.
 
-    A header with sums of what follows it is written over the first part, which is as long.
+    A final header with checksums of the rest then replaces the first part, which has the same length.
     """
     unfinished = file.with_name(file.name + UNFINISHED)
     try:
@@ -58,7 +58,7 @@ class Replacement:
     """
 
     def __init__(self, target: Path, count: int) -> None:
-        """Choose names, and remove what a killed save has left."""
+        """Choose names, and remove the files that a killed save left."""
         self.target = target
         self.listed = _list_files(index_of(target))
         self._remove(lambda name: name not in self.listed and self._is_ours(name))
@@ -93,7 +93,7 @@ class Replacement:
         return [self.target.with_name(name + self.target.suffix) for name in names]
 
     def _remove(self, chosen: Callable[[str], bool]) -> None:
-        """Remove the chosen ones of the files that a save writes beside its target."""
+        """Remove those files beside the target that have names of a save, and that `chosen` accepts."""
         # Only names that a save writes: users keep other files beside.
         stem, suffix = re.escape(self.target.stem), re.escape(self.target.suffix)
         whole, index = re.escape(self.target.name), re.escape(index_of(self.target).name)
@@ -104,7 +104,7 @@ class Replacement:
                 self.target.with_name(name).unlink(missing_ok=True)
 
     def _is_ours(self, name: str) -> bool:
-        """Return whether one of several files is unfinished or from here: others may be in use elsewhere."""
+        """Return whether a file is unfinished or was saved by Axonym: other programs may use all others."""
         if name.endswith(UNFINISHED):
             return True
         try:
@@ -114,7 +114,7 @@ class Replacement:
 
 
 def open_set(index: Path) -> dict[str, tuple[Path, File]]:
-    """Open all files that an index lists, and return the one of each key.
+    """Open all files that an index lists, and return the file of each key.
 
     Raises:
         ArgumentError: if the index cannot be read, or the files are not those that it was written for.
@@ -142,7 +142,7 @@ def open_set(index: Path) -> dict[str, tuple[Path, File]]:
 
 
 def _require_one_save(index: Path, save: str | None, files: Mapping[Path, File]) -> None:
-    """Raise unless all files have the number of one save; an index of others may have none."""
+    """Raise unless all files have the number of the same save; an index of another program may have no number."""
     lines = [f"{index.name}: save {save or 'unknown'}"]
     found: set[str | None] = set() if save is None else {save}
     for file, opened in files.items():
@@ -174,7 +174,7 @@ def _parse_index(index: Path, text: bytes) -> tuple[dict[str, Path], str | None]
 
 
 def _list_files(index: Path) -> set[str]:
-    """Return the names of the files that an index lists; none if there is no index, or no readable one."""
+    """Return the names of the files that an index lists; no names if there is no readable index."""
     try:
         return {file.name for file in _parse_index(index, index.read_bytes())[0].values()}
     except (FileNotFoundError, ArgumentError):

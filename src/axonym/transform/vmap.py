@@ -141,7 +141,7 @@ def _map_over(
 
 
 def _call_batched(make_batched: Callable[..., Mapped], name: str, arguments: Arguments) -> Parts:
-    """Call the mapped function, and keep the axis sharded: by type on Explicit mesh axes, by constraint on Auto ones."""
+    """Call the mapped function, and keep the axis sharded: by type on Explicit axes, by constraint on Auto ones."""
     dims, mapping = tuple(arguments.dims), context.current_mapping()
     typed = any(map(explicit.has_explicit_axes, arguments.arrays))
     if mapping is None and not typed:
