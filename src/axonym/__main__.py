@@ -1,4 +1,4 @@
-"""Check mappings, tell what they cost, and find them: `python -m axonym cost train.py:small --mesh data=8`."""
+"""Check mappings, report their costs, and search for them: `python -m axonym cost train.py:small --mesh data=8`."""
 
 import argparse
 import ast
@@ -47,7 +47,7 @@ are compiled for the devices of this machine.
 
 
 class _Refused(Exception):  # noqa: N818  # argparse makes an error of it
-    """Something that the command line names is not there."""
+    """Something that the command line names does not exist."""
 
 
 class _Call(NamedTuple):
@@ -197,7 +197,7 @@ def _check(given: argparse.Namespace) -> int:
 
 
 def _cost(given: argparse.Namespace) -> int:
-    """Print what a mapping costs, and save it, or compare it with what was saved."""
+    """Print the cost of a mapping, and save it, or compare it with a saved one."""
     if given.depth == "compiled":
         _simulate(math.prod(given.mesh.values()))
     call, target = _call_function(given.function), _find_target(given.target)
@@ -237,12 +237,12 @@ def _plan(given: argparse.Namespace) -> int:
 
 
 def _find_target(text: str) -> Any:
-    """Return the user's own target, found by its place, or the name of a known one."""
+    """Return the user's own target if the text says where it is, else the name of a known target."""
     return _import_name(text) if ":" in text else text
 
 
 def _simulate(count: int) -> None:
-    """Let JAX simulate devices, unless the user says on which it runs."""
+    """Let JAX simulate devices on the CPU, unless the user chose a platform."""
     if "JAX_PLATFORMS" not in os.environ:
         jax.config.update("jax_platforms", "cpu")
     # Once JAX has devices, it keeps them; where they are too few, the report says so.
@@ -274,7 +274,7 @@ def _parse_values(text: str) -> tuple[str, tuple[object, ...]]:
 
 
 def _call_function(text: str) -> _Call:
-    """Call a function that returns what to look at.
+    """Call a function that returns the object to report on.
 
     Raises:
         _Refused: if there is no such function, or it returns another thing.
@@ -324,7 +324,7 @@ def _import_name(text: str) -> Any:
 
 
 def _import_module(name: str) -> Any:
-    """Import a module, which may be in the folder of the shell."""
+    """Import a module, which may be in the current working directory."""
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -337,7 +337,7 @@ def _import_module(name: str) -> Any:
 
 
 def _import_file(path: Path) -> Any:
-    """Import a file, which may import its neighbours, as if Python ran it.
+    """Import a file as if Python ran it, so that it can import its neighbours.
 
     Raises:
         _Refused: if there is no file, or another module has its name.

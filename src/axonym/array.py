@@ -136,7 +136,7 @@ class NamedArray(Core):
 
     @property
     def weak_type(self) -> bool:
-        """Whether the dtype is weak: type promotion prefers that of the other operand, as for a Python number."""
+        """Whether the dtype is weak: type promotion prefers the dtype of the other operand, as for a Python number."""
         return bool(jax.typeof(self.array).weak_type)
 
     @property
@@ -196,7 +196,7 @@ class NamedArray(Core):
         )
 
     def matches_axes(self, axes: AxesPattern | Annotation) -> bool:
-        """Return whether the axes match an annotation, or what is written in its brackets.
+        """Return whether the axes match an annotation, or the contents of its brackets.
 
         Examples:
             >>> axn.ones({"batch": 2, "pos": 3, "embed": 4}).matches_axes("batch ... embed")
@@ -368,7 +368,7 @@ class NamedArray(Core):
         return operator.index(self._number("index"))
 
     def _number(self, function: str) -> jax.Array:
-        """Return the array, which Python is about to convert to a number."""
+        """Return the array, for a conversion to a Python number; raise if it has dimensions."""
         if shape_of(function, self.array, self.names):
             problem = "an array with dimensions is not a number"
             hint = "reduce or index it first; x.item() takes the only element"

@@ -102,7 +102,7 @@ class Axis:
     def derive(self, role: str) -> "Axis":
         """Return an axis of the same size for another role, such as `embed.out` for `embed`.
 
-        A mapping without an entry for the derived name shards the axis like its base, over those mesh axes that no
+        If a mapping has no entry for the derived name, the axis is sharded like its base, over the mesh axes that no
         other axis of the same array uses.
 
         Args:

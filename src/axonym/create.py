@@ -1,7 +1,7 @@
 """Make named arrays from axes.
 
-With a mesh and an axis mapping in context, results are created in the layout of the mapping on Explicit mesh axes; on
-Auto axes the compiler chooses their layout by their use.
+With a mesh and an axis mapping in context, results on Explicit mesh axes have the layout of the mapping; on Auto axes,
+the compiler chooses a layout by how they are used.
 
 Functions have the names of `jax.numpy`, and take axes where it takes shapes and lengths.
 """
@@ -77,7 +77,7 @@ def full(shape: AxisSpec, fill_value: ArrayLike, dtype: DTypeLike | None = None)
 def _fill(
     function: str, shape: AxisSpec, fill_value: ArrayLike, dtype: DTypeLike | None
 ) -> NamedArray:
-    """Make an array of one value, which is checked already."""
+    """Make an array of one value, without a check of the value."""
     axes = spec(shape, function)
     names, sizes = names_and_sizes(axes)
     sharding = constraints.explicit_sharding(names, sizes, is_strict=False)
@@ -134,7 +134,7 @@ def ones(shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
 
 
 def _get_array(function: str, x: NamedArray) -> jax.Array:
-    """Return the array of a named argument, checked."""
+    """Check that an argument is a NamedArray, and return its array."""
     if not isinstance(x, NamedArray):
         raise checks.no_names(function, x)
     shape_of(function, x.array, x.names)
@@ -204,7 +204,7 @@ def arange(
 ) -> NamedArray:
     """Count from `start` by `step`, over one axis or in row-major order over several.
 
-    The axes say how many numbers there are, where `jnp.arange` has a stop.
+    The axes say how many numbers there are; `jnp.arange` takes a stop instead.
 
     Args:
         axis: the axes of the result, with their sizes.
@@ -323,7 +323,7 @@ def _space(
     endpoint: bool,
     dtype: DTypeLike | None,
 ) -> NamedArray:
-    """Make numbers along a new last axis, for each position of the axes of the ends."""
+    """Make numbers along a new last axis, for each position of the axes of start and stop."""
     function = checks.title(fn)
     name, size = selector(axis, function)
     if size is None:

@@ -1,4 +1,4 @@
-"""A window of static length at a start that may be traced, as a selector in `x[...]` and `x.at[...]`."""
+"""A window of static length whose start may be traced, as a selector in `x[...]` and `x.at[...]`."""
 
 import builtins
 import operator
@@ -19,9 +19,9 @@ __all__ = ["dblock", "ds", "dslice"]
 class dslice:  # noqa: N801  # the name that Haliax and Pallas know it by
     """Select `length` elements from a `start` that may be traced.
 
-    Like a slice, it keeps the axis in place. Elements beyond either end of the axis read as 0, or as the `fill_value`
-    of `x.at[...].get`, and are not written; so an incomplete last block needs no special case. From a Python int, at
-    least one element must be there.
+    Like a slice, it keeps the axis in place. Positions beyond either end of the axis read as 0, or as the `fill_value`
+    of `x.at[...].get`, and writes there are dropped. So an incomplete last block needs no special case. If the start is
+    a Python int, at least one element must be in range.
 
     Args:
         start: the first position, an int or one traced integer. A negative one is before the first element.

@@ -1,8 +1,8 @@
-"""Every exception that Axonym raises, and the one builder of their messages.
+"""All exceptions that Axonym raises, and the function that builds their messages.
 
-A message has up to four parts, each on its own line: what was asked (after the function's name), what is there, what
-was needed, and a hint at what would work. It lists axes with their sizes, but never values: they may be traced or
-on other hosts, and would have to be fetched from the device.
+A message has up to four parts, each on its own line: the request (after the function's name), the facts, the
+requirement, and a hint. It lists axes with their sizes, but never values: these may be traced or on other hosts, and
+would have to be fetched from the device.
 """
 
 import difflib
@@ -255,7 +255,7 @@ def message(function: str, problem: str, *facts: str, hint: str | None = None) -
 
 
 def explained(error: E, function: str, *facts: str) -> E:
-    """Return an error with further facts; the function is for an error of a plan, which has none yet.
+    """Return an error with further facts; errors of a plan do not name a function yet, and get `function`.
 
     Args:
         error: the error to explain; it stays as it is.
@@ -300,8 +300,8 @@ def describe(names: Sequence[str], shape: Sequence[int] | None) -> str:
 def suggestion(name: object, known: Iterable[str]) -> str | None:
     """Return a hint with the closest name, or None if no name is close.
 
-    A name that derives from another, such as `pos.key` from `pos`, is no misspelling of it; nor are two words that
-    differ in their first letter alone, such as batch and patch.
+    A derived name, such as `pos.key` from `pos`, does not count as a misspelling. Neither do words that differ only in
+    their first letter, such as batch and patch.
 
     Args:
         name: what was asked for; anything but a string has no close name.

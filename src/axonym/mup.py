@@ -1,6 +1,6 @@
-"""Maximal update parametrisation: hyperparameters that are tuned on a narrow model fit a wide one.
+"""Maximal update parametrisation: hyperparameters that are tuned on a narrow model also fit a wide one.
 
-`Mup` works on a model from outside: names show what depends on the width, and layers need no change.
+`Mup` needs no change of layers: the names of axes show which parameters depend on the width.
 
 Reference:
     Yang et al. (2022), Tensor programs V: tuning large neural networks via zero-shot hyperparameter transfer, table 3.
@@ -115,7 +115,7 @@ class Report(Printed):
 class Mup:
     """Scale initial values and learning rates with the width of a model.
 
-    Widths are named axes. Axes that are not named here do not grow, and layers and other stacks never count.
+    Widths are named axes. All other axes keep their sizes, and layers and other stacks never count as width.
 
     Attributes:
         base: the sizes of the width axes in the base model, on which hyperparameters are tuned. Derived names, such as
@@ -156,11 +156,11 @@ class Mup:
                 )
 
     def ratio(self, axes: AxisSpec) -> float:
-        """Return how many times larger axes are than in the base model.
+        """Return the size of axes relative to the base model.
 
-        Use it in the model where parameters are not enough: divide the logits of a tied embedding by `ratio(Embed)`;
-        where the size of a head grows, multiply queries by `ratio(HeadDim) ** -0.5`, so that scores are divided by the
-        size, not its square root.
+        Use it in the model if scaled parameters are not enough. Divide the logits of a tied embedding by
+        `ratio(Embed)`. If the size of a head grows, multiply queries by `ratio(HeadDim) ** -0.5`, so that scores are
+        divided by the size of a head, not by its square root.
 
         Args:
             axes: axes with their sizes in this model.
@@ -287,8 +287,9 @@ class Mup:
     def scaled_updates(self, updates: T, optimizer: Optimizer = "adam") -> T:
         """Multiply updates by the factors for their learning rates.
 
-        With Optax, put `optax.stateless(lambda updates, _: mup.scaled_updates(updates))` after transformations that the
-        factors apply to, such as `optax.scale_by_adam()`, and before others, such as `optax.add_decayed_weights`.
+        With Optax, put `optax.stateless(lambda updates, _: mup.scaled_updates(updates))` after transformations whose
+        updates need the factors, such as `optax.scale_by_adam()`, and before all others, such as
+        `optax.add_decayed_weights`.
 
         Args:
             updates: a tree with the structure of the model, such as its gradients.
@@ -325,7 +326,7 @@ def _collect_axes(found: list[Parameter]) -> set[str]:
 
 
 def _check_inputs(pattern: str, axes: AxisSelection, known: list[Parameter]) -> None:
-    """Raise for a pattern or an axis that no parameter has: a hidden weight would learn at the rate of another role."""
+    """Raise for a pattern or an axis that no parameter has: weights would get the learning rate of another role."""
     matched = [parameter for parameter in known if matches(pattern, parameter.path)]
     if not matched:
         paths = [parameter.path for parameter in known]

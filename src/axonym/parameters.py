@@ -229,7 +229,7 @@ class Parameter:
         return "table" in self.roles.values()
 
     def list_axes(self, *roles: Role) -> tuple[Dimension, ...]:
-        """Return the axes that have one of some roles, in the order in which the module declares them.
+        """Return the axes with one of the given roles, in the order in which the module declares them.
 
         Examples:
             >>> layer = axn.nn.Linear.init(axn.Axis("embed", 8), axn.Axis("mlp", 16), key=jax.random.key(0))
@@ -245,8 +245,8 @@ def walk(tree: Tree, overrides: Overrides | None = None) -> Iterator[Parameter]:
 
     A module declares them by static fields: `In` and `Out`, as in `Linear`; `Vocab` and `Embed`, or `Pos` and `Embed`;
     `Experts`; or `axis`, if there are no inputs, as in norms. A bias has the axes of `Out`, which a weight may call
-    `<name>.out`. Further axes of a layer are stacks. An attribute `axis_roles` of a module says what fields cannot, in
-    the form of the `overrides` of `roles`; it also counts for the modules inside.
+    `<name>.out`. Further axes of a layer are stacks. If fields are not enough, a module can have an attribute
+    `axis_roles`, in the form of the `overrides` of `roles`; it also applies to the modules inside.
 
     Args:
         tree: a model, or a part of one, concrete, traced or abstract.
@@ -295,7 +295,7 @@ def walk(tree: Tree, overrides: Overrides | None = None) -> Iterator[Parameter]:
 def _read_roles(
     tree: Tree, keys: tuple[Any, ...], leaf: Payload, overrides: Overrides
 ) -> tuple[dict[Dimension, Role | None], dict[Dimension, Role]]:
-    """Return the roles that modules and the user state for an array, or for its place in a mask, and marks."""
+    """Return the roles that modules and the user declare for axes of an array or its place in a mask, and marks."""
     names, array = own_names(leaf), payload_of(leaf)
     ndim = len(array.shape) if has_type(array) else len(names)
     if isinstance(names, Part) or ndim < len(names):
@@ -309,7 +309,7 @@ def _is_floating(array: Payload) -> bool:
 
 
 def _along(tree: Tree, keys: tuple[Any, ...]) -> Iterator[Any]:
-    """Yield the nodes on the way to a leaf, as far as its keys lead."""
+    """Yield the nodes on the path to a leaf, as far as its keys can be followed."""
     for key in keys:
         yield tree
         if isinstance(key, jax.tree_util.GetAttrKey):
@@ -351,16 +351,16 @@ class RoleTable(Printed):
 
 
 def _format_axes(own: Parameter, roles: Collection[object]) -> tuple[str, ...]:
-    """Show the axes with some roles; one without a name shows its number."""
+    """Format the axes with the given roles; an axis without a name is shown by its number."""
     sizes: dict[Dimension, int] = dict(enumerate(payload_of(own.array).shape))
     sizes.update(own.sizes)
     return tuple(f"{at}={sizes[at]}" for at, role in own.roles.items() if role in roles)
 
 
 def roles(model: Tree, overrides: Overrides | None = None) -> RoleTable:
-    """List what the axes of each parameter are for, as optimisers need it.
+    """List the roles of the axes of each parameter, as optimisers need them.
 
-    Layers know it, so a module that is made of layers needs to say nothing; `walk` tells what other modules may say.
+    Layers of Axonym declare these roles, so a module made of such layers need not; see `walk` for other modules.
 
     Args:
         model: a model, which may be abstract.
@@ -524,10 +524,10 @@ def select(tree: Tree, predicate: Predicate) -> Tree:
 def decay_mask(tree: Tree, *, apart: AxisSelection = ()) -> Tree:
     """Select the arrays to apply weight decay to, as the `mask` of `optax.adamw`.
 
-    These are floating arrays with two or more axes, at least one of which is an input, if their module declares it: see
-    `walk`. Stacks, such as the layer axes of `Stacked`, do not count, and the axes of plain arrays only in modules of
-    `equinox.nn`. So the bias of a layer with several output axes is not decayed, and neither is the weight of a norm
-    over several axes.
+    These are floating arrays with two or more axes; if their module declares inputs, at least one axis must be an
+    input: see `walk`. Stacks, such as the layer axes of `Stacked`, do not count as axes; dimensions of plain arrays
+    count only in modules of `equinox.nn`. So the bias of a layer with several output axes is not decayed, and neither
+    is the weight of a norm over several axes.
 
     Args:
         tree: a model.

@@ -48,8 +48,8 @@ class NamedRef:
     """A mutable array whose trailing dimensions have names, or a view of a part of one.
 
     `ref[...]` reads everything, `ref["batch", 0]` and `ref[{"batch": 0}]` a part; all selectors of NamedArrays work.
-    Assigning to an index writes a scalar, or an array whose axes are among those of the part. Out of range, reads
-    behave like `x[...]` and writes like `x.at[...].set`.
+    Assigning to an index writes a scalar, or an array whose axes are among those of the part. For indices out of range,
+    reads behave like `x[...]` and writes like `x.at[...].set`.
 
     Args:
         ref: the reference, from `jax.new_ref`.
@@ -117,7 +117,7 @@ class NamedRef:
 
     # views
     def slice(self, selector: Mapping[AxisKey, Any]) -> "NamedRef":
-        """Return a view of a part, which reads and writes this array; views of views compose.
+        """Return a view of a part, which reads and writes this array; a view can be viewed again.
 
         Args:
             selector: a mapping from axes to ints (static or traced), slices, dslices, and lists or arrays of positions,
@@ -146,7 +146,7 @@ class NamedRef:
         return _make_view(self, stages)
 
     def unsliced(self) -> "NamedRef":
-        """Return a reference to the whole array that this is a view of."""
+        """Return a reference to the complete array of which this is a view."""
         return _make_view(self, ())
 
     # reading and writing
@@ -166,7 +166,7 @@ class NamedRef:
         return f"NamedRef({self.dtype}[{facts(_describe(self)).replace('no axes', '')}])"
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], Any]:
-        """Return as children the reference and those parts of the indices that may be traced."""
+        """Return the reference, and the parts of indices that may be traced, as children."""
         # Static parts are compared by JAX, which asks for equality and hashes: slices have no hash before Python 3.12.
         entries = [(name, part) for stage in self.stages for name, part in stage.items()]
         static = tuple((name, _encode_static(part)) for name, part in entries)
@@ -292,7 +292,7 @@ def _check(function: str, ref: Any) -> None:
 
 
 def _make_view(ref: NamedRef, stages: tuple[Stage, ...]) -> NamedRef:
-    """Make a view of the whole array of a reference, through these indices."""
+    """Make a view of the complete array of a reference, through these indices."""
     made = object.__new__(NamedRef)
     made.whole, made.stages = ref.whole, stages
     return made
@@ -340,7 +340,7 @@ def _apply_stages(function: str, x: NamedArray, stages: Sequence[Stage]) -> Name
 def _write_through(
     function: str, x: NamedArray, stages: Sequence[Stage], value: Operand
 ) -> NamedArray:
-    """Write to a view of a view by one index of the whole, so that only the written elements are touched."""
+    """Write to nested views by a single index of the complete array, so that only the written elements are touched."""
     taken = _compose_stages(function, x, stages)
     steps = tuple(step for step, _ in taken.values())
     arguments = [argument for _, argument in taken.values()]
@@ -350,7 +350,7 @@ def _write_through(
 def _compose_stages(
     function: str, x: NamedArray, stages: Sequence[Stage]
 ) -> dict[str, tuple[Step, Any]]:
-    """Compose the indices of nested views into one: for each axis its step and the argument of the step."""
+    """Compose the indices of nested views into one index: for each axis, the step and its argument."""
     steps, arguments = steps_of(function, x, stages[0])
     taken = {step.name: (step, argument) for step, argument in zip(steps, arguments, strict=True)}
     if len(stages) > 1:
@@ -363,10 +363,10 @@ def _compose_stages(
 
 
 def _compose(size: int, outer: tuple[Step, Any], inner: tuple[Step, Any]) -> tuple[Step, Any]:
-    """Convert an index of a part of an axis to an index of the axis.
+    """Convert an index into a part of an axis to an index into the complete axis.
 
-    It is static if both are. Otherwise it is an array of positions, where everything outside the part is mapped beyond
-    the end of the axis, so that it is not written.
+    The result is static if both indices are. Otherwise, it is an array of positions; positions outside the part are
+    mapped beyond the end of the axis, so that they are not written.
     """
     # Windows and gathers may start anywhere at run time; other parts are known ranges.
     (part, start), (within, at) = outer, inner
@@ -409,7 +409,7 @@ def _to_slice(step: Slice | Strided, start: int) -> builtins.slice:
 
 
 def _select_positions(within: Step, at: Any, length: int) -> Any:
-    """Return the positions that an index selects from a part of this length; those out of range stay so."""
+    """Return the positions that an index selects from a part of this length; some may be out of range."""
     if isinstance(within, Window):
         return widen_positions(at) + np.arange(within.length, dtype=np.int32)
     if isinstance(within, Slice | Strided):

@@ -15,8 +15,8 @@ _ELSEWHERE = "functions of other libraries take x.array, and axn.nmap(f)(x) appl
 class Shape(Mapping[str, int]):
     """The sizes of named axes by name, like a dict in storage order, which cannot be iterated.
 
-    A loop over it would give names, where code that was written for a positional array wants sizes, as in
-    `batch, time = x.shape`, and the two cannot be told apart. So you say which: `keys()`, `values()` or `items()`.
+    A loop would give names, but code for positional arrays expects sizes, as in `batch, time = x.shape`, and no check
+    could notice this. So you say which: `keys()`, `values()` or `items()`.
 
     Args:
         axes: the axes, with their sizes.

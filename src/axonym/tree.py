@@ -1,6 +1,6 @@
 """The functions of `jax.tree`, with named arrays as leaves, and changes of whole models.
 
-A named array without an array, as `eqx.partition` and `eqx.filter_grad` leave it, has no leaf, as None has none.
+A named array whose array `eqx.partition` or `eqx.filter_grad` has removed has no leaf, like None.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ def _is_leaf(is_leaf: IsLeaf) -> Callable[[object], bool]:
 
 
 def _is_filled(x: object) -> bool:
-    """Return whether this is a named array that holds a leaf: an array, or what a mask has in its place."""
+    """Return whether this is a named array that holds a leaf: an array, or the value that a mask has in its place."""
     if not isinstance(x, NamedArray):
         return False
     # Nearly all hold an array, for which `hasattr` is much faster than `jax.tree.leaves`.
@@ -46,7 +46,7 @@ def _is_filled(x: object) -> bool:
 
 
 def map(fn: Callable[..., Any], tree: Tree, *rest: Tree, is_leaf: IsLeaf = None) -> Tree:
-    """Apply a function to each leaf; a named array is one leaf, where `jax.tree.map` gives its array to the function.
+    """Apply a function to each leaf; a named array is one leaf, while `jax.tree.map` would pass its plain array.
 
     Args:
         fn: a function of a leaf of each tree.
@@ -211,7 +211,7 @@ def resize_axis(tree: T, axis: AxisSelector, new_size: int, key: jax.Array | Non
 
 
 def _find_axes(leaf: Payload) -> tuple[Axis, ...]:
-    """Return the axes of a leaf; none if it is not a named array, or one whose array a filter has replaced."""
+    """Return the axes of a leaf; no axes if it is no named array, or if a filter has replaced its array."""
     return leaf.axes if isinstance(leaf, NamedArray) and not is_hole(leaf) else ()
 
 

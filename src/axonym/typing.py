@@ -11,8 +11,8 @@ The axes are one of:
 * a tuple of names and `Axis` objects, in order: `("batch", Embed)`; the size of an `Axis` must match;
 * a set of the same, in any order: `{"batch", Embed}`.
 
-One `...` among them stands for any number of further axes, in its place or, in a set, anywhere. Anonymous dimensions
-are leading, so that only a leading `...` or one in a set includes them.
+One `...` among them stands for any number of further axes: at its place, or anywhere in a set. Anonymous dimensions
+come first, so only a leading `...`, or one in a set, includes them.
 
 The families of dtypes are those of jaxtyping: `Shaped` and `Named` (any), `Bool`, `Int` (signed), `UInt`, `Integer`
 (both), `Float`, `Complex`, `Inexact` (both), `Real` (all but complex and boolean), `Num` (all but boolean) and `Key`.
@@ -99,7 +99,7 @@ def _is_name(word: str) -> bool:
 
 
 def _split_words(text: str) -> tuple[str, ...]:
-    """Split a string into names and `...`; raise for what another library would write there."""
+    """Split a string into names and `...`; raise for the syntax of other libraries."""
     words = tuple(text.split())
     for word in words:
         if word != "..." and not _is_name(word):
@@ -156,7 +156,7 @@ def _entry_text(name: str, size: int | None) -> str:
 
 
 def _agree(asked: Pairs, have: tuple[tuple[str, int], ...]) -> bool:
-    """Return whether names are equal, and sizes that were asked for."""
+    """Return whether names are equal, and sizes too where one is required."""
     return len(asked) == len(have) and all(
         name == real and size in (None, real_size)
         for (name, size), (real, real_size) in zip(asked, have, strict=True)
@@ -194,8 +194,8 @@ def _parse(axes: AxesPattern) -> _Pattern:
 class DTypeFamily:
     """A set of dtypes; `family[NamedArray, axes]` is the annotation for arrays with one of these dtypes and those axes.
 
-    A type of JAX or numpy may replace `NamedArray`: `f32[jax.ShapeDtypeStruct, "batch"]` describes the named arrays
-    that hold one.
+    A type of JAX or numpy may replace `NamedArray`: `f32[jax.ShapeDtypeStruct, "batch"]` describes named arrays that
+    hold a `ShapeDtypeStruct`.
 
     Args:
         name: the name that annotations print.

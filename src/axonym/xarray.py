@@ -16,7 +16,7 @@ __all__ = ["from_xarray", "to_xarray"]
 
 
 def from_xarray(data: Any) -> Any:
-    """Make arrays with the names that xarray gives them; coordinates and attributes stay behind.
+    """Make arrays with the names that xarray gives them; coordinates and attributes are dropped.
 
     Args:
         data: a DataArray or a Dataset.

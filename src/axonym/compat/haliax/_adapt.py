@@ -1,4 +1,4 @@
-"""Common parts of all adapters: results as Haliax's `NamedArray`, and errors of Haliax's types."""
+"""Common parts of all adapters: convert results to Haliax's `NamedArray`, and errors to Haliax's types."""
 
 import functools
 import re
@@ -58,7 +58,7 @@ def _adopted(leaf: object) -> object:
 
 
 def adapted(fn: Callable[P, R]) -> Callable[P, R]:
-    """Adapt a function of Axonym to Haliax: convert its results, and its errors with words that programs look for."""
+    """Adapt a function of Axonym to Haliax: convert results and errors, with words that programs look for."""
 
     @functools.wraps(fn)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -69,7 +69,7 @@ class ScanCheckpointPolicy(axonym.ScanCheckpointPolicy):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that a loop warns about if nothing has them: none."""
+        """The names that a loop warns about if no value has them: this policy has no such names."""
         return ()
 
     def checkpoint(
@@ -85,7 +85,7 @@ class ScanCheckpointPolicy(axonym.ScanCheckpointPolicy):
         )
 
     def wrap(self, step: Callable[P, R], *, unrolled: bool = False) -> Callable[P, R]:
-        """Apply the policy to one step, or to a group of steps, of which only the carries between groups are kept."""
+        """Apply the policy to one step, or to a group of steps; only the carries between groups are kept."""
         if self.disable:
             return step
         policy = self._named_policy(CARRY, INPUTS) if self.nested is False else None

@@ -139,7 +139,7 @@ def einsum(
 
 
 def _braces_each(equation: str, arrays: Arrays, aliases: Mapping[str, AxisSelector]) -> str:
-    """Give each array its own braces, with the names that it has; a name that none has stays in the first."""
+    """Give each array its own braces, with the names that it has; a name that no array has goes to the first one."""
     if not isinstance(equation, str) or len(arrays) < 2 or not _are_named(arrays):
         return equation
     shared = re.fullmatch(r"\s*\{([^{}]*)\}\s*(->.*)", equation)
@@ -160,7 +160,7 @@ def rearrange(array: axn.NamedArray, *args: Any, **kwargs: Any) -> axn.NamedArra
 
     The result of an expression is laid out by the current mapping. Unlike in Axonym, there may be any number of `...`:
     each but the last stands for the axes that come next, up to one that the order names. On the right of an expression,
-    they also stand for what only the left side names. The sizes of the axes of a sequence are not checked.
+    they also stand for axes that only the left side names. The sizes of the axes of a sequence are not checked.
 
     Args:
         array: the array.

@@ -33,7 +33,7 @@ R = TypeVar("R")
 
 
 def _made(fn: Callable[P, R]) -> Callable[P, R]:
-    """Adapt a function that makes an array, which is replicated where the mapping cannot split it evenly."""
+    """Adapt a function that makes an array; if the mapping cannot split it evenly, it is replicated."""
 
     @functools.wraps(fn)
     def make(*args: P.args, **kwargs: P.kwargs) -> R:

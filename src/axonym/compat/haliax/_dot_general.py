@@ -74,8 +74,9 @@ def _default() -> DefaultDotGeneralOp:
 class Fp8DotGeneralOp(OverwriteWithGradient):
     """Multiply in 8-bit floating point with delayed scaling, as `axonym.quant.Fp8DotGeneral` does.
 
-    The gradient of each field is its value after the step. The scales record the divisors of the step, which follow
-    from the histories. These are ring buffers with the latest entry first and the one before it last, as in Flax.
+    The gradient of each field is its value after the step. The scales record the divisors of the step, which are
+    computed from the histories. Histories are ring buffers, as in Flax: the latest entry is first, and the second
+    latest is last.
 
     Attributes:
         input_scale: the divisor of the latest left operand, shape (1,).
@@ -186,7 +187,7 @@ def _scale(history: jax.Array, scale: jax.Array, dtype: DTypeLike) -> jax.Array:
 
 @jax.custom_vjp
 def _recorded(product: jax.Array, scales: Three, after: Three) -> jax.Array:
-    """Return the product, with the next values as gradient of the scales."""
+    """Return the product; the gradients of the scales are their next values."""
     return product
 
 

@@ -20,7 +20,7 @@ Aliases: TypeAlias = dict[str, Any]
 def in_rearrange(
     text: str, names: Sequence[str], aliases: Mapping[str, Any]
 ) -> tuple[str, Aliases]:
-    """Write out the dots on the right, which stand for all that the right side does not name."""
+    """Write out the dots on the right, which stand for all axes that the right side does not name."""
     known = dict(aliases)
     try:
         before, after = parse_rearrangement(text)
@@ -51,9 +51,9 @@ def in_rearrange(
 def in_einsum(
     text: str, names: Sequence[Sequence[str]], aliases: Mapping[str, Any]
 ) -> tuple[str, Aliases]:
-    """Write out the dots on the right, if there are several, of an expression whose operands are in braces or left out.
+    """Write out several dots on the right of an expression whose operands are in braces or left out.
 
-    They stand for all axes but those that only the left side names, which are summed over.
+    They stand for all axes except those that only the left side names, which are summed over.
     """
     known = dict(aliases)
     try:
@@ -76,7 +76,7 @@ def in_einsum(
 
 
 def _written_out(text: str, terms: Terms, words: Sequence[str]) -> str | None:
-    """Write the terms with all words in their order; None if they are wrong, and Axonym's error can say so."""
+    """Write the terms with all words in their order; None if they are wrong, so that Axonym raises its error."""
     said = list(_flat(terms))
     wrong = [word for word in said if said.count(word) > 1 or word not in words]
     if wrong and list(terms).count(...) > 1:
@@ -113,7 +113,7 @@ def _start(term: AxisCapture) -> int:
 
 
 def _meant(word: str, aliases: Mapping[str, Any]) -> str:
-    """Return the name of the axis that a word stands for by its keyword, or the word; a size says nothing."""
+    """Return the name of the axis that a keyword assigns to a word, or the word itself; a size assigns no name."""
     value = aliases.get(word)
     if isinstance(value, Axis):
         return value.name

@@ -130,7 +130,7 @@ def unary(named: Function, positional: Function) -> Function:
 
 
 def of_either(named: Function, positional: Function) -> Function:
-    """Make a function that calls one for a NamedArray as first argument, and the other one for a plain array."""
+    """Make a function that calls the first one if its first argument is a NamedArray, else the second one."""
     of_named = adapted(named)
 
     def call(a: Operand, *args: object, **kwargs: object) -> Any:
@@ -185,7 +185,7 @@ def boolean(mask: Any) -> Any:
 
 
 def axisless_meets_plain(*operands: object) -> bool:
-    """Return whether the named operands have no axes, and a plain one has dimensions, which then nothing names."""
+    """Return whether the named operands have no axes but a plain one has dimensions, so nothing could name these."""
     is_met = False
     for x in operands:
         if not isinstance(x, NamedArray):

@@ -32,8 +32,8 @@ Item: TypeAlias = Selectors | tuple[object, ...] | EllipsisType
 def index(array: axn.NamedArray, slices: Selectors) -> axn.NamedArray:
     """Index by name; the axes of the result are in Haliax's order.
 
-    Unlike in Axonym, index arrays, dslices and ints are one positional index as in numpy: their axes replace the
-    indexed dimensions if those are adjacent, and otherwise come first. The axes of the largest index come last, and an
+    Unlike in Axonym, index arrays, dslices and ints form one positional index as in numpy: their axes replace the
+    indexed dimensions if these are adjacent, and otherwise come first. The axes of the largest index come last, and an
     axis that an index shares with the array counts as indexed.
     """
     return _indexed(array, slices)
@@ -99,8 +99,8 @@ def windows(selectors: Mapping[AxisKey, Any]) -> dict[AxisKey, object]:
 def paired(axes: Sequence[Axis], selectors: Mapping[AxisSelector, Any]) -> dict[AxisSelector, Any]:
     """Name each plain index array of one dimension after the first axis of its size that is not indexed.
 
-    As in Haliax, it is then paired with that axis, position by position. An array that fits none keeps the name of the
-    axis that it indexes, and so does a list.
+    As in Haliax, it is then paired with that axis, position by position. An array that fits no axis keeps the name of
+    the axis that it indexes, and so does a list.
     """
     indexed = set(map(axis_name, selectors))
 
@@ -126,7 +126,7 @@ def _ordered(result: axn.NamedArray, array: axn.NamedArray, selectors: Selectors
 
 
 def _order(array: axn.NamedArray, selectors: Selectors) -> tuple[str, ...] | None:
-    """Return the order of the axes of an indexed array; None if it is the same as in Axonym."""
+    """Return the order in which Haliax has the axes of an indexed array; None if it is the same as in Axonym."""
     parts: dict[str, object] = {}
     for axis, part in selectors.items():
         if not isinstance(part, builtins.slice):
@@ -145,7 +145,7 @@ def _order(array: axn.NamedArray, selectors: Selectors) -> tuple[str, ...] | Non
 
 
 def _own_axes(name: str, part: Any) -> tuple[Axis, ...]:
-    """Return the axes of a selector that is not a slice; one without names has the axis that it indexes."""
+    """Return the axes of a selector that is not a slice; a selector without names has the axis that it indexes."""
     if isinstance(part, axn.NamedArray):
         return part.axes
     if isinstance(part, axn.dslice):
@@ -248,7 +248,7 @@ def to_size(length: int | Axis) -> int:
 
 @adapted
 def updated_slice(array: axn.NamedArray, start: Selectors, update: Operand) -> axn.NamedArray:
-    """Write a piece into an array at starts that may be traced; it is converted to the dtype of the array.
+    """Write a piece into an array at starts that may be traced; the piece is converted to the dtype of the array.
 
     Raises:
         AxisSizeError: if a start is a Python int, and the piece would run over the end. Other starts are moved.
@@ -275,9 +275,9 @@ def updated_slice(array: axn.NamedArray, start: Selectors, update: Operand) -> a
 
 
 def fitting(start: Any, size: int, length: int) -> Any:
-    """Move a start that is not traced so that a piece of this length fits, as in lax; negative ones count from the end.
+    """Move a start that is not traced so that a piece of this length fits, as in lax; -1 is the last position.
 
-    Axonym refuses a number out of range.
+    Axonym raises for a number out of range.
     """
     if not isinstance(start, int | np.integer):
         return start
@@ -323,7 +323,7 @@ def _traced(part: object) -> object:
 
 
 def _unknown(size: int | None, part: object) -> object:
-    """Hide the numbers of an index: Axonym refuses those out of range that it knows, and moves all others."""
+    """Hide the numbers of an index: Axonym raises for known numbers out of range, and moves traced ones into range."""
     if isinstance(part, axn.dslice) and isinstance(part.start, int):
         if size is None or -part.size < part.start < size:
             return part
@@ -421,8 +421,8 @@ class AtPart:
     ) -> axn.NamedArray:
         """Replace the part by an elementwise function of its plain array.
 
-        The function is applied to an element as often as index arrays have it. There is no gradient for that, unless
-        `unique_indices` promises that there are no repetitions.
+        The function is applied to an element as often as index arrays have it. If indices may repeat, there is no
+        gradient; `unique_indices` promises that they do not.
         """
         if not unique_indices and any(map(_may_repeat, self._selectors.values())):
             return self._apply_often(func, mode)
@@ -456,7 +456,7 @@ def part_of(x: axn.NamedArray, selectors: Selectors) -> Any:
 
 
 def _may_repeat(part: Any) -> bool:
-    """Return whether an index may have an element twice; a window out of range has if it is clipped."""
+    """Return whether an index may have an element twice; a window out of range does if it is clipped."""
     if isinstance(part, builtins.slice):
         return False
     return isinstance(part, axn.dslice) or np.ndim(getattr(part, "array", part)) > 0

@@ -1,4 +1,4 @@
-"""How `import haliax` finds this package."""
+"""Make `import haliax` find this package."""
 
 import importlib
 import pkgutil

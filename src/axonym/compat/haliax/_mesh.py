@@ -16,7 +16,7 @@ _NONE = AbstractMesh((), ())
 
 
 def uneven(mapping: Any) -> Any:
-    """Convert a mapping to one under which sizes that do not divide are left to JAX; None stays None."""
+    """Convert a mapping so that JAX decides about sizes that mesh axes do not divide; None stays None."""
     resolved = resolve_mapping(mapping)
     if isinstance(resolved, AxisMapping):
         return dataclasses.replace(resolved, uneven=True)
@@ -61,7 +61,7 @@ class _Found:
 
 @jax.jit  # for its cache, whose key includes the mesh of `with mesh:`
 def _look() -> _Found:
-    """Find the mesh that a constraint without a mesh resolves to; nothing is computed."""
+    """Find the mesh that JAX uses for a constraint without a mesh; nothing is computed."""
     try:
         program = jax.make_jaxpr(lambda x: jax.lax.with_sharding_constraint(x, PartitionSpec()))(
             np.float32(0)

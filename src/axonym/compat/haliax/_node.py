@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class SizedNames(tuple[str, ...]):
-    """Names that remember sizes, for payloads without a shape, which `jax.tree.map` may put into an array.
+    """Names that remember sizes, since `jax.tree.map` may give a NamedArray a payload without a shape.
 
     Only the names are compared.
     """

@@ -1,7 +1,7 @@
-"""What the ways share in which a program that is not changed finds Axonym as haliax: a command, a plugin of pytest.
+"""Common parts of the command and the pytest plugin that let an unchanged program import Axonym as `haliax`.
 
-The program runs after Axonym and JAX have been imported. What it writes to the environment before its own `import jax`
-comes too late for settings that JAX reads when it is imported, so its first `import haliax` looks for these.
+The program runs after Axonym and JAX have been imported. So if it sets environment variables that JAX reads on import,
+this comes too late; its first `import haliax` checks for this.
 """
 
 import os
@@ -25,7 +25,7 @@ _FROM_THE_START = dict(os.environ)
 
 
 def prepare() -> None:
-    """Answer the program's first `import haliax` with Axonym's layer, and look at what it has set until then.
+    """Answer the program's first `import haliax` with Axonym's layer, and check the environment variables it has set.
 
     Raises:
         ImportError: if the real Haliax has been imported.
@@ -42,7 +42,7 @@ def used() -> str:
 
 
 def unused() -> str | None:
-    """Return where another package named `haliax` lies that `import haliax` would find without Axonym's layer."""
+    """Return the location of another package that `import haliax` would find without Axonym's layer."""
     for finder in sys.meta_path:
         spec = None if isinstance(finder, _FirstImport) else finder.find_spec("haliax", None)
         if spec is not None and spec.origin is not None:  # a mere folder of that name has no origin
@@ -51,7 +51,7 @@ def unused() -> str | None:
 
 
 class _FirstImport(MetaPathFinder, Loader):
-    """Gives the alias, once: from then on the modules are found where all imported modules are."""
+    """A finder that gives the alias once; after that, `sys.modules` has the modules."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -1,7 +1,7 @@
 """Reductions, and functions along axes.
 
-Unlike in Axonym, the array may be a plain one, for which `axis` is that of `jax.numpy`, or a tree of arrays, each of
-which is reduced; and `where` of a named array must be named.
+Unlike in Axonym, the array may be a plain array, with `axis` as in `jax.numpy`, or a tree of arrays, each of which is
+reduced. For a named array, `where` must be named.
 """
 
 import builtins
@@ -126,7 +126,7 @@ def _reduced(named: Function, positional: Function) -> Function:
 
 
 def _start(name: str, array: NamedArray) -> object:
-    """Return where masked extrema start, which Axonym wants to be told: at the limit of the dtype; None for others."""
+    """Return the `initial` that Axonym requires for masked extrema: the limit of the dtype; otherwise None."""
     if name.startswith("nan") and jnp.issubdtype(array.dtype, jnp.inexact):
         return None
     lowest, highest = limits(array.dtype)

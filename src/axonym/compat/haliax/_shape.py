@@ -83,7 +83,7 @@ def broadcast_arrays(
 ) -> tuple[Any, ...]:
     """Broadcast all arrays to the axes of all; scalars and None are unchanged.
 
-    Unlike in Axonym, axes that the largest array lacks are put before its own, from the next largest array on.
+    Unlike in Axonym, axes that the largest array lacks are put before its own, those of the next largest array first.
     """
     return broadcast_arrays_and_return_axes(
         *arrays, require_subset=require_subset, ensure_order=ensure_order
@@ -116,7 +116,7 @@ def broadcast_arrays_and_return_axes(
 
 
 def _axes_of_all(named: Sequence[axn.NamedArray], common: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    """Return the axes of the first array that has all, or the common ones; the others must have a part of them."""
+    """Return the axes of the first array that has all axes, else the common axes; raise unless axes are nested."""
     known: set[str] = set()
     for x in sorted(named, key=lambda x: x.size, reverse=True):
         own = set(x.names)
@@ -141,7 +141,7 @@ def _operands(named: Sequence[axn.NamedArray]) -> list[str]:
 
 
 def common_axes(operands: Sequence[tuple[Axis, ...]]) -> tuple[Axis, ...]:
-    """Return the axes of the largest array, with other axes of smaller ones before them."""
+    """Return the axes of the largest array, preceded by axes that only smaller arrays have."""
     common: dict[str, int] = {}
     for axes in sorted(operands, key=axn.axis_size, reverse=True):
         added: dict[str, int] = {}

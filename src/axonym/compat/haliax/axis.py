@@ -84,7 +84,7 @@ def _pairs(axes: AxisSelection, function: str) -> Pairs:
 
 
 def is_one(axes: object) -> bool:
-    """Return whether a selection is one selector, for which some functions return one axis and not a tuple."""
+    """Return whether a selection is a single selector: some functions then return one axis and not a tuple."""
     return isinstance(axes, Axis | str)
 
 
@@ -157,8 +157,8 @@ def rearrange_for_partial_order(
 ) -> tuple[Ax, ...]:
     """Complete an order in which any number of `...` stand for the axes that it omits.
 
-    The last `...` stands for the rest, and each other one for those that come next in `axes`, up to an axis that the
-    order has before its last `...`.
+    The last `...` stands for the rest. Each other one stands for the axes that come next in `axes`, up to an axis that
+    the order names before its last `...`.
     """
     function = "rearrange_for_partial_order"
     known = names_in(_pairs(axes, function))

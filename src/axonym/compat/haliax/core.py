@@ -169,7 +169,7 @@ class NamedArray(axn.NamedArray, metaclass=NamedArrayMeta):
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        """The axes in storage order; if the payload is not an array, those that it had before or was created with."""
+        """The axes in storage order; they are remembered if the payload is no array."""
         names = self.names
         if isinstance(names, SizedNames) and not isinstance(
             getattr(self.array, "shape", None), tuple

@@ -113,7 +113,7 @@ def vmap(
 
 
 def _parameters(fn: Function, *, behind_carry: bool = False) -> list[str]:
-    """Return the names of the positional parameters of a function, as far as it has any."""
+    """Return the names of the positional parameters of a function."""
     try:
         given = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):  # written in C
@@ -126,7 +126,7 @@ def _parameters(fn: Function, *, behind_carry: bool = False) -> list[str]:
 
 
 def _told(text: str, names: Sequence[str]) -> str:
-    """Say of plain arrays what Haliax says, by the names of parameters: `y has leading dimension 1`."""
+    """Describe plain arrays in an error as Haliax does, by the names of parameters: `y has leading dimension 1`."""
 
     def line(match: re.Match[str]) -> str:
         name, rest, size = match.groups()

@@ -53,12 +53,12 @@ unique_values = adapted(axn.unique_values)
 
 
 def _named(*operands: object) -> bool:
-    """Return whether an operation on these values gives a NamedArray, rather than the result of `jax.numpy`."""
+    """Return whether an operation on these values gives a NamedArray, and not the result of `jax.numpy`."""
     return any(isinstance(x, NamedArray) for x in operands) and not axisless_meets_plain(*operands)
 
 
 def _chooses_named(condition: Operand, x: Operand, y: Operand) -> bool:
-    """Return whether `where` gives a NamedArray: a condition without axes decides nothing about that."""
+    """Return whether `where` gives a NamedArray; a condition without axes does not matter for this."""
     if isinstance(condition, NamedArray) and condition.ndim:
         return True
     if not isinstance(x, NamedArray) and not isinstance(y, NamedArray):

@@ -259,7 +259,7 @@ def pspec_for(
 
 
 def _plain_spec(leaf: Payload, has: Sharding | None) -> PartitionSpec | None:
-    """Return the spec of a leaf without names: it is replicated, unless it is split already or no array."""
+    """Return the spec of a leaf without names: replicated, unless it is split already, or is no array."""
     if isinstance(leaf, bool | int | float | complex | np.generic):
         return PartitionSpec()
     if not hasattr(leaf, "shape") or (has is not None and len(has.device_set) > 1):
@@ -328,7 +328,7 @@ def _map_fields(fn: Callable[[Payload, Names | None], Payload], module: eqx.Modu
 
 
 def _lay_out_plain(tree: Tree, mapping: ResourceMapping | None, *, replicate: bool) -> Tree:
-    """Lay out plain arrays by the names of their fields; `replicate` those without."""
+    """Lay out plain arrays by the axis names of their fields; `replicate` says whether to replicate all others."""
     mesh = current_mesh()
     if mapping is None or mesh is None:
         return tree
@@ -368,7 +368,7 @@ class _Body(eqx.Module):
 
 
 def _in_full(result: Tree) -> Tree:
-    """Give layouts an entry for each dimension, as in Haliax; a compiled program omits None at the end."""
+    """Give specs an entry for each dimension, as in Haliax; specs of compiled programs omit None at the end."""
     leaves, structure = jax.tree.flatten(result, is_leaf=axn.is_named_array)
     full: dict[int, NamedSharding] = {}
     for i, leaf in enumerate(leaves):

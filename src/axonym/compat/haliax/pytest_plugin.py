@@ -1,7 +1,7 @@
 """A plugin of pytest for tests that say `import haliax`: `pytest -p axonym.compat.haliax.pytest_plugin`.
 
-pytest imports plugins that are named with `-p`, there or in `addopts`, before those of installed packages and before
-any `conftest.py`.
+pytest imports plugins named with `-p`, on the command line or in `addopts`, before those of installed packages and
+before any `conftest.py`.
 """
 
 from ._program import prepare, unused, used

@@ -41,7 +41,7 @@ __all__ = [
 
 
 def _draw(sampler: Callable[..., NamedArray], *args: object, **kwargs: object) -> NamedArray:
-    """Draw, and lay the result out, on the mesh of `with mesh:` too, with an entry of the layout for each axis."""
+    """Draw, and lay out the result, also on the mesh of `with mesh:`; its spec has an entry for each axis."""
     drawn = adapted(sampler)(*args, **kwargs)
     if transforming() and context_mesh() is not None:
         return drawn
@@ -166,7 +166,7 @@ def choice(
 def categorical(
     key: jax.Array, logits: NamedArray, axis: AxisSelector, shape: AxisSpec | None = None
 ) -> NamedArray:
-    """Draw indices along an axis of logits: those of `jax.random.categorical` for the array as it is stored."""
+    """Draw indices along an axis of logits, as `jax.random.categorical` does for the array in storage order."""
     asked = () if shape is None else spec(shape, "categorical")
     if shape is not None and not {*logits.names} <= {*axn.axis_name((*asked, axis))}:
         return _draw(axn.random.categorical, key, logits, axis, shape)

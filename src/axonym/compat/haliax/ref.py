@@ -66,11 +66,11 @@ class NamedRef(axn.NamedRef):
 
     @adapted
     def slice(self, selector: Mapping[AxisKey, Any]) -> "NamedRef":
-        """Return a view of a part; views of views compose."""
+        """Return a view of a part; a view can be viewed again."""
         return self._viewing(super().slice(windows(selector)).stages)
 
     def unsliced(self) -> "NamedRef":
-        """Return the whole array that this is a view of."""
+        """Return the complete array of which this is a view."""
         return self._viewing(())
 
     def _viewing(self, stages: tuple[Stage, ...]) -> "NamedRef":
@@ -114,7 +114,7 @@ class NamedRef(axn.NamedRef):
 
 
 def _composed(axis: Axis, stages: tuple[Stage, ...]) -> object:
-    """Return the index of one axis of a view: a number, a dynamic slice of JAX, or `slice(None)` if no stage has it."""
+    """Return the index of one axis of a view: a number, a dynamic slice of JAX, or `slice(None)` without any index."""
     from jax.experimental import pallas  # slow to import, and rarely needed
 
     parts = [stage[axis.name] for stage in stages if axis.name in stage]

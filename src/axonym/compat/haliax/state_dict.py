@@ -242,7 +242,7 @@ def _is_leaf(tree: Tree) -> bool:
 
 
 def _rebuilt(tree: Tree, change: Function, *others: Tree) -> Tree:
-    """Change each child of a tree, together with those of trees of the same structure."""
+    """Change each child of a tree; the function also gets the children of other trees of the same structure."""
     _, children, structure = _children(tree)
     beside = [_children(other)[1] for other in others]
     rows = zip(children, *beside, strict=True)
@@ -311,7 +311,7 @@ def _from_leaf(leaf: Payload, state_dict: StateDict, prefix: str | None) -> Payl
 
 
 def _require_range(key: str, value: Payload) -> None:
-    """Raise for integers that JAX would wrap, where it has 32 bits for 64."""
+    """Raise for 64-bit integers that would wrap because JAX converts them to 32 bits."""
     if isinstance(value, jax.Array) or not jnp.issubdtype(np.asarray(value).dtype, jnp.integer):
         return
     given = np.asarray(value)

@@ -61,7 +61,7 @@ def scan_aware_tree_map(fn: Function, tree: Tree, *rest: Tree, is_leaf: IsLeaf =
 
 
 def _or_named(is_leaf: IsLeaf) -> Callable[[Any], bool]:
-    """Return what stops at named arrays too, at those without an array as well, unlike `axn.tree`."""
+    """Return an `is_leaf` that also stops at named arrays, even at those without an array, unlike `axn.tree`."""
     return lambda x: is_named_array(x) or (is_leaf is not None and is_leaf(x))
 
 

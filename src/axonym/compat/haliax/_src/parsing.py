@@ -78,7 +78,7 @@ def raise_parse_error(message: str, expression: str, pos: int | tuple[int, int] 
 
 
 class _Parser:
-    """Reads an expression token by token; `token` is the current one, a sign or the type of its text."""
+    """A parser that reads an expression token by token; `token` is the current one, a sign or the type of its text."""
 
     def __init__(self, text: str) -> None:
         self.text = text

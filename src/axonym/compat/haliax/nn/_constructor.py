@@ -13,7 +13,7 @@ _Meta: Any = type(eqx.Module)
 
 @dataclass_transform(field_specifiers=(eqx.field,))
 class TwoSpellings(_Meta):  # type: ignore[misc]  # the metaclass of equinox has no public name
-    """A metaclass that redirects calls with `key=`, which no field is called, to `init`: `Linear(In, Out, key=key)`."""
+    """A metaclass that redirects calls with `key=`, no field's name, to `init`: `Linear(In, Out, key=key)`."""
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Construct from fields, or call `init`; a subclass whose own constructor takes a key keeps it."""

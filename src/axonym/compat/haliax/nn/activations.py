@@ -81,7 +81,7 @@ def relu_squared(x: Operand) -> Any:
 
 
 def glu(x: Operand, axis: AxisSelector | int) -> Any:
-    """Return the first half along an axis times the sigmoid of the second; in Haliax, this always fails."""
+    """Return the first half along an axis times the sigmoid of the second half; in Haliax, this always fails."""
     return _glu(x, axis)
 
 

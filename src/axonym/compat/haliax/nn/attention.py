@@ -63,7 +63,8 @@ def dot_product_attention(
 ) -> axn.NamedArray:
     """Average values by how well their keys fit each query; `KPos` may be several axes.
 
-    The result has the axes of the query without `Key`, others of the key without `KPos`, and others of the value.
+    The result has the axes of the query without `Key`, then further axes of the key without `KPos`, then those of the
+    value.
     """
     _check(KPos, query, key, value)
     scores = {*query.names, *key.names}
@@ -146,7 +147,7 @@ def _check(KPos: AxisSelection, query: axn.NamedArray, *others: axn.NamedArray) 
 
 
 def _lowest(dtype: Any) -> float:
-    """Return a finite number so low that its softmax is zero next to any score."""
+    """Return a finite number so low that its softmax weight is zero next to any score."""
     return float(jnp.finfo(dtype).min)  # type: ignore[no-untyped-call]  # of jax
 
 
@@ -173,7 +174,7 @@ def combine_masks_or(
 
 
 def _larger_first(mask1: Any, mask2: Any) -> tuple[Any, Any]:
-    """Put the mask that has all axes of the other first, as the result has its order."""
+    """Put the mask that has all axes of the other one first: it determines the order of the result."""
     if (
         isinstance(mask1, axn.NamedArray)
         and isinstance(mask2, axn.NamedArray)

@@ -28,8 +28,8 @@ class DtypeError(KindError, AssertionError):
 class Dropout(ModuleWithStateDictSerialization):
     """Set elements to zero at random and scale up the others; `broadcast_axes` may be names too.
 
-    `inference` is a bool, and a leaf of the tree: in a mask or in a filtered model, there may be something else in its
-    place. `jax.jit` traces it, other than `named_jit` and `equinox.filter_jit`.
+    `inference` is a bool and a leaf of the tree, so a mask or a filtered model may have another value there. `jax.jit`
+    traces it, but `named_jit` and `equinox.filter_jit` do not.
     """
 
     pdrop: float = eqx.field(static=True, default=0.5)

@@ -21,7 +21,7 @@ class Embedding(eqx.Module, ReparamEnabled, metaclass=TwoSpellings):
     """A table of vectors over `Embed`, looked up by their numbers in `Vocab`.
 
     Differs from `axonym.nn.Embedding`: `Embed` is kept as given, the initial standard deviation is one over the size
-    of a vector, and weights are scaled by a parametrisation. `Embedding(Vocab, Embed, key=key)` calls `init`.
+    of a vector, and a parametrisation scales the weights. `Embedding(Vocab, Embed, key=key)` calls `init`.
 
     Attributes:
         weight: axes {Vocab, Embed}.

@@ -48,8 +48,8 @@ def cross_entropy_loss(
 ) -> Any:
     """Return the cross-entropy of the targets under the softmax of `logits`.
 
-    Targets are probabilities over `Label`, or integers without that axis, for which Haliax is wrong. The mean over no
-    losses is NaN, as in Haliax.
+    Targets are probabilities over `Label`, or integers without that axis; for integers, Haliax gives wrong results. The
+    mean over no losses is NaN, as in Haliax.
     """
     losses, _ = cross_entropy_loss_and_log_normalizers(logits, Label, targets)
     return maybe_reduce_loss(losses, reduction, reduction_axis, where)

@@ -77,7 +77,7 @@ class LayerNormBase(ModuleWithStateDictSerialization):
         """Normalise `x`."""
 
     def flatten_for_export(self) -> Self:
-        """Return the layer over one axis `__OUT`, unless it was made for a single one."""
+        """Return the layer over one axis `__OUT`, unless it was made for a single axis."""
         if isinstance(self.axis, Axis):
             return self
         axes = spec(self.axis)

@@ -168,7 +168,7 @@ class _Loops:
     """Loops for both kinds of layers: a single key is passed unsplit to all of them."""
 
     def fold(self, init: Tree, *args: object, unroll: Unroll = None, **kwargs: object) -> Tree:
-        """Apply the layers in sequence, each to its part of the arguments that have one."""
+        """Apply the layers in sequence; each gets its part of arguments that have a part for each layer."""
         return self._loop("fold", _call, unroll)(init, *args, **kwargs)
 
     def scan(self, init: Tree, *args: object, unroll: Unroll = None, **kwargs: object) -> Tree:
@@ -382,7 +382,7 @@ def _block_first(stacked: T, Block: Axis) -> T:
 
 
 def _of_layer(prefix: str | None, layer: int, key: str) -> str:
-    """Return the key of an array of one layer, from the stacked key."""
+    """Return the key that an array of one layer has, given the stacked key."""
     number = with_prefix(prefix, str(layer))
     if key == prefix:
         return str(number)
@@ -401,7 +401,7 @@ def _together(state_dict: StateDict, prefix: str | None, Block: Axis) -> StateDi
 def _by_layer(
     state_dict: StateDict, prefix: str | None, layers: float = math.inf
 ) -> tuple[dict[str, dict[int, Payload]], StateDict]:
-    """Collect the arrays of the first layers under their key without a number; the others are second."""
+    """Group arrays of layers by their keys without numbers; return these groups, and all other arrays."""
     lead = ""
     if prefix is not None:
         lead = re.escape(f"{prefix}.")
