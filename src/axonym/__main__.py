@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The status of the process: 1 if something is wrong with the mapping, otherwise 0.
 
     Raises:
-        SystemExit: with status 2, if the command makes no sense.
+        SystemExit: with status 2, if the command is not valid.
     """
     parser = _make_parser()
     given = parser.parse_args(arguments)

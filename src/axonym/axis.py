@@ -576,7 +576,7 @@ def unsize_axes(
 
     Args:
         axes: the axes.
-        chosen: those that lose their sizes; by default all.
+        chosen: the axes that lose their sizes; by default all axes.
 
     Returns:
         A tuple with the names of the chosen axes, and all others as they were.

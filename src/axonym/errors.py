@@ -70,8 +70,8 @@ class AxonymError(Exception):
         hint: what would work.
 
     Args:
-        text: a message, with all parts; or only the problem, from a plan of names. A plan knows no sizes and not
-            what was called: the operation adds both with `explained`.
+        text: a message, with all parts; or only the problem, from a plan of names. A plan knows neither sizes nor the
+            called function: the operation adds both with `explained`.
         hint: what would work, for an error of a plan.
         facts: lines below the problem, for an error of a plan.
 
@@ -304,7 +304,7 @@ def suggestion(name: object, known: Iterable[str]) -> str | None:
     their first letter, such as batch and patch.
 
     Args:
-        name: what was asked for; anything but a string has no close name.
+        name: the requested name; anything but a string has no close name.
         known: the names to choose from.
 
     Examples:

@@ -55,7 +55,7 @@ class Factors:
 
     Attributes:
         role: as in the paper, "input" (also for biases and norms), "hidden" or "output"; or "fixed".
-        inputs: how many times wider its inputs are than in the base model.
+        inputs: the ratio of its input width to that in the base model.
         outputs: how many times wider its outputs are.
 
     Examples:
@@ -120,8 +120,8 @@ class Mup:
     Attributes:
         base: the sizes of the width axes in the base model, on which hyperparameters are tuned. Derived names, such as
             `embed.out`, count as their base.
-        inputs: for arrays of your own modules that do not declare which axes they sum over: these axes, by patterns of
-            paths as in `Mappings`.
+        inputs: the axes that arrays sum over, by patterns of paths as in `Mappings`; for your own modules that do not
+            declare them.
 
     Examples:
         >>> Embed, Mlp = axn.make_axes(embed=512, mlp=2048)
@@ -211,8 +211,8 @@ class Mup:
         """Return the role and the factors of each parameter, in the order of the leaves.
 
         Raises:
-            AxisNotFoundError: if a width axis is in no parameter, or an axis of `inputs` in none that its pattern
-                matches.
+            AxisNotFoundError: if a width axis is in no parameter, or an axis of `inputs` is in no parameter that its
+                pattern matches.
             ArgumentError: if a pattern of `inputs` matches no parameter.
         """
         found = list(parameters.walk(model))
@@ -238,7 +238,7 @@ class Mup:
             model: the result of `init`.
             spread: says how the standard deviation of initial values depends on the width. "fan_in": it falls with the
                 square root of the number of inputs, or, in an embedding, of the size of its vectors, as with the
-                default initializers and all that scale by fan-in. "constant": not at all, as with
+                default initializers and all that scale by fan-in. "constant": it does not depend on the width, as with
                 `initializer.normal(0.02)`. Or a function of a path and an array that returns one of these.
 
         Raises:

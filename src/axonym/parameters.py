@@ -86,7 +86,7 @@ class Summary(Printed):
 
     Attributes:
         arrays: each array and its layout.
-        depth: the number of path components that rows sum over, or None for a row for each array.
+        depth: the number of path components that arrays in a row share, or None for a row for each array.
 
     Examples:
         >>> summary = axn.parameters.table({"w": axn.zeros({"embed": 8, "mlp": 16})})
@@ -158,7 +158,7 @@ def table(
 
     Args:
         tree: any tree.
-        depth: sum up arrays that have this many first components of their paths in common.
+        depth: sum up arrays whose paths have the same first `depth` components.
         mapping: show the layout by this mapping, not the actual one; see `partitioning.show`.
         mesh: the mesh for that; by default the one of `set_mesh`.
         strict: raise for keys of a given mapping that no array of the tree has.
@@ -197,9 +197,9 @@ class Parameter:
             "input", or "window" of a convolution, or "table" if positions are looked up; "output"; None if the module
             does not declare it.
         heads: those of its axes that count heads.
-        kind: "matrix" if it has inputs; "table" if these are looked up, or its outputs are the scores of a table;
-            "shift" for a bias, and "scale" for other arrays without inputs; "unknown" if it has several axes that no
-            module declares.
+        kind: "matrix" if it has inputs; "table" if its inputs are looked up, or its outputs score the entries of a
+            table; "shift" for a bias, and "scale" for other arrays without inputs; "unknown" if it has several axes
+            that no module declares.
 
     Examples:
         >>> Vocab, Embed = axn.make_axes(vocab=10, embed=4)

@@ -223,7 +223,7 @@ def freeze(ref: NamedRef) -> NamedArray:
     """Read a reference, or a view of it, and invalidate the reference; `jax.freeze` for named arrays.
 
     Args:
-        ref: the reference, which nobody may read or write afterwards.
+        ref: the reference, which must not be read or written afterwards.
 
     Raises:
         OperandError: if `ref` is not a NamedRef.

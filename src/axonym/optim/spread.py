@@ -45,9 +45,9 @@ def spread(tx: Transformation, mapping: ResourceMapping) -> Transformation:
 
     Args:
         tx: a transformation, or a chain of some.
-        mapping: the mesh axes of layers, experts or other axes; the rest of a parameter with such an axis is whole.
-            With `first_fitting`, each stack takes what divides its size; with None as the last alternative, one that
-            nothing divides is updated where it is.
+        mapping: the mesh axes of layers, experts or other axes; the other axes of such a parameter are not split. With
+            `first_fitting`, each stack gets the first alternative that divides its size; if None is the last one, other
+            stacks are updated in their own layout.
 
     Raises:
         ShardingError: in `init` and `update`: if a size does not divide; if no parameter has an axis of the mapping;

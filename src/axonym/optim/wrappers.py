@@ -36,10 +36,10 @@ def per_matrix(
     Transformations that draw random numbers or call a function of the model, such as a line search, stay outside too.
 
     Args:
-        tx: a transformation, or a chain of some. Masks and labels that are functions get the tree with matrices and
-            vectors in it, of which `axonym.parameters` knows the roles.
+        tx: a transformation, or a chain of some. Functions for masks and labels get a tree of matrices and vectors, and
+            `axonym.parameters` knows their roles.
         per_head: whether each head is a matrix of its own, too.
-        per_expert: whether each expert is. If not, experts lie side by side along the outputs.
+        per_expert: whether each expert is a matrix of its own. If not, experts are joined along the outputs.
         roles: other roles; see `axonym.parameters.roles`.
 
     Raises:
@@ -122,7 +122,7 @@ def muon(
         beta: the decay of the momentum of Muon.
         eps: what both add to denominators.
         nesterov: whether both look ahead.
-        consistent_rms: the size of an element of an update of a matrix, whatever its shape; 0.2 is that of AdamW.
+        consistent_rms: the root mean square of the update of a matrix of any shape; AdamW has about 0.2.
         adaptive: whether updates of matrices grow with the gradients.
         ns_coeffs: the coefficients of the Newton-Schulz iteration.
         ns_steps: the number of its steps.

@@ -118,9 +118,9 @@ def find_mesh_axes(
         function: the name for errors.
         axis: the axes.
         names: the names of the array in question, if there is one.
-        array: the array itself, which shows whether it is a parameter where its names do not.
+        array: the array itself, which shows whether it is a parameter if its names do not.
         cut: the axis to scatter, whose size does not show its mesh axes.
-        meaning: which a name stands for where both the arrays and the mesh have it.
+        meaning: whether a name that both the arrays and the mesh have stands for an axis of arrays or a mesh axis.
 
     Raises:
         AxisSizeError: if the size of an `Axis` is neither the local nor the global one.

@@ -51,7 +51,7 @@ def check_options(
         further: options of this function that `named_jit` does not have.
 
     Raises:
-        OperandError: for an option of `jax.jit` that is set automatically, and for one that there is not.
+        OperandError: for an option of `jax.jit` that is set automatically, and for an unknown option.
     """
     if not options:
         return
@@ -264,7 +264,7 @@ def first_arrays(trees: Iterable[Any], dynamic: Sequence[int]) -> list[int]:
     """Return the first array of each tree; for a tuple, list or dict with few entries, of each entry.
 
     Args:
-        trees: structures, whose leaves are counted from one to the next.
+        trees: structures; the count of leaves goes on from each structure to the next.
         dynamic: which leaves are arrays.
     """
     firsts: list[int] = []

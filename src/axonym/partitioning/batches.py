@@ -35,10 +35,10 @@ def pad_batch(
     are copies of the last row, so they give finite numbers if that row does; an empty batch gets zeros.
 
     Args:
-        batch: a tree of named arrays, of which those with the axis have one size along it. NumPy arrays stay on the
-            host.
-        Batch: the axis of the rows, or another one. With a size, the batch is padded to that size; by its name alone,
-            to the next one that its mesh axes divide.
+        batch: a tree of named arrays; all arrays that have the axis have the same size along it. NumPy arrays stay on
+            the host.
+        Batch: the axis of the rows, or another one. With a size, the batch is padded to that size; for a name alone, to
+            the next size that its mesh axes divide.
         mapping: axis names to mesh axes; by default the current mapping.
         mesh: by default the mesh of `set_mesh`.
 

@@ -26,12 +26,12 @@ def axis_mapping(
 
     Args:
         mapping: axis names to mesh axes; a tuple of mesh axes shards over all of them, None over none.
-        merge: keep the entries of the current mapping; where both have a name, the new one wins.
+        merge: keep the entries of the current mapping; if both mappings have a name, the new entry wins.
         more: further entries, by keyword.
 
     Returns:
         A context manager. `current_mapping` returns the mapping inside, and layers, random values and contractions
-        follow it. Without a block the mapping is never current, which raises when a mapping is read next.
+        follow it. Without a block the mapping is never current; the next use of a mapping then raises an error.
 
     Examples:
         >>> with axn.axis_mapping({"batch": "data"}, mlp="model"):
@@ -98,7 +98,8 @@ def pipelined(axis: AxisSelector, microbatches: int) -> AbstractContextManager[A
 
     Args:
         axis: the axis of the activations that is cut, such as the batch.
-        microbatches: their number: a multiple of the number of stages. The more there are, the shorter devices wait.
+        microbatches: the number of microbatches, a multiple of the number of stages. With more of them, devices wait
+            less.
 
     Returns:
         A context manager. The results of a stack inside are those of a plain loop over its layers, up to rounding.
@@ -144,9 +145,9 @@ def limit_reshards(
     Compiled functions are traced again inside, and report while they are traced.
 
     Args:
-        limit_bytes: the number of bytes that a whole array may have without a report.
-        action: raise a ShardingError, always; or warn, once for each operation, sizes and layouts of its operands,
-            since JAX traces it once.
+        limit_bytes: the number of bytes that an array may have, over all devices, without a report.
+        action: always raise a ShardingError; or warn, once for each combination of an operation, sizes and layouts,
+            since JAX traces each once.
 
     Returns:
         A context manager.

@@ -77,10 +77,9 @@ def psum(x: T, axis: AxisSelection | None = None, *, over: AxisSelection | None 
 
     Args:
         x: arrays without the axis, such as sums over the local block of it.
-        axis: the axis, or several, over which the sum is partial, or mesh axes. Numbers are multiplied by its number
-            of blocks.
-        over: mesh axes to add up over, instead of the axis. The name of a mesh axis that arrays have too means the
-            mesh axis here only; an `Axis` is always one of arrays.
+        axis: the axes over which sums are partial, or mesh axes. Python numbers are multiplied by the number of blocks.
+        over: mesh axes to add up over, instead of the axis. Only here, a name that is an axis of both the mesh and
+            arrays means the mesh axis; an `Axis` is always an axis of arrays.
 
     Raises:
         AxisSizeError: if an `Axis` is given whose size is neither the local nor the global one.
@@ -148,10 +147,10 @@ def all_gather(
     """Gather the blocks of an axis; each device gets the whole axis. The gradient is a `psum_scatter`.
 
     Args:
-        x: arrays; those of a tree without the axis stay as they are.
+        x: arrays; arrays of a tree that lack the axis stay as they are.
         axis: the axis to gather. A mesh axis stands for the axis of each array that is mapped to it.
-        over: the axis or mesh axis to gather over, where the mapping does not say. Alone, it stands for the axis of
-            each array that is mapped to it.
+        over: the axis or mesh axis to gather over, if the mapping does not say. Alone, it stands for the axis of each
+            array that is mapped to it.
         to: "invarying" makes a result that may leave the shard_map replicated; its gradient is not scattered.
 
     Raises:
@@ -191,10 +190,10 @@ def psum_scatter(
     """Add up the values of all devices, and scatter the sum along an axis; each device gets its block.
 
     Args:
-        x: arrays with the whole axis; for those of a tree that lack it, each device gets the whole sum.
+        x: arrays with the complete axis; if an array of a tree lacks the axis, each device gets its complete sum.
         axis: the axis to scatter. A mesh axis stands for the axis of each array that is mapped to it.
-        over: the axis or mesh axis to add up and scatter over, where the mapping does not say. Alone, it stands for
-            the axis of each array that is mapped to it.
+        over: the axis or mesh axis to add up and scatter over, if the mapping does not say. Alone, it stands for the
+            axis of each array that is mapped to it.
 
     Raises:
         AxisNotFoundError: if no array has the axis.
@@ -244,7 +243,7 @@ def all_to_all(
         x: arrays with both axes.
         split: the axis to split.
         concat: the axis to gather.
-        over: the axis or mesh axis over which to exchange blocks, where the mapping gives it to neither of the two.
+        over: the axis or mesh axis over which to exchange blocks, if the mapping splits neither of the two axes.
 
     Raises:
         AxisNotFoundError: if an array lacks one of the axes.
@@ -308,8 +307,7 @@ def ppermute(
     Args:
         x: arrays.
         axis: the axis whose blocks the devices hold, or a mesh axis.
-        shift: how far along the ring of devices; or pairs of source and destination, where devices that are no
-            destination get zeros.
+        shift: the distance along the ring of devices; or pairs of source and destination: all other devices get zeros.
         over: mesh axes, instead of the axis, as in `psum`.
 
     Raises:
@@ -363,7 +361,7 @@ def ragged_all_to_all(
         send_sizes: how many rows to send to each device.
         output_offsets: where to write them in the `output` of each device.
         recv_sizes: how many rows to receive from each device.
-        over: the axis or mesh axis whose devices take part, where the mapping of `axis` does not say.
+        over: the axis or mesh axis whose devices take part, if the mapping of `axis` does not say.
 
     Raises:
         ArgumentError: if offsets or sizes are not one per device.

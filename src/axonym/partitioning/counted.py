@@ -33,7 +33,7 @@ def count_kernel(
         fn: the kernel, of the operands as one tree.
         operands: the tree; leaves that are no arrays are static.
         results: the shapes of its results; by default, the kernel is traced for them.
-        kept: the shapes of what it keeps for its gradient, besides operands and results.
+        kept: the shapes of further arrays that it keeps for its gradient, besides operands and results.
     """
     leaves, structure = jax.tree.flatten(operands)
     at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]

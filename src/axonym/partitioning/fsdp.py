@@ -55,12 +55,12 @@ def fsdp(*args: Any, manual: bool = False, **options: Any) -> Any:
 
     Args:
         args: the function, the mapping of parameters, the mapping of activations. The mappings may also be keywords.
-        manual: gather weights for products in a `shard_map`, whose gradient is a reduce-scatter. Results are the same,
-            up to rounding. The compiler for CPUs, which makes no reduce-scatter by itself, then sends less. The
-            compiler keeps a product whose input is not split over all mesh axes over which the weight is gathered, one
-            inside of a `shard_map` or `vmap` over these, and one with a `dot_general` of its own. It also keeps
-            products on meshes with both Auto and Explicit axes, and on Explicit ones if operands are split over
-            further mesh axes.
+        manual: gather weights for products in a `shard_map`; the gradient of the gather is a reduce-scatter. Results
+            are the same, up to rounding. The compiler for CPUs, which makes no reduce-scatter by itself, then sends
+            less. Three kinds of products are still left to the compiler: those whose input is not split over all mesh
+            axes of the gather, those inside of a `shard_map` or `vmap` over these mesh axes, and those with their own
+            `dot_general`. So are products on meshes with both Auto and Explicit axes, and products on Explicit axes
+            whose operands are split over further mesh axes.
         options: those of `named_jit`, such as `donate_args` and `rings`.
 
     Returns:
@@ -121,7 +121,7 @@ def fsdp_mapping(
         tree: parameters, or the result of `jax.eval_shape` for them.
         mesh_axis: the mesh axis, or several, to shard over.
         mesh: by default the mesh of `set_mesh`.
-        min_size: how many elements an array must have to be worth the communication.
+        min_size: the smallest number of elements that an array must have to be sharded.
         mapping: entries to keep, such as those of tensor parallelism; their axes are not chosen.
 
     Returns:

@@ -28,8 +28,8 @@ def make_hybrid_mesh(
 
     Args:
         inside: the sizes of mesh axes inside of one slice, as for `jax.make_mesh`.
-        between: the sizes of mesh axes between slices, whose product is the number of slices. Those that are not
-            inside, too, come first.
+        between: the sizes of mesh axes between slices, whose product is the number of slices. Axes that are only
+            between slices come first.
         axis_types: the types of the axes; by default, all are Auto.
         devices: the devices; by default `jax.devices()`.
 

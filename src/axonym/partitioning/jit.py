@@ -109,19 +109,19 @@ def named_jit(
             shards arguments and results, with separate layouts for parameters, data and parameters at some paths; its
             `compute` is current inside.
         in_axis_resources: the mapping by which arguments are sharded first. By default they stay as they are.
-        out_axis_resources: the mapping by which results are sharded; by default `axis_resources`, otherwise the
+        out_axis_resources: the mapping by which results are sharded; by default `axis_resources`, and without that the
             mapping that is current at the call.
-        donate_args: which positional arguments to donate: a bool each, or a tree of bools; those left out are kept. A
-            single bool stands for all that are passed by position.
+        donate_args: which positional arguments to donate: a bool or a tree of bools for each; further arguments are
+            kept. A single bool is for all positional arguments.
         donate_kwargs: the same for arguments that are passed by keyword, as a dict, or a single bool. If only one of
             the two mentions a parameter, it also applies when the parameter is passed the other way.
         strict: raise for keys of a mapping that no array has: no argument, no result, and no array that the function
             shards or closes over.
-        rings: if a mapping splits positions over the mesh axis of the hidden axis of a perceptron, `nn.MLP` with
-            one hidden layer or `nn.GatedMLP`, send blocks of them around a ring while others are multiplied. Results
-            are the same, up to rounding. The compiler sends them for an activation that is neither in `axonym.nn` nor
-            `tanh`, for a `dot_general` of its own, if weights are split along further axes, and inside of a `shard_map`
-            or a `vmap`.
+        rings: if a mapping splits positions over the mesh axis of the hidden axis of a perceptron, `nn.MLP` with one
+            hidden layer or `nn.GatedMLP`, send blocks of positions around a ring while other blocks are multiplied.
+            Results are the same, up to rounding. The compiler does it in these cases: the activation is neither in
+            `axonym.nn` nor `tanh`, the layer has its own `dot_general`, weights are split along further axes, or the
+            layer is inside of a `shard_map` or a `vmap`.
         jit_options: further options of `jax.jit`, such as `compiler_options` or `keep_unused`.
 
     Returns:
@@ -541,7 +541,7 @@ def remapped(
 
     Args:
         fn: the function.
-        mappings: the mappings of results, whose `compute` is the current one inside. Arguments stay as they are.
+        mappings: the mappings of results; `mappings.compute` is the current mapping inside. Arguments stay as they are.
         function: what the user called, for errors.
         strict: whether each key must be an axis of some array.
 

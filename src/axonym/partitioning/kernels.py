@@ -31,9 +31,9 @@ def kernel_cost(
 
     Args:
         fn: the kernel, of trees of arrays.
-        flops: operations of one call; a multiplication and an addition count as two. A function of the same arguments
-            returns them from the shapes.
-        backward: operations of the gradient, likewise; by default twice `flops`.
+        flops: the number of operations of one call; a multiplication and an addition count as two. Or a function of the
+            same arguments that computes the number from their shapes.
+        backward: the same for the gradient; by default twice `flops`.
         name: the name in reports; by default that of the function.
 
     Returns:

@@ -44,8 +44,8 @@ def check_keys(
         names: the names of the known arrays.
         mesh: the mesh, if there is one.
         paths: the paths of the arrays, for patterns that override a mapping.
-        ledger: notes of the layouts inside of a function. Without it, these are all arrays that the mapping is
-            for. Keys of `Mappings.compute` are then not checked, since activations are not known.
+        ledger: notes of the layouts inside of a function. Without it, the mapping is for these arrays alone. Keys of
+            `Mappings.compute` are then not checked, since activations are not known.
     """
     if isinstance(mapping, Mappings):
         for own in (mapping.parameters, *(extra for _, extra in mapping.overrides)):

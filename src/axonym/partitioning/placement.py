@@ -49,9 +49,9 @@ def from_local(
     Args:
         tree: named arrays that hold numpy arrays, as in `axn.NamedArray(rows, ("batch", "embed"))`, or JAX arrays of
             this process. Other leaves stay as they are.
-        mapping: axis names to mesh axes; by default the current mapping. Axes that it lacks are replicated: every
-            process has all their positions, with the same values. It may be the mapping of the computation, with axes
-            of the model.
+        mapping: axis names to mesh axes; by default the current mapping. Axes without an entry are replicated: every
+            process has all positions, with the same values. The mapping may be that of the computation, which also has
+            axes of the model.
         mesh: by default the mesh of `set_mesh`.
         strict: raise if no array of the tree has an axis of a given mapping, and for keys that resemble an axis
             without an entry.

@@ -51,8 +51,8 @@ def set_mesh(mesh: MeshLike) -> AbstractContextManager[Any]:
 
     Raises:
         OperandError: if it is no mesh.
-        ShardingError: if the block of another asyncio task or generator of the thread is entered or left inside this
-            one. Such a task uses this mesh, unless it has a block of its own.
+        ShardingError: if another asyncio task or generator of the thread enters or leaves its block inside this one. A
+            task without a block uses this mesh.
 
     Examples:
         >>> with axn.set_mesh(jax.make_mesh((8,), ("data",))):
@@ -120,8 +120,8 @@ def shard(
         mapping: axis names to mesh axes; by default the current mapping. Axes that it lacks are replicated. `Mappings`
             has separate layouts for parameters and data.
         mesh: by default the mesh of `set_mesh`.
-        strict: raise for keys of a given mapping that no array of the tree has. Keys of the current mapping, which is
-            for a whole model, are not checked, nor are those of `Mappings.compute`, which is also for data.
+        strict: raise for keys of a given mapping that no array of the tree has. Not checked are keys of the current
+            mapping, which is for a whole model, and keys of `Mappings.compute`, which is also for data.
 
     Raises:
         ShardingError: if there is no mapping or no mesh, or they do not fit the arrays; if the
@@ -224,7 +224,7 @@ def round_axis_for_partitioning(
     """Return the axis with its size rounded up to a multiple of the number of its shards.
 
     Args:
-        axis: the axis; if the mapping does not shard it, it comes back as it is.
+        axis: the axis; it is returned unchanged if the mapping does not shard it.
         mapping: axis names to mesh axes; by default the current mapping.
         mesh: by default the mesh of `set_mesh`.
 

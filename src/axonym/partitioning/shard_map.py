@@ -95,10 +95,10 @@ def shard_map(
             and data. It is also the current one inside, for collectives and for mesh axes that are not Manual.
         mesh: by default the mesh of `set_mesh`.
         out_mapping: the mapping by which results are assembled; by default `mapping`.
-        manual_axes: the mesh axes over which the function runs once per device; by default all. Arrays inside are not
-            cut along the others, which stay Auto or Explicit.
-        check: raise for results that differ between devices although their layout says otherwise, and for sizes that
-            show that a block is the whole axis already. Without it, gradients of replicated arguments are not summed
+        manual_axes: the mesh axes over which the function runs once per device; by default all. All other mesh axes
+            stay Auto or Explicit, and arrays inside are not cut along them.
+        check: raise for results that differ between devices although their layout says otherwise, and if a size shows
+            that a block is already the complete axis. Without it, gradients of replicated arguments are not summed
             either.
         in_specs: PartitionSpecs of plain arrays among the positional arguments, as a prefix of their tree, None
             elsewhere; plain arrays are replicated by default.
@@ -106,8 +106,7 @@ def shard_map(
         strict: raise for keys of a given mapping that no array has.
 
     Returns:
-        A `ShardMap`, which is called like `f`. Its results have the names that they have at the end of `f`, and global
-        sizes.
+        A `ShardMap`, which is called like `f`. Its results have the names that `f` returned, and global sizes.
 
     Raises:
         ShardingError: at the call, if there is no mapping or mesh, if they do not fit the arrays, or by `check`.

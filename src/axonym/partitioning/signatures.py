@@ -43,7 +43,8 @@ class Signature:
         compiled: a function of arrays.
         dynamic: which leaves are arrays.
         probed: the leaves that show whether the memory of an argument is gone.
-        gifts: which leaves of the arguments are donated, until a first call has looked at them; None if no leaf is.
+        gifts: whether each leaf of the arguments is donated, until the first call has checked them; None if no leaf is
+            donated.
     """
 
     __slots__ = ("compiled", "dynamic", "gifts", "probed")

@@ -57,8 +57,8 @@ class Traced(_Stage, jax.stages.Traced):
         """Lower, as `jax.stages.Traced.lower` does.
 
         Raises:
-            ArgumentError: for other options, such as internal ones of `jax.export`, which would take the lists of
-                arrays for the arguments and the result.
+            ArgumentError: for other options, such as internal ones of `jax.export`, which would see lists of arrays
+                instead of arguments and result.
         """
         if others:
             problem = f"a traced function cannot be lowered with the option {next(iter(others))!r}"

@@ -47,8 +47,8 @@ def apply_updates(tree: T, updates: Any, overwrites: Any) -> T:
     Args:
         tree: the model.
         updates: the optimiser's updates for the rest of the gradients; where None, the model stays as it is.
-        overwrites: the other part of the gradients; where None, nothing is overwritten, not even a single array of such
-            a module, such as one that `eqx.partition` removed.
+        overwrites: the other part of the gradients. Where it is None, nothing is overwritten; this may also be a single
+            array of a module, such as one that `eqx.partition` removed.
 
     Returns:
         The model after the step.

@@ -50,8 +50,8 @@ def quantize_with_qwix(tree: T, rules: Sequence[Any], *, store: bool = False) ->
     Raises:
         ImportError: if Qwix is not installed.
         OperandError: if something in `rules` is not a rule.
-        ArgumentError: if a rule matches no linear layer, if it has a setting that needs a Flax module or a gradient
-            that there is not, or if the weight of a layer is quantised already.
+        ArgumentError: if a rule matches no linear layer, has a setting that needs a Flax module or a missing gradient,
+            or if the weight of a layer is already quantised.
     """
     qwix = library(FUNCTION, "qwix")
     wrong = f"not {type_text(rules)}"
@@ -91,7 +91,7 @@ class _QwixDotGeneral(eqx.Module):
     Attributes:
         rule: a `qwix.QuantizationRule`.
         scale: the scales of a stored weight, with its dimensions; None if the weight is quantised at each call.
-        zero_point: what stands for zero in a stored weight, if the calibration has that.
+        zero_point: the value that represents zero in a stored weight, if the calibration has one.
     """
 
     rule: Any = eqx.field(static=True)

@@ -436,7 +436,7 @@ def randint(
         key: a key; a named array of keys draws for each of its positions.
         shape: the axes of the result.
         minval: the smallest number; a number, or a named array with axes of `shape`.
-        maxval: the first number beyond the largest one; a number, or a named array with axes of `shape`.
+        maxval: the largest number plus one; a number, or a named array with axes of `shape`.
         dtype: an integer dtype, by default that of JAX.
 
     Examples:

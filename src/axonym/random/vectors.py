@@ -213,8 +213,8 @@ def categorical(
         key: the key.
         logits: axes {axis, ...}.
         axis: the categories.
-        shape: the axes of the result: all other axes of `logits`, by default, and perhaps more. The numbers are those
-            that `jax.random` draws if the categories are the last axis, wherever they are in `logits`.
+        shape: the axes of the result: all other axes of `logits`, by default, and perhaps more. The numbers are the
+            same as in `jax.random` with the categories as the last axis, wherever they are in `logits`.
 
     Examples:
         >>> logits = axn.zeros(axn.make_axes(batch=2, vocab=5))

@@ -104,7 +104,7 @@ class Report(Printed):
 
     Attributes:
         title: what was checked.
-        model: the layouts of the arrays of a tree, or of the module that is called.
+        model: the layouts of the arrays of a tree, or of the called module.
         arguments: those of the arguments; their paths begin with the name of the parameter.
         results: those of the results; their paths begin with `result`.
         inside: the distinct layouts inside the function; in a `shard_map`, those of the local blocks on the mesh axes
@@ -215,14 +215,14 @@ def check(
         fn_or_model: a tree, or a function. The mappings of a `named_jit` function are replaced by the ones given here.
             A function without arguments, such as an initialiser, is called.
         mapping: axis names to mesh axes; `Mappings` for separate layouts of parameters and computation; None for the
-            current mapping. A key that no array has is an error if named arguments were given, otherwise a warning,
-            since most activations are not seen then. Patterns of `Mappings` see the paths of `named_jit`: those of
-            arguments begin with the position or the keyword, those of results have no prefix.
+            current mapping. A key that no array has is an error if there are named arguments; otherwise it is a
+            warning, since most activations are unknown. Patterns of `Mappings` are matched with the paths of
+            `named_jit`: paths of arguments begin with the position or the keyword, and paths of results have no prefix.
         mesh: a mesh, an `AbstractMesh`, or sizes such as `{"data": 64, "model": 8}`, whose axes are then Auto. On
             Explicit axes, the function is traced with layouts in its types.
         args: arguments: trees of arrays or of `jax.ShapeDtypeStruct`s, named or not; all else is static.
         strict: raise if there are errors, instead of only reporting them.
-        replicated_above: warn of arrays of more bytes than this that every device holds whole.
+        replicated_above: warn of replicated arrays of more bytes than this.
         quiet: do not print the report.
         kwargs: keyword arguments.
 

@@ -42,9 +42,9 @@ class Change(NamedTuple):
         size: its size, or the greatest common divisor of its sizes.
         asked: the mesh axes of the given mapping.
         fitted: those of the new one.
-        asked_ways: into how many parts the given mapping would split the axis.
-        fitted_ways: into how many parts the new one does.
-        added_bytes: the bytes that each device holds more of the arrays with this axis.
+        asked_ways: the number of parts into which the given mapping would split the axis.
+        fitted_ways: the number of parts into which the new mapping splits it.
+        added_bytes: the additional bytes that each device holds of the arrays with this axis.
 
     Examples:
         >>> keys = axn.ones({"kv_heads": 2, "embed": 8})

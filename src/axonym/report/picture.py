@@ -28,7 +28,7 @@ class Side:
     """One side of a drawn array.
 
     Attributes:
-        label: the axes along it, with what splits them.
+        label: the axes along it, with the mesh axes that split them.
         size: the number of elements.
         parts: the number of blocks.
 
@@ -131,7 +131,7 @@ def cut(
     """Return the devices that hold each block of an array, row by row.
 
     Args:
-        sides: for the side down and the side across, the mesh axes of each dimension along it.
+        sides: the mesh axes of each dimension, for the vertical and for the horizontal side.
         mesh: the axes of the mesh with their sizes; devices are numbered by their place, the last axis fastest.
 
     Examples:

@@ -190,7 +190,7 @@ def schedule(
         rounds: how often a microbatch passes all stages; cells show the microbatch and the round.
 
     Raises:
-        ArgumentError: if one is not positive, or rounds do not go together with the others.
+        ArgumentError: if a number is not positive, or the rounds do not fit the other numbers.
 
     Examples:
         >>> axn.partitioning.schedule(stages=2, microbatches=4)

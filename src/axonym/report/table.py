@@ -25,7 +25,7 @@ class Table:
         rows: a cell for each column.
         last: a separate row at the end.
         right: titles of columns that are aligned to the right.
-        wrapped: titles of columns whose text goes on in further lines where it is too long; others are cut.
+        wrapped: titles of columns in which long text is wrapped; in other columns, it is cut.
     """
 
     header: tuple[str, ...]

@@ -172,23 +172,26 @@ def from_state_dict(
         prefix: the first component of the keys; keys without it are ignored.
         strict: raise for unexpected keys, missing keys, and keys of a given mapping, or of the `parameters` of
             `Mappings`, that the model lacks. If False, unexpected keys are ignored, and missing arrays stay as they are
-            in `tree`; it is an error if none is there, and a warning says how many if there are unexpected keys, too.
+            in `tree`. If all arrays are missing, this is an error; if there are both missing and unexpected keys, a
+            warning has their numbers.
         cast: convert arrays of another dtype, floating to floating and integer to integer. Integers have to fit.
         layouts: how the arrays of some modules are stored, by type.
         rename: see `Rename`.
         rename_axes: the names of axes of the model that have another name in the file, such as `{"embed": "hidden"}`.
-            Derived names follow their base. Names are compared where the arrays know theirs, as those of
-            `load_state_dict` and `to_state_dict` do: axes in another order are transposed.
-        mapping: shards the arrays; by default the current mapping. Without one, they are sharded as those of `tree`.
-            NumPy arrays of `tree` stay on the host, those without names even with a mapping.
+            Derived names follow their base. If the arrays have names, as in results of `load_state_dict` and
+            `to_state_dict`, names are compared, and axes in another order are transposed.
+        mapping: shards the arrays; by default the current mapping. Without a mapping, they are sharded like the arrays
+            of `tree`. In place of NumPy arrays of `tree`, they stay on the host; with a mapping, only those without
+            names do.
         mesh: by default the mesh of `set_mesh`.
 
     Raises:
-        ArgumentError: if the state dict does not fit, with all that is missing, unexpected, or has other axes, another
-            shape or dtype. Also if keys are not strings, or values are abstract, traced or keys of `jax.random`.
+        ArgumentError: if the state dict does not fit; the error lists all arrays that are missing or unexpected, or
+            have other axes, another shape or another dtype. Also if keys are not strings, or values are abstract,
+            traced or keys of `jax.random`.
         OperandError: if it is not a mapping, or a value has names or cannot be read by numpy; if `rename` does not
             return a string.
-        ShardingError: if the mapping does not fit; if `tree` is abstract on a mesh, and there is none here.
+        ShardingError: if the mapping does not fit; if `tree` is abstract on a mesh, and there is no current mesh.
 
     Examples:
         >>> Embed, Mlp = axn.make_axes(embed=8, mlp=16)

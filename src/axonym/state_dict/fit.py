@@ -55,7 +55,7 @@ class Reading:
         cast: whether dtypes may differ.
         rename_axes: from names of the model to those that the axes have in the state dict.
         rivals: other readings.
-        torch: the reading in the layouts of torch, where this one is not, and the user has not chosen any layouts.
+        torch: the reading in the layouts of torch; None if this is that reading, or if the user has chosen layouts.
     """
 
     function: str

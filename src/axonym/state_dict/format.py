@@ -91,7 +91,7 @@ def parse(text: bytes | str) -> Any:
     """Read JSON, strictly by its standard.
 
     Raises:
-        ValueError: if it is none, a name occurs twice in an object, or a text is not valid Unicode.
+        ValueError: if it is not JSON, a name occurs twice in an object, or a text is not valid Unicode.
         RecursionError, ValueError: if it is nested too deeply.
     """
     # The json module would guess the encoding of bytes.

@@ -22,7 +22,7 @@ class Fusion(NamedTuple):
     Attributes:
         key: the end of the key.
         sizes: the size of each part of a head.
-        heads: the number of heads, if the parts of each one lie side by side, instead of all heads of a part.
+        heads: the number of heads, if the parts of each head are side by side, and not all heads of a part.
         axis: along which they lie.
     """
 

@@ -28,7 +28,7 @@ class Stored:
     Axes of the array that are not listed come first, each as a separate dimension.
 
     Attributes:
-        dims: the axes of each dimension, or their names; of several, the last one varies fastest.
+        dims: the axes of each dimension, or their names; the last of several axes varies fastest.
         flipped: the names of axes that are stored in reverse.
         split: axes to split in two first, as in `{"features": ("groups", 2)}`: "groups" of size 2, and the rest of
             "features" inside each.

@@ -182,7 +182,7 @@ class Place:
         leaf: the array, named or plain; of a padded one, what is stored.
         names: a name for each dimension; anonymous ones are counted.
         shape: its shape, with padding.
-        parts: the components of its key; `Numbers` stand for those of layers.
+        parts: the components of its key; `Numbers` stand for the numbers of layers.
         layers: the names of the dimensions along which layers are stored, outermost first.
         form: the stored form, of each layer if there are any, without padding.
     """
@@ -215,7 +215,7 @@ class Place:
 
         Args:
             axes: those of each dimension; None if they are not known, which makes it the form of the model.
-            name_there: the name that a name of the model has there.
+            name_there: a function from a name in the model to the name in the state dict.
         """
         if axes is None:
             return self.form

@@ -43,8 +43,8 @@ def associative_scan(
     accelerator, that is faster than `scan`.
 
     Args:
-        f: an associative function of two elements, the first of which is the earlier one. It is called with slices
-            along the axis, of any size, and must act on each position separately.
+        f: an associative function of an earlier and a later element. It is called with slices of any size along the
+            axis, and must act on each position separately.
         axis: the axis; an `Axis` checks its size.
         reverse: combine from the last position to each; the first argument of `f` is the later one.
 

@@ -31,7 +31,7 @@ class _LayoutChange(Exception):  # noqa: N818  (a signal, which `settle_carry` c
     """The signal to give up the trace of a loop: its step changes the layout of the carry.
 
     Attributes:
-        shardings: for each array the layout that it shall have from the start; None if it has it.
+        shardings: the layout that each array must have from the start; None for arrays that already have it.
     """
 
     def __init__(self, shardings: Sequence[NamedSharding | None]) -> None:
@@ -44,7 +44,8 @@ def settle_carry(loop: Callable[[Arrays, Keeper], R], start: Arrays) -> R:
 
     Args:
         loop: a function of the carry and of a function `keep(before, after)`, which it calls with the arrays of the
-            carry before and after a step. It returns those after the step with the layouts of those before.
+            carry before and after a step. `keep` returns the arrays after the step in the layouts of the arrays before
+            it.
         start: the arrays of the initial carry.
     """
     config: Any = jax.config  # its stubs leave the options out

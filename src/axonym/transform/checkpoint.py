@@ -37,7 +37,7 @@ class ScanCheckpointPolicy:
         save_carries: True keeps carries on the device, "offload" in host memory. False is the same as True, since
             something has to be kept.
         save_inputs: what to keep of the arguments of a step, such as the parameters of its layer. The loop holds them
-            anyway, so False and True need no copy; "offload" copies those of each step to host memory.
+            anyway, so False and True need no copy; "offload" copies the arguments of each step to host memory.
         nested: split the steps into groups and keep only the carries between groups, so that memory grows with the
             square root of the number of steps: True chooses the groups, an int is their number, which must divide the
             steps.
@@ -112,7 +112,7 @@ class ScanCheckpointPolicy:
 
         Args:
             spec: False or "save_all" (keep everything), True, "full" or "recompute" (keep carries only), "nested",
-                "offload" (keep carries in host memory), a policy, or a list of these, which steps have in turn.
+                "offload" (keep carries in host memory), a policy, or a list of these, which steps use in turn.
 
         Returns:
             The policy; one that was passed comes back as it is.
@@ -180,7 +180,7 @@ class ScanCheckpointPolicy:
 
         Args:
             step: a function of arrays.
-            unrolled: whether the step is not in a compiled loop, so that the compiler could merge the recomputation
+            unrolled: whether the step is outside of a compiled loop: the compiler could then merge the recomputation
                 with the first computation, and keep everything after all.
 
         Returns:
@@ -251,7 +251,8 @@ class ScanCheckpointPolicy:
             steps: the number of steps.
 
         Raises:
-            AxisSizeError: if the given number, or that of policies which alternate, does not divide the steps.
+            AxisSizeError: if the given number of groups, or the number of alternating policies, does not divide the
+                steps.
 
         Examples:
             >>> axn.ScanCheckpointPolicy(nested=True).groups(12)

@@ -25,8 +25,8 @@ def require_own_rows(
     Args:
         function: the name for errors.
         outputs: the arrays that are differentiated.
-        arguments: the trees with respect to which they are.
-        axes: the mesh axes over which a surrounding map splits its rows; without it, an output is the row.
+        arguments: the trees to differentiate with respect to.
+        axes: the mesh axes over which a surrounding map splits its rows; by default, each output is a row.
 
     Raises:
         ShardingError: if an argument is the same on devices whose rows differ.

@@ -232,7 +232,7 @@ def jacfwd(
         argnums: the positions of the arguments to differentiate with respect to.
         has_aux: the function returns a pair, whose second part is returned after the Jacobian.
         holomorphic: as in `jax.jacfwd`.
-        rename: other names for axes of the arguments, needed for those that the output has too.
+        rename: other names for axes of the arguments; needed for axes that the output has too.
 
     Returns:
         A function with the arguments of `fn`. The Jacobian has the axes of the output and then those of the argument.

@@ -243,8 +243,8 @@ class Arguments:
         axis: the name of the axis.
         size: its size.
         arrays: the arrays that are mapped.
-        dims: for each of them the dimension that is mapped.
-        skeleton: the arguments without them, and without the axis.
+        dims: the mapped dimension of each of these arrays.
+        skeleton: the arguments without these arrays, and without the axis.
     """
 
     def __init__(
@@ -372,7 +372,7 @@ def make_namer(
     Args:
         function: what the user called.
         axis: the new axis.
-        out_axis: its place among the names of the result, which come after anonymous dimensions.
+        out_axis: the place of the axis among the names of the result; anonymous dimensions come before all names.
 
     Raises:
         AxisClashError: if the array has the axis already.

@@ -106,9 +106,9 @@ def loop(
     Args:
         function: its name in errors.
         checkpointed: whether the step applies `remat` itself, so that only groups of steps remain.
-        pairs: a module-level function that calls the step and makes a pair of carry and output of its result:
-            `pairs(function, step, carry, *args, **kwargs)`. By default, the step returns one. The compiled loop is
-            cached as long as `step` lives, so do not wrap it in a new function at each call.
+        pairs: a module-level function that calls the step and returns a pair of carry and output: `pairs(function,
+            step, carry, *args, **kwargs)`. By default, the step itself returns such a pair. The compiled loop is cached
+            as long as `step` lives, so do not wrap it in a new function at each call.
         out_axis: the place of the axis in outputs.
     """
     name, size = selector(axis, function)

@@ -39,7 +39,7 @@ def nmap(fn: Callable[..., Any], *, out_axis: AxisSelection | None = None) -> Ca
 
     Args:
         fn: a function of arrays and other arguments, such as any function of `jax.numpy`.
-        out_axis: names for the dimensions of what the function returns, the same for all arrays of it.
+        out_axis: names for the dimensions of the result of `fn`; all arrays of the result get the same names.
 
     Returns:
         A function of named arrays. Arrays of its result have the names of all arguments, after the dimensions that `fn`

@@ -42,7 +42,7 @@ def scan(
     A loop whose step closes over arrays with dimensions is not kept, so that no program holds copies of them.
 
     Args:
-        f: the step. Its arguments lack the axis; the carry that it returns has the axes of the one that it got.
+        f: the step. Its arguments lack the axis; the carry that it returns has the same axes as the carry that it got.
         axis: the axis; an `Axis` if no argument has it.
         remat: what to keep for the backward pass, see `ScanCheckpointPolicy`.
         reverse: run from the last position to the first.

@@ -51,7 +51,7 @@ def vmap(
         axis: the axis; an `Axis` that no argument has becomes a new one. The first of several is outermost.
         default: the dimension of plain arrays to map: an int, None to pass them whole, or a function of an array that
             returns one of these.
-        args: the same for each positional argument, or trees of it; those left out take the default.
+        args: the same for each positional argument, or trees of this; further arguments take the default.
         kwargs: the same for arguments by name.
         out_axis: the place of the axis in the result, as in `jax.vmap`: 0 is first, and -1 last.
 

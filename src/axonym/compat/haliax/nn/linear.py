@@ -61,8 +61,8 @@ def _bias(axes: AxisSpec, is_used: bool) -> NamedArray | None:
 class Linear(ModuleWithStateDictSerialization, ReparamEnabled, metaclass=TwoSpellings):
     """A linear layer: a product with a weight, summed over `In`, and a bias over `Out`.
 
-    Differs from `axonym.nn.Linear`: `In` and `Out` are kept as given (a single axis is not a tuple), no name may be in both,
-    and a parametrisation scales the weights. `Linear(In, Out, key=key)` calls `init`.
+    Differs from `axonym.nn.Linear`: `In` and `Out` are kept as given (a single axis is not a tuple), no name may be in
+    both, and a parametrisation scales the weights. `Linear(In, Out, key=key)` calls `init`.
 
     Attributes:
         weight: axes {Out, In}.
