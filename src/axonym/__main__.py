@@ -237,7 +237,7 @@ def _plan(given: argparse.Namespace) -> int:
 
 
 def _find_target(text: str) -> Any:
-    """Return the user's own target if the text says where it is, else the name of a known target."""
+    """Import the user's own target if the text has a colon; else return the text, the name of a known target."""
     return _import_name(text) if ":" in text else text
 
 

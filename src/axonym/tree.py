@@ -33,7 +33,7 @@ IsLeaf: TypeAlias = Callable[[Any], bool] | None
 
 
 def _is_leaf(is_leaf: IsLeaf) -> Callable[[object], bool]:
-    """Make a function that says whether a node is a leaf: a named array, or a leaf to the caller."""
+    """Make a function that says whether a node is a leaf: a named array, or a leaf by the caller's `is_leaf`."""
     return _is_filled if is_leaf is None else lambda x: _is_filled(x) or is_leaf(x)
 
 

@@ -94,7 +94,7 @@ _NAME = re.compile(r"\w+(?:[-./]\w+)*")
 
 
 def _is_name(word: str) -> bool:
-    """Return whether a word is the name of an axis; in a tuple any string is."""
+    """Return whether a word in a string is the name of an axis; in a tuple, any string is a name."""
     return _NAME.fullmatch(word) is not None and not word.isdecimal() and word != "_"
 
 

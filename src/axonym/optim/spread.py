@@ -37,11 +37,12 @@ __all__ = ["spread"]
 def spread(tx: Transformation, mapping: ResourceMapping) -> Transformation:
     """Update each parameter that has an axis of a mapping in the layout of this mapping, and send the update back.
 
-    `{"layers": ("data", "model")}` gives each device the complete matrices of some layers; it computes their updates
-    alone. Under FSDP, a transformation of matrices would gather every matrix on every device; with this, gradients and
-    updates are exchanged once each. Parameters are exchanged too if the transformation reads them, as for weight decay.
-    The state is exchanged too unless it is stored by the same mapping, as in the example. Parameters without an axis of
-    the mapping are updated in their own layout. Without a current mesh, this does nothing.
+    With `{"layers": ("data", "model")}`, each device gets the complete matrices of some layers, and computes the
+    updates of these layers. Under FSDP, a transformation of matrices would gather every matrix on every device; with
+    this, gradients and updates are exchanged once each. Parameters are exchanged too if the transformation reads them,
+    as for weight decay. The state is exchanged too unless it is stored by the same mapping, as in the example.
+    Parameters without an axis of the mapping are updated in their own layout. Without a current mesh, this does
+    nothing.
 
     Args:
         tx: a transformation, or a chain of some.
@@ -113,7 +114,7 @@ def _find_mesh(rules: AxisMapping, tree: Tree) -> MeshLike | None:
 
 
 def _move(tree: Tree, rules: AxisMapping, mesh: MeshLike, *, is_parameter: bool = False) -> Tree:
-    """Shard the arrays of a tree that have an axis of the mapping by it."""
+    """Shard those arrays of a tree that have an axis of the mapping."""
     several = find_several(tree)
 
     def one(keys: Any, x: Payload) -> Payload:

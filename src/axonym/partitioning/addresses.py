@@ -95,7 +95,7 @@ def _is_next(
         return True
     if array is None:
         return False
-    # If the present size of the axis shows it, this was done for the mesh axes before.
+    # The present size of the axis shows whether the mesh axes that come first are done.
     at, gathers = entry.index(name), function == "all_gather"
     now, at_first = (entry[: at + 1], entry) if gathers else (entry[:at], ())
     is_now = _is_block(array, names, own, now)
@@ -110,7 +110,7 @@ def find_mesh_axes(
     cut: str | None = None,
     meaning: Meaning = "either",
 ) -> Entry:
-    """Find the Manual mesh axes that axes, of arrays or of the mesh, stand for.
+    """Find the Manual mesh axes that the given axes, of arrays or of the mesh, stand for.
 
     An `Axis` has a size, so it is an axis of arrays.
 
@@ -210,7 +210,7 @@ def require_one_meaning(
 
 
 def _require_known(function: str, axis: tuple[str, int | None], names: Names) -> None:
-    """Raise for an axis that is unknown here, as far as axes are known."""
+    """Raise for a name that is not known as an axis of arguments or mappings; a mesh axis must be Manual."""
     name, size = axis
     mesh, scope = context.context_mesh(), current_scope()
     if mesh is not None and name in mesh.axis_names and size is None:
@@ -289,10 +289,10 @@ def _choose_entry(
     scope = current_scope()
     if stored == computed or scope is None:
         return stored
-    # What remains possible: both readings, without those that the array contradicts.
+    # The possible readings: both, without those that the array contradicts.
     possible = [stored, computed]
     if name not in names:
-        # If values differ between the devices of only one of the two, it is that one.
+        # If values differ over the mesh axes of only one reading, it is that one.
         possible = [entry for entry in possible if _may_vary(array, entry)] or [computed]
     elif name != cut:
         # Data that is not split can be sent on, but not gathered.
@@ -304,7 +304,7 @@ def _choose_entry(
     # Inside a map or loop over the batch, an array without the batch axis is a row of data.
     if scope.is_in_data:
         return computed
-    # If nothing that is computed is split along the axis, the array is stored so: a parameter.
+    # If no computed array is split along the axis, the array is split as it is stored: it is a parameter.
     current: Mapping[str, Entry] = context.current_mapping() or {}
     if name in names and assignment.find_entry(current, name) is None:
         return stored
@@ -363,7 +363,7 @@ def _find_constant_axes(array: jax.Array, axes: Entry) -> Entry:
 
 def _is_block(array: jax.Array, names: Names, name: str, axes: Entry) -> bool:
     """Return whether an axis has the size of a block over mesh axes; without mesh axes, the global size."""
-    # Arguments have shown the global sizes. An axis that was made inside is in no table, and nothing is known of it.
+    # Arguments show the global sizes; the size of an axis that was made inside is unknown.
     scope = current_scope()
     size = array.shape[find_dimension(array, names, name)]
     return scope is not None and (name, size * count_devices(axes)) in scope.sizes

@@ -256,7 +256,7 @@ def _is_on_several_cpus(leaf: object) -> bool:
     return len(devices) > 1 and devices[0].platform == "cpu"
 
 
-# A state is a tuple or a dict of a few trees; a look at each of many weights would be a part of each call.
+# A state is a tuple or a dict of a few trees; to check each of many weights would slow down each call.
 _FEW = 8
 
 
@@ -283,7 +283,7 @@ def first_arrays(trees: Iterable[Any], dynamic: Sequence[int]) -> list[int]:
 
 
 def describe_arguments(fn: Callable[..., Any], args: object, kwargs: object) -> dict[str, str]:
-    """Describe, for each argument or leaf of one, what other calls must pass."""
+    """Describe what other calls must pass for each leaf of the arguments."""
 
     def one(leaf: object) -> str:
         if not isinstance(leaf, NamedArray):

@@ -70,7 +70,7 @@ class _MappingBlock(Block):
         super().__enter__()
 
     def __del__(self) -> None:
-        # An error here would only be printed, so that the next reader of a mapping raises it.
+        # An error here would only be printed, so the next reader of a mapping raises it.
         if self._unused is not None:
             mapping, place = self._unused
             facts = f"mapping: {mapping}", f"made in: {place}"
@@ -138,7 +138,7 @@ def limit_reshards(
 
     - moves to layouts that you asked for, by `shard`, by `named_jit` for arguments and results, or by the current
       mapping, such as weights that are gathered where they are used;
-    - moves in which each device keeps a part of what it has;
+    - moves in which each device only drops a part of its data;
     - arrays of one device that are put on the mesh;
     - elements that an index or an update fetches from other devices.
 

@@ -21,7 +21,7 @@ def find_typed_variables(fn: object) -> dict[str, Any]:
     """Return the outer variables of a function that hold arrays whose types have Explicit mesh axes."""
     if not isinstance(fn, FunctionType):
         return {}
-    # Only variables that its own code names: a copy of the function cannot replace those of functions that it calls.
+    # Only variables in its own code: a copy of the function cannot replace variables of functions that it calls.
     cells = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
     enclosed = {name: cell.cell_contents for name, cell in cells if _is_filled(cell)}
     used = (name for name in fn.__code__.co_names if name in fn.__globals__)
@@ -98,7 +98,7 @@ def with_variables(fn: Any, values: Mapping[str, Any]) -> Any:
     cells: dict[str, CellType] = dict(zip(code.co_freevars, fn.__closure__ or (), strict=True))
     for name in values.keys() & cells.keys():
         cells[name] = CellType(values[name])
-    # What it assigns to a global variable must not be lost in a copy.
+    # Assignments to global variables must not be lost in a copy.
     writes = any(step.opname == "STORE_GLOBAL" for step in dis.get_instructions(code))
     outer = fn.__globals__ if writes else {**fn.__globals__, **values}
     copy = FunctionType(code, outer, fn.__name__, fn.__defaults__, tuple(cells.values()))

@@ -279,7 +279,7 @@ def all_to_all(
                 raise ShardingError(
                     message("all_to_all", problem, describe_array(names, array), hint=hint)
                 )
-            # Either may give the mesh axes: before the exchange `concat` is split over them, and after it `split`.
+            # Either axis may give the mesh axes: they split `concat` before the exchange, and `split` after it.
             axes = first or second
         for one_axis in given:
             require_size("all_to_all", one_axis, names, array, axes)

@@ -275,8 +275,8 @@ class NamedJit(Generic[P, R]):
                 raise donation_error(self.roles.function, self.__wrapped__, args, kwargs)
         if signature.gifts is not None:
             check_given_once(self.roles.function, self.__wrapped__, args, kwargs, signature.gifts)
-            # One check is enough: a program that passes an array twice does so from its first call on, and a look at
-            # all arrays costs time.
+            # One check is enough: a program that passes an array twice does so from its first call on, and to check all
+            # arrays takes time.
             signature.gifts = None
         arrays, made = signature.compiled(*signature.arrays(leaves))
         result: Any = jax.tree.unflatten(made.tree, arrays)
@@ -446,8 +446,8 @@ class NamedJit(Generic[P, R]):
         own = count - len(gifts)  # arrays of the function itself are not donated
         donated = [place for place, i in enumerate(dynamic) if i >= own and gifts[i - own]]
         compiled = jax.jit(run, donate_argnums=donated, **self._jit_options)
-        # Arguments are donated whole, as a rule, and JAX crashes for memory that is gone: a look at all arrays would be
-        # a part of each call.
+        # JAX crashes for memory that is gone. Most arguments are donated completely, so one array of each is checked:
+        # to check all would slow down each call.
         probed = first_arrays([structure.tree for structure in structures], dynamic)
         probed += [dynamic[place] for place in donated[:1]]
         return Signature(compiled, dynamic, probed, gifts if donated else None)
@@ -471,7 +471,7 @@ class NamedJit(Generic[P, R]):
             check_mesh(roles.function, self.__wrapped__, mesh, args, kwargs)
         names, paths = collect_names(parts), set[str]().union(*map(collect_paths, parts))
         if roles.arguments is not None and mesh is not None:
-            # A name has one size in the whole call, so that all parts share what is known of sizes.
+            # A name has one size in the whole call, so all parts share the known sizes.
             shard_part = functools.partial(
                 shard_tree,
                 mapping=roles.arguments,

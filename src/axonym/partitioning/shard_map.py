@@ -1,6 +1,6 @@
 """`shard_map`: run a function once per device, on local blocks by a mapping.
 
-Use it where you want to say yourself what devices send each other, by `axn.collectives`. The mapping splits arguments
+Use it to decide yourself what devices send each other, by `axn.collectives`. The mapping splits arguments
 and assembles results by name, so that there are no specs to write, and names show which results cannot be assembled.
 """
 
@@ -440,7 +440,7 @@ class _Blocks:
         return Layout([partition.only(entry, self.manual) for entry in entries]).spec
 
     def _reshard(self, array: jax.Array, spec: PartitionSpec) -> jax.Array:
-        """Move an argument by type where mesh axes are Explicit; JAX does so for Auto ones."""
+        """Reshard an argument over Explicit mesh axes; JAX itself does this for Auto ones."""
         free = modes.find_explicit_axes(self.mesh)
         if not free:
             return array

@@ -43,8 +43,9 @@ class Fp8DotGeneral(OverwriteWithGradient, Made):
     that the first step is coarse.
 
     The state is updated by differentiation: the gradient of a history is the history after the step, see
-    `partition_for_grad_overwrite`. Under `vmap`, all elements of a batch count as one array. Use a state for one
-    product per gradient: the gradients of several would be added. There are no forward-mode or second derivatives.
+    `partition_for_grad_overwrite`. Under `vmap`, all elements of a batch count as one array. Use each state for only
+    one product per gradient: gradients of several products would be added up. There are no forward-mode or second
+    derivatives.
 
     Attributes:
         input_amax_history: the largest magnitudes of left operands, the latest first; zero stands for none.

@@ -83,10 +83,10 @@ def make_alike(left: jax.Array, right: jax.Array) -> list[jax.Array]:
 
 @jax.custom_vjp
 def once_differentiable(x: jax.Array) -> jax.Array:
-    """Return an operand unchanged, inside a gradient rule, which JAX would differentiate as written.
+    """Return an operand of a gradient rule unchanged, and raise if JAX differentiates the rule.
 
-    Rounding has derivative zero: second derivatives would be only those of the scales. The forward pass may be
-    differentiated if nothing uses the result, such as a gradient under `stop_gradient`.
+    Rounding has derivative zero, so second derivatives would be wrong: only the scales would count. The forward pass
+    may be differentiated if nothing uses the result, such as a gradient under `stop_gradient`.
     """
     return x
 

@@ -63,7 +63,7 @@ class Change(NamedTuple):
 
     @property
     def is_replicated(self) -> bool:
-        """Whether the axis is not split at all, where the given mapping would split it."""
+        """Whether the axis is not split at all, although the given mapping would split it."""
         return self.fitted_ways == 1 < self.asked_ways
 
     @property

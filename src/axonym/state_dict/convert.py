@@ -375,7 +375,7 @@ def _load_array(
         array = jax.make_array_from_callback(place.shape, sharding, block)
     else:
         array = jax.device_put(block(whole))
-    # Devices may still be reading: so what was made for this array would not go before the next one is made.
+    # Wait, since devices may still read: else the memory for this array would not be freed before that for the next.
     jax.block_until_ready(array)
     for layer in layers.values():
         release(layer)

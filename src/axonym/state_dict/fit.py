@@ -261,7 +261,7 @@ def _prefix_hint(reading: Reading) -> str | None:
         if found[0]:
             there, call = f"after {found[0]!r}", f"pass prefix={found[0]!r}"
         return f"{call}: {count} of {len(names)} keys are there {there}"
-    # The other way round: the model may be a part of a larger tree, whose names the file lacks.
+    # Or the model is a part of a larger tree, and the file lacks the names of that tree.
     found, count = _find_most_frequent(filter(None, _find_starts(names, here)))
     if count * 2 > len(names):
         shorter = f"pass rename=lambda key: key.removeprefix({f'{found[0]}.'!r})"
@@ -343,7 +343,8 @@ def _require_use(reading: Reading, forms: Mapping[str, Form], extra: list[str]) 
     absent = [key for key in reading.entries if key not in forms]
     if not absent:
         return
-    # Adapters may be missing on purpose. That nothing is loaded, or that keys are left over too, is hardly meant.
+    # Adapters may be missing on purpose. But it is hardly intended that nothing is loaded, or that keys are left over
+    # too.
     near = suggestion(absent[0], extra)
     hint = _prefix_hint(reading) or (near and f"for {absent[0]!r}: {near}")
     own, others = _shorten(absent), _shorten(extra or list(reading.state))

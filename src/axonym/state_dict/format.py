@@ -182,7 +182,7 @@ def _read_header(file: Path) -> tuple[list[Entry], dict[str, str], int]:
     """Read the header of a file: its arrays, its metadata, and where the bytes of the arrays start."""
     size = file.stat().st_size
     with file.open("rb") as opened:
-        # A file of another kind may claim a header of exabytes, which nothing must allocate.
+        # A file of another kind may claim a header of exabytes, which must not be allocated.
         length = int.from_bytes(opened.read(8), "little")
         if size < 8 or length > min(HEADER_LIMIT, size - 8):
             raise ArgumentError(

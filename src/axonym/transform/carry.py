@@ -22,8 +22,8 @@ R = TypeVar("R")
 Arrays = Sequence[jax.Array]
 Keeper = Callable[[Arrays, Arrays], list[jax.Array]]
 
-# Entries of a carry that take each other's place pass a layout on by one entry in each trace, and two that change
-# theirs at each step never settle.
+# If entries of a carry trade places, each trace passes a layout on by one entry only, and layouts that change at each
+# step never settle.
 _TRACES = 3
 
 

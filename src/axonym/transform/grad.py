@@ -199,7 +199,7 @@ def _warn_of_numbers(function: str, args: Sequence[object], argnums: int | Seque
     for number in _list_numbers(argnums):
         asked = args[number] if -len(args) <= number < len(args) else None
         for path, leaf in jax.tree_util.tree_leaves_with_path(asked):
-            # An argument that is a number itself was meant. NumPy's numbers are floats of Python, too.
+            # A number that is an argument by itself is intended. NumPy's float64 numbers are Python floats too.
             if path and isinstance(leaf, float | complex) and not isinstance(leaf, np.generic):
                 place = f"argument {number}{jax.tree_util.keystr(path)}"
                 problem = f"{place} is the Python number {leaf!r}, and gets a gradient as a parameter does"

@@ -104,7 +104,7 @@ def nmap(fn: Callable[..., Any], *, out_axis: AxisSelection | None = None) -> Ca
             with context.take_axes(taken), hiding(names):
                 results, skeleton = mapped(*arrays)
         except Exception as error:
-            # A function of arrays that got scalars fails with errors of its own, which do not say so.
+            # A function of arrays that got scalars fails with its own errors, which do not explain this.
             if not any(jnp.ndim(leaf.array) > len(leaf.names) for leaf in named):
                 error.add_note(_SAW_NOTHING)
             raise

@@ -128,7 +128,7 @@ def _map_over(
             at = default if dims is None else dims[i]
             return cast("int | None", at(leaf) if callable(at) else at)
 
-        # Arguments are taken apart at each call, and the mapped function is found again by their dimensions.
+        # Arguments are taken apart at each call; the dimensions are the key under which the mapped function is cached.
         arguments = Arguments("vmap", axis, (positional, keyword), dimension)
         outputs, skeleton = _call_batched(make_batched, name, arguments)
         arrays = list(map(empty_arrays.replicate_empty, outputs))

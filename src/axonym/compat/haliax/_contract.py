@@ -160,7 +160,8 @@ def rearrange(array: axn.NamedArray, *args: Any, **kwargs: Any) -> axn.NamedArra
 
     The result of an expression is laid out by the current mapping. Unlike in Axonym, there may be any number of `...`:
     each but the last stands for the axes that come next, up to one that the order names. On the right of an expression,
-    they also stand for axes that only the left side names. The sizes of the axes of a sequence are not checked.
+    they also stand for axes that only the left side names. If the axes are given as a sequence, their sizes are not
+    checked.
 
     Args:
         array: the array.

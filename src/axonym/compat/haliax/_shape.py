@@ -45,7 +45,7 @@ __all__ = [
 def broadcast_to(
     a: Operand, axes: AxisSpec, ensure_order: bool = True, enforce_no_extra_axes: bool = True
 ) -> axn.NamedArray:
-    """Add the axes that `a` lacks, in front, and give `axes` their order; a scalar may be broadcast too.
+    """Add the axes that `a` lacks, in front, and order all axes as in `axes`; a scalar may be broadcast too.
 
     Args:
         a: an array or a scalar.

@@ -39,7 +39,7 @@ _LEFT_OUT: Any = UNSPECIFIED
 class LayerNormBase(ModuleWithStateDictSerialization):
     """Normalisation over `axis`, followed by an optional weight and bias.
 
-    Without weight and bias, as in older models, they are created: `LayerNorm(Embed, eps=1e-5, use_bias=False)`.
+    A call without weight and bias, as in older models, creates them: `LayerNorm(Embed, eps=1e-5, use_bias=False)`.
     """
 
     axis: AxisSpec = eqx.field(static=True)
