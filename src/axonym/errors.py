@@ -255,7 +255,7 @@ def message(function: str, problem: str, *facts: str, hint: str | None = None) -
 
 
 def explained(error: E, function: str, *facts: str) -> E:
-    """Return an error with further facts; errors of a plan do not name a function yet, and get `function`.
+    """Return an error with further facts; an error of a plan also gets the name of the function.
 
     Args:
         error: the error to explain; it stays as it is.

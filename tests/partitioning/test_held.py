@@ -1,4 +1,4 @@
-"""Leaves of trees that are arrays, or hold one under names."""
+"""Leaves of trees that are arrays, or named arrays that hold one."""
 
 import jax
 import jax.numpy as jnp

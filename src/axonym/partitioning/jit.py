@@ -395,7 +395,7 @@ class NamedJit(Generic[P, R]):
     ) -> tuple[tuple[int, Any, Any], ...]:
         """List the leaves that are not arrays, with positions and types; which types are arrays is remembered.
 
-        A ShapeDtypeStruct stands for an array ahead of time, and is static in a call, which cannot compute with it.
+        A ShapeDtypeStruct stands for an array ahead of time. In a call, it is static, since it has no values.
         """
         known, others = self._array_types, self._static_types
         for kind in set(map(type, leaves)) - known - others:

@@ -222,7 +222,7 @@ def _quantize(
 
 @jax.custom_batching.custom_vmap
 def _find_magnitude(x: jax.Array, history: jax.Array) -> jax.Array:
-    """Return the largest magnitude of the arrays of each history; the leading dimensions of `history` number them."""
+    """Return the largest magnitude in `x` for each history; leading dimensions of `history` are also those of `x`."""
     return jnp.abs(x).max(range(history.ndim - 1, x.ndim), initial=0).astype(jnp.float32)
 
 

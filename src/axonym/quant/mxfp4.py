@@ -57,7 +57,7 @@ def decode_mxfp4(blocks: Any, scales: Any, dtype: DTypeLike = jnp.bfloat16) -> A
 
 @functools.cache
 def _list_pairs(dtype: Any) -> NDArray[Any]:
-    """Return the two numbers of each byte, under each scale."""
+    """Return a table: for each scale and each byte, the two numbers that the byte holds, times the scale."""
     byte = np.arange(256, dtype=np.uint8)
     numbers = np.stack([byte & 15, byte >> 4], axis=-1).view(jnp.dtype(jnp.float4_e2m1fn))
     scales = byte.view(jnp.dtype(jnp.float8_e8m0fnu)).astype(np.float64)

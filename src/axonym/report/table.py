@@ -129,7 +129,7 @@ def list_items(items: Sequence[str], width: int) -> str:
 
 
 def group_rows(rows: Iterable[tuple[str, *tuple[Cell, ...]]]) -> tuple[tuple[Cell, ...], ...]:
-    """Merge rows that differ only in numbers in their paths, such as those of the layers of a list."""
+    """Merge rows that differ only in numbers in their paths, such as rows of the layers in a list."""
     groups: dict[tuple[Cell, ...], list[str]] = {}
     for path, *cells in rows:
         # Rows are merged if all their other cells are equal, wherever they are in the table.

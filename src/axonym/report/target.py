@@ -55,7 +55,7 @@ class Call(NamedTuple):
         return callable(target) and is_alone
 
     def owner(self) -> tuple[str, Tree]:
-        """Return the instance of a method, otherwise the function, with its path in the function."""
+        """Return the instance of a method, else the function itself, and its path in the function."""
         fn = self.target
         # Equinox wraps the methods of modules so that they are trees.
         if isinstance(fn, jax.tree_util.Partial) and len(fn.args) == 1 and not fn.keywords:
