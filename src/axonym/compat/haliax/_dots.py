@@ -113,7 +113,7 @@ def _start(term: AxisCapture) -> int:
 
 
 def _meant(word: str, aliases: Mapping[str, Any]) -> str:
-    """Return the name of the axis that a keyword assigns to a word, or the word itself; a size assigns no name."""
+    """Return the axis name that a keyword gives to a word; without one, or if it gives a size, return the word."""
     value = aliases.get(word)
     if isinstance(value, Axis):
         return value.name
