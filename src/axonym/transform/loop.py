@@ -254,8 +254,7 @@ Step = Callable[[Any, Any], tuple[Any, Any]]
 def _make_step(
     plan: _Plan, fn: Any, held: Sequence[Any], whole: Sequence[Any], keep: Keeper
 ) -> Step:
-    """Make the step as a function of two lists of arrays: of the carry, and of the scanned arguments at one
-    position."""
+    """Make the step on arrays: it takes those of the carry, and of the scanned arguments at one position."""
 
     def step(carry: Any, scanned: Any) -> tuple[Any, Parts]:
         args, kwargs = plan.arguments.fill(scanned, whole)
