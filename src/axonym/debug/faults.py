@@ -50,7 +50,7 @@ class Fault:
         layer: the path of the layer; empty outside of layers.
         operation: the operation, such as "log"; empty for an argument.
         line: the line of your program, such as "model.py:12"; empty if unknown.
-        turns: in which turns of loops it is, the outermost first. A stack of layers is a loop.
+        turns: the iteration of each loop that it is in, the outermost first. A stack of layers is a loop.
         phase: "forward" or "backward"; in the backward pass, the array is a gradient of something. If all results are
             finite and a gradient is not, what is wrong in the forward pass is "derivative": it is computed for the
             gradient, such as the slope of a root at zero, or harms only the gradient.

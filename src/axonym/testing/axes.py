@@ -1,9 +1,9 @@
 """Claims about an axis: it carries nothing between examples, from later positions, or from padding.
 
-Each changes the content of some positions of the axis, and looks at what else changes in the results. A claim costs a
-few runs of one compiled program: twice the logarithm of the size for examples, one for each position up to 32.
-Gradients are looked at by one further program, with random cotangents; no Jacobian is computed. Only where a claim
-does not hold, the program runs again, operation by operation, to find the layer.
+Each check changes the content of some positions of the axis, and tests what else changes in the results. A claim costs
+a few runs of one compiled program: for examples, twice the logarithm of their number; for positions, one run each, and
+at most 32. One further program checks gradients with random cotangents; no Jacobian is computed. If a claim does not
+hold, the program runs again, operation by operation, to find the layer.
 """
 
 import functools
@@ -52,13 +52,13 @@ _CHANCE = 1e-4
 def assert_independent(f: Callable[..., Any], axis: AxisSelector, *args: Tree) -> None:
     """Check that no position of an axis, such as an example of a batch, affects another one: in values and gradients.
 
-    Results without the axis, such as a mean over the batch, are left aside. If an argument is a random key that makes a
-    difference, examples must not share the numbers that are drawn with it either.
+    Results without the axis, such as a mean over the batch, are not checked. If an argument is a random key that
+    changes the results, examples must not share the numbers drawn with it either.
 
     Args:
         f: any function of named arrays, a module or its method; some result has the axis.
         axis: the axis.
-        args: its arguments. Those with the axis are changed: floats, integers within their range, and booleans.
+        args: its arguments. In arguments with the axis, floats, integers (within their range) and booleans are changed.
 
     Raises:
         ClaimError: with the smallest pair of positions, the size of the effect, and the layer.
@@ -91,14 +91,14 @@ def assert_causal(
     Args:
         f: any function of named arrays, a module or its method; some result has the axis.
         axis: the axis of positions.
-        args: its arguments. Those with the axis are changed: floats, integers within their range, and booleans.
+        args: its arguments. In arguments with the axis, floats, integers (within their range) and booleans are changed.
         out: the axis of positions in results, if it has another name there.
-        step: takes a cache and the arguments at one position, and returns the next cache and the result there. If it
-            is given, its results must be those of the whole.
+        step: takes a cache and the arguments at one position, and returns the next cache and the result there. If it is
+            given, its results must be the same as for the complete sequence.
         cache: the cache that `step` starts with.
 
     Raises:
-        ClaimError: with the latest position that has an effect on the one before, its size, and the layer.
+        ClaimError: with the latest position that affects the position before it, the size of the effect, and the layer.
 
     Examples:
         >>> Pos, Embed = axn.make_axes(pos=6, embed=8)
@@ -135,7 +135,7 @@ class _Claim:
         self.outs = program.results_with(out)
 
     def split(self) -> Probes:
-        """Yield sets of positions so that any two are on different sides of one, in both directions."""
+        """Yield splits of the positions, each in both directions, such that some split separates any two positions."""
         numbers = np.arange(self.size)
         for bit in range((self.size - 1).bit_length()):
             side = (numbers >> bit) % 2 == 1
@@ -143,7 +143,7 @@ class _Claim:
             yield ~side, side
 
     def cut(self, most: int = _MOST_CUTS) -> Probes:
-        """Yield the later and the earlier positions at each cut, or at some."""
+        """Yield the later and the earlier positions at each cut, or at some cuts if there are many."""
         numbers = np.arange(self.size)
         count = min(self.size - 1, most)
         for at in np.unique(np.linspace(1, self.size - 1, count).round().astype(int)):
@@ -209,7 +209,7 @@ class _Claim:
         )
 
     def _locate(self, sources: Mask, targets: Mask) -> tuple[str, str, str] | None:
-        """Find the first layer whose results change at other positions than they should."""
+        """Find the first layer whose results change at positions where they should not."""
         program = self.program
         trace = Trace(program.run_unwrapped, program.arrays, program)
         # Later positions may change along with one, and in a batch nothing else.
@@ -282,7 +282,7 @@ class _Claim:
         )
 
     def check_draws(self) -> None:
-        """Raise if some examples share random numbers: where they are equal, they then have equal results."""
+        """Raise if some examples share random numbers: then equal examples have equal results."""
         program = self.program
         keyed = [
             i

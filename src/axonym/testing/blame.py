@@ -1,9 +1,9 @@
 """Internal. Find where a difference between two runs first appears: the layer, and the operation in it.
 
-Two runs of one program differ in their inputs. Some differences are right: where example 3 changed, the part of each
-value that belongs to example 3 changes too. The search goes down the tree of layers. At each level it takes the first
-part whose results change more than that, and whose changed results alone, in a run that is otherwise the first one,
-break the claim. So only the results of a layer count, whatever it does inside, such as a sort of tokens by expert.
+Two runs of one program differ in their inputs. Some differences are right: if example 3 changed, the part of each value
+that belongs to example 3 changes too. The search goes down the tree of layers. At each level, it takes the first part
+whose results change more, and break the claim if they alone are put into the first run. So only the results of a layer
+count, not what it does inside, such as sorting tokens by expert.
 """
 
 import itertools
@@ -23,9 +23,9 @@ Values = dict[int, Any]
 
 
 def list_views(shape: Sequence[int], size: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the views of an array as one of three dimensions, the second of which has the given size.
+    """Yield the views of an array with three dimensions, where the second one has the given size.
 
-    An axis may be merged with its neighbours, such as examples with positions, so products count too.
+    An axis may be merged with its neighbours, such as examples with positions, so multiples of the size count too.
     """
     for d, own in enumerate(shape):
         before, after = int(np.prod(shape[:d])), int(np.prod(shape[d + 1 :]))
@@ -37,7 +37,7 @@ def list_views(shape: Sequence[int], size: int) -> Iterator[tuple[int, int, int]
 
 
 def is_within(changed: Mask, size: int, chosen: Mask) -> bool:
-    """Return whether an array changed only at chosen positions of some dimension of a size."""
+    """Return whether an array changed only at chosen positions along some dimension of the given size."""
     return not changed.any() or any(
         not changed.reshape(view)[:, ~chosen].any() for view in list_views(changed.shape, size)
     )
@@ -51,14 +51,14 @@ def find_place(
     is_broken: Callable[[Arrays], bool] | None = None,
     another: Trace | None = None,
 ) -> tuple[str, str, str] | None:
-    """Find the first operation, in the first layer, whose results differ between two runs in a way that matters.
+    """Find the first layer, and its first operation, whose results differ between two runs in a way that matters.
 
     Args:
         trace: the program.
         one: the inputs of one run.
         other: those of the other one.
         is_explained: whether two values differ as they should.
-        is_broken: whether results break the claim; without it, what is not explained is wrong.
+        is_broken: whether results break the claim; without it, every unexplained difference is wrong.
         another: the program of the second run, if its arrays have other sizes.
 
     Returns:
@@ -106,7 +106,7 @@ def find_place(
 def _group(
     part: Sequence[tuple[int, Operation]], depth: int
 ) -> Iterator[Sequence[tuple[int, Operation]]]:
-    """Group operations that follow each other and belong to one layer of the next level; others are alone."""
+    """Group consecutive operations of one layer of the next level; each other operation is a group of its own."""
 
     def key(item: tuple[int, Operation]) -> object:
         number, operation = item
@@ -129,7 +129,7 @@ Results = dict[tuple[tuple[str, ...], int], tuple[Operation, int]]
 
 
 def list_layers(trace: Trace) -> Results:
-    """Return the last floating result of each call of a layer, by its path and the number of the call."""
+    """Return the last floating result of each call of a layer, by the layer's path and the number of the call."""
     found: Results = {}
     calls: Counter[tuple[str, ...]] = Counter()
     for layer, group in itertools.groupby(trace.operations, lambda operation: operation.layer):
@@ -150,7 +150,7 @@ def find_first_layer(
         first: its values.
         other: the other program.
         second: its values.
-        dtype: the narrowest that numbers were computed in, if it is not that of the results.
+        dtype: the narrowest dtype in which numbers were computed, if the results have another one.
     """
     known = list_layers(other)
     for key, (operation, result) in list_layers(one).items():

@@ -1,4 +1,4 @@
-"""Internal. By how much two arrays differ, beyond rounding."""
+"""Internal. The differences between two arrays, beyond rounding."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,7 +11,7 @@ from .tolerances import tolerance
 
 
 def as_numbers(array: Any) -> np.ndarray[Any, Any]:
-    """Return an array on the host, in a dtype that NumPy subtracts exactly enough; keys as their words."""
+    """Return an array on the host, in a dtype that NumPy subtracts exactly enough; keys become raw integers."""
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         array = jax.random.key_data(array)
     found = np.asarray(array)
@@ -26,9 +26,9 @@ def as_numbers(array: Any) -> np.ndarray[Any, Any]:
 def differences(
     x: Any, y: Any, *, is_same_program: bool, limit: float | None = None, among: float = 0.0
 ) -> np.ndarray[Any, Any]:
-    """Return by how much elements of two arrays differ beyond the tolerance, as a share of the largest; else zero.
+    """Return the differences beyond the tolerance, as shares of the largest element; zero within the tolerance.
 
-    Two NaN are equal, and so are two infinities of one sign; against anything else, they differ infinitely.
+    Two NaN are equal, and so are two infinities of one sign; they differ infinitely from anything else.
 
     Args:
         x: an array.
@@ -36,7 +36,7 @@ def differences(
         is_same_program: whether one compiled program computes both.
         limit: the tolerance; by default that of the narrowest dtype.
         among: the largest number of all arrays that are computed together, such as gradients. A gradient that is zero
-            but for rounding, such as that of the bias of attention's keys, has the rounding of the others.
+            up to rounding, such as that of attention's key bias, has a rounding error relative to this number.
     """
     one, other = as_numbers(x), as_numbers(y)
     narrowest = max((x.dtype, y.dtype), key=lambda dtype: tolerance(dtype, is_same_program=False))
@@ -54,6 +54,6 @@ def differences(
 
 
 def find_largest(arrays: Iterable[Any]) -> float:
-    """Return the largest finite absolute value of some arrays; keys and other integers have none."""
+    """Return the largest finite absolute value of some floating arrays; keys and other integers do not count."""
     numbers = [np.abs(as_numbers(x)) for x in arrays if jnp.issubdtype(x.dtype, jnp.inexact)]
     return max((float(x[np.isfinite(x)].max(initial=0.0)) for x in numbers), default=0.0)

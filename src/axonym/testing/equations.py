@@ -1,7 +1,7 @@
-"""Internal. A program, equation by equation, into its calls and loops; subclasses say what an operation does.
+"""Internal. A walk through the equations of a program, into calls and loops; subclasses define what an operation does.
 
-`find_place` reads the layers from the names of operations. Layers of `axonym.nn` name their operations by themselves;
-while a program is traced here, methods of all other modules of the user do so too.
+`find_place` reads the layers from the names of operations. Layers of `axonym.nn` name their operations themselves;
+while a program is traced here, so do the methods of all other modules of the user.
 """
 
 import contextlib
@@ -47,10 +47,10 @@ class Site(NamedTuple):
     """Where a program is called.
 
     Attributes:
-        prefix: the name that its operations begin with.
+        prefix: the prefix of the names of its operations.
         line: the line of the call.
-        turns: in which turns of loops it is, the outermost first.
-        devices: what a subclass wants to know of the `shard_map` that it is in.
+        turns: the iteration of each loop that it is in, the outermost first.
+        devices: what a subclass needs to know about the enclosing `shard_map`.
     """
 
     prefix: str = ""
@@ -59,14 +59,14 @@ class Site(NamedTuple):
     devices: Any = None
 
     def enter(self, equation: Any, name: str = "") -> "Site":
-        """Return the site of the program in an equation."""
+        """Return the site of the program that an equation runs."""
         own = str(equation.source_info.name_stack)
         prefix = "/".join(filter(None, (self.prefix, own, name)))
         return self._replace(prefix=prefix, line=_find_line(equation, self.line))
 
 
 class Visitor:
-    """Walks through a traced program; subclasses decide what a value is, and what an operation does with values.
+    """A walk through a traced program; subclasses define what a value is, and what an operation does with values.
 
     Attributes:
         program: the program, as JAX traced it.
@@ -92,10 +92,11 @@ class Visitor:
         """Return the values of the results of an operation.
 
         Args:
-            run: computes the arrays of the results from those of the operands.
+            run: computes the arrays of the results from the arrays of the operands.
             operands: values.
             count: the number of results.
-            equation: what JAX knows of it; a loop for what slices and stacks arrays in it.
+            equation: its equation in JAX; for an operation that slices or stacks arrays of a loop, the equation of the
+                loop.
             site: where it is.
         """
         raise NotImplementedError
@@ -135,7 +136,7 @@ class Visitor:
         return tuple(map(read, inner.outvars))
 
     def list_steps(self, program: Any) -> Sequence[Any]:
-        """Return what is visited one by one: the equations of a program."""
+        """Return the equations of a program, which are visited one by one."""
         steps: Sequence[Any] = program.eqns
         return steps
 
@@ -184,7 +185,7 @@ class Visitor:
 
 @jax.jit
 def take_slice(x: Any, i: Any) -> Sequence[Any]:
-    """Return what an iteration of a loop reads of an array."""
+    """Return the slice of an array that an iteration of a loop reads."""
     return (jax.lax.dynamic_index_in_dim(x, i, keepdims=False),)
 
 
@@ -202,7 +203,7 @@ def find_call(equation: Any) -> Any:
 
 
 def list_variables(atoms: Iterable[Any]) -> list[Any]:
-    """Return the operands of equations, or the results of programs, that are no literals."""
+    """Return the operands or results that are variables, not literals."""
     return [atom for atom in atoms if not hasattr(atom, "val")]
 
 
@@ -244,12 +245,12 @@ def make_program(equations: Sequence[Any], given: Sequence[Any], results: Sequen
 
 
 def _find_line(equation: Any, call: str) -> str:
-    """Return the innermost line of the user, such as `model.py:12`.
+    """Return the innermost line of the user's code, such as `model.py:12`.
 
     Args:
         equation: the operation.
-        call: the line of the call that it is in. JAX remembers the traces of our functions, and with them the line
-            where they were called first, so an operation of ours is at its call.
+        call: the line of the enclosing call. JAX caches traces of our functions with the line of their first call, so
+            an operation in our code is reported at the line of this call.
     """
     traceback = equation.source_info.traceback
     files = traceback.frames if traceback is not None else ()
@@ -263,7 +264,7 @@ def _find_line(equation: Any, call: str) -> str:
 
 @contextlib.contextmanager
 def _name_modules(tree: Tree) -> Generator[None]:
-    """Let the operations of all modules of a tree carry their names, within the block.
+    """Put the names of all modules of a tree into the names of their operations, within the block.
 
     Classes are changed and restored, since a copy of a module would be another class to the user's code.
     """
@@ -305,7 +306,7 @@ def list_modules(tree: Any) -> list[eqx.Module]:
 
 
 def _list_children(node: Any) -> Iterable[Any]:
-    """Return what may hold modules in a module, a container or a function."""
+    """Return the parts of a module, a container or a function that may hold modules."""
     if isinstance(node, eqx.Module):
         return vars(node).values()
     if isinstance(node, dict):
@@ -321,6 +322,6 @@ def _list_children(node: Any) -> Iterable[Any]:
 
 
 def _list_classes(tree: Any) -> set[str]:
-    """Return the names of the classes of modules: those of a tree, and those of layers."""
+    """Return the class names of the modules of a tree, and of all layers of `axonym.nn`."""
     layers = {name for name in dir(nn) if isinstance(getattr(nn, name), type)}
     return layers | {type(module).__name__ for module in list_modules(tree)}

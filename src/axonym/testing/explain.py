@@ -102,7 +102,7 @@ def fail(
 
 
 def write_share(effect: float) -> str:
-    """Write the size of an effect."""
+    """Write how large an effect is."""
     if effect == float("inf"):
         return "NaN or infinity in one of both"
     return f"{effect:.2g} of the largest number"
@@ -114,13 +114,13 @@ def write_place(at: Mapping[str, int]) -> str:
 
 
 def first_place(place: Place, change: np.ndarray[Any, Any]) -> Mapping[str, int]:
-    """Return the first coordinates by name where something changed."""
+    """Return the coordinates, by name, of the first change."""
     first = np.argwhere(change)[0][change.ndim - len(place.names) :]
     return {name: int(i) for name, i in zip(place.names, first, strict=True)}
 
 
 def find_factor(x: Any, y: Any) -> float | None:
-    """Return the factor between two arrays, if there is one."""
+    """Return the factor between two arrays; None if they differ by more than a factor."""
     one, other = np.asarray(x, np.float64), np.asarray(y, np.float64)
     largest = np.unravel_index(np.abs(one).argmax(), one.shape) if one.size else ()
     if not one.size or not one[largest] or not np.isfinite(other[largest] / one[largest]):
@@ -131,5 +131,5 @@ def find_factor(x: Any, y: Any) -> float | None:
 
 
 def find_clear(change: np.ndarray[Any, Any]) -> float:
-    """Return the least effect of one position that counts among many: more than rounding, or a tenth."""
+    """Return the least effect that counts: a tenth of the largest one, or a multiple of rounding if that is less."""
     return min(float(change.max()) / 10, 50 * tolerance(np.float32, is_same_program=True))

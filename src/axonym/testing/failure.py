@@ -12,14 +12,14 @@ class ClaimError(AxonymError, AssertionError):
 
     Attributes:
         claim: what was claimed, such as "causal".
-        axis: the axis that it is about.
+        axis: the axis of the claim.
         source: the coordinates that were changed, by name.
         target: the coordinates that must not have changed, by name; a path where there are none.
         effect: the largest change, as a share of the largest number.
         layer: the path of the layer where it first appears; empty outside of layers, None if unknown.
         operation: the operation where it first appears, or None.
         parameter: the parameter whose gradient or update differs, or None.
-        factor: the number by which it is off, if it is one for all elements, or None.
+        factor: the factor by which all elements are off, or None if there is no common one.
 
     Examples:
         >>> x = axn.ones({"batch": 2, "pos": 3})

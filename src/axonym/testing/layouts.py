@@ -1,4 +1,4 @@
-"""The claim that layouts change no numbers: under every mapping and kind of mesh, they are those of one device."""
+"""The claim that layouts change no numbers: every mapping and kind of mesh gives the same numbers as one device."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -37,12 +37,12 @@ def assert_same_layouts(
     kinds: Sequence[str] = ("Auto", "Explicit"),
     optimizer: Any = None,
 ) -> None:
-    """Check that values, gradients, updates and random draws under every mapping are those of one device.
+    """Check that values, gradients, updates and random draws are the same under every mapping as on one device.
 
-    The function runs in `named_jit`, so that it may use `shard_map`, collectives and whatever else needs a mesh. One
-    device is a mesh with the same axes, each of size 1. Gradients are those of all results without axes, such as
-    losses, by all floating arrays; a function that returns gradients itself is compared by them. Random draws are part
-    of the values: give the function a key.
+    The function runs in `named_jit`, so it may use `shard_map`, collectives and anything else that needs a mesh. One
+    device is a mesh with the same axes, each of size 1. All results without axes, such as losses, are differentiated by
+    all floating arrays; if a function returns gradients itself, these are compared. Random draws are part of the
+    values: give the function a key.
 
     Args:
         f: any function of named arrays, a module or its method.
@@ -50,8 +50,8 @@ def assert_same_layouts(
         mesh: the devices.
         args: its arguments.
         kinds: the kinds of mesh axes to try.
-        optimizer: a transformation of Optax, whose first updates are compared, too: of the arrays of the function, or
-            else of the first argument.
+        optimizer: a transformation of Optax, whose first updates are compared, too: for the arrays of the function, or,
+            if it has none, of the first argument.
 
     Raises:
         ClaimError: with the mapping, the result or parameter that differs, the factor, and the layer.
@@ -90,7 +90,7 @@ def assert_same_layouts(
 
 
 def _find_changes(what: str, one: "_Run", other: "_Run") -> dict[str, Any]:
-    """Return by how much numbers differ, by path, for those that do."""
+    """Return the differences by path, for all numbers that differ."""
     wanted, found = one.measure(what), other.measure(what)
     among = find_largest(x for _, x in wanted.values()) if what == "gradients" else 0.0
     changes = {
@@ -143,7 +143,7 @@ class _Run:
         return self._found.get(what, {})
 
     def _run(self, f: Any, args: Any) -> dict[str, Any]:
-        """Return values and gradients: one program compiles faster than two."""
+        """Return values and gradients from one program, which compiles faster than two."""
         found: dict[str, Any] = {"values": f(*args)}
         values = self._list("values", found["values"])
         places = [place for place, _ in values.values()]
@@ -182,7 +182,7 @@ class _Run:
             return Trace(self.program.run_unwrapped, self.program.arrays, self.program)
 
     def values(self, trace: Trace) -> dict[int, Any]:
-        """Return the results of the layers of a trace."""
+        """Return the results of the layers in a trace."""
         kept = {result for _, result in list_layers(trace).values()}
 
         def run(arrays: Any) -> dict[int, Any]:
@@ -237,7 +237,7 @@ def _explain(
 
 
 def _find_deepest(parameters: Mapping[str, str], run: _Run) -> str:
-    """Return the result whose parameter the program reads last: gradients flow from there to the others."""
+    """Return the result for the parameter that the program reads last: gradients flow from there to the others."""
     trace = run.trace()
     readers: dict[int, int] = {}
     for number, operation in enumerate(trace.operations):
@@ -249,7 +249,7 @@ def _find_deepest(parameters: Mapping[str, str], run: _Run) -> str:
 
 
 def _name_factor(factor: float, mesh: Mesh) -> str:
-    """Say of which mesh axes a factor is the size, or one over it."""
+    """Name the mesh axes whose size is a factor or one over it."""
     sizes = mesh.shape
     for count in range(1, len(sizes) + 1):
         for names in itertools.combinations(sizes, count):

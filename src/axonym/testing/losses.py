@@ -24,14 +24,14 @@ __all__ = ["assert_mean_over"]
 def assert_mean_over(
     f: Callable[..., Any], axis: AxisSelector, *args: Tree, where: NamedArray | None = None
 ) -> None:
-    """Check that every example twice gives the same loss and gradients, and that a masked example counts as absent.
+    """Check that doubling every example keeps the loss and gradients, and that a masked example counts as absent.
 
     Args:
         f: any function of named arrays, a module or its method, that returns a loss, or several.
         axis: the axis of examples.
         args: its arguments. Those with the axis are repeated or cut along it.
-        where: one of the arguments: booleans, with the axis, that say which examples count. One that is masked must
-            then give what a batch without it gives.
+        where: one of the arguments: booleans, with the axis, that say which examples count. Then a batch with a masked
+            example must give the same as a batch without this example.
 
     Raises:
         ClaimError: with the result or the parameter that differs, the factor, and the layer.
@@ -86,13 +86,13 @@ def _concatenate(x: NamedArray, axis: str) -> NamedArray:
 
 
 def _is_twice(x: Any, y: Any) -> bool:
-    """Return whether a value of a doubled batch is right: the same, both halves the same, or a sum."""
+    """Return whether a value of a doubled batch is right: the same, repeated along a dimension, or a doubled sum."""
     halves = [np.concatenate([x, x], d) for d in range(np.ndim(x))]
     return not is_float(x) or _is_among(y, [x, *halves, 2 * np.asarray(x)])
 
 
 def _is_cut(x: Any, y: Any) -> bool:
-    """Return whether a value without the first example is right."""
+    """Return whether a value is right after the first example was removed."""
     cut = [np.asarray(x).take(range(1, size), d) for d, size in enumerate(np.shape(x)) if size > 1]
     return not is_float(x) or _is_among(y, [x, *cut])
 
@@ -107,7 +107,7 @@ def _is_among(y: Any, candidates: list[Any]) -> bool:
 def _compare(
     one: Program, other: Program, axis: str, what: str, is_explained: Callable[[Any, Any], bool]
 ) -> None:
-    """Raise if two batches that should have one mean differ in a result without the axis, or in a gradient."""
+    """Raise if two batches that should have the same mean differ in a result without the axis, or in a gradient."""
     before = one(one.arrays)
     with note(
         f"{one.function}: it was called with {what.rstrip(',')}: no size of {axis!r} may be fixed in it"

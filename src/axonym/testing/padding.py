@@ -31,15 +31,15 @@ def assert_ignores(
     where: NamedArray,
     is_absent: bool = False,
 ) -> None:
-    """Check that the content of masked positions changes nothing elsewhere, nor the gradient of any parameter.
+    """Check that the content of masked positions changes no results elsewhere, and no gradient of a parameter.
 
     Args:
-        f: any function of named arrays, a module or its method. It gets the mask among its arguments, if at all.
+        f: any function of named arrays, a module or its method. If it needs the mask, it is one of the arguments.
         axis: the axis of positions.
-        args: its arguments. Those with the axis are changed where `where` is false, floats and integers.
+        args: its arguments. Floats and integers of arguments with the axis are changed where `where` is false.
         where: booleans, with the axis: which positions count.
-        is_absent: whether a sequence without the masked positions must give the same result, too. They have to be the
-            same in all sequences.
+        is_absent: whether a sequence without the masked positions must give the same result, too. The masked positions
+            have to be the same in all sequences.
 
     Raises:
         ClaimError: with a masked position, what it changes, by how much, and the layer.
@@ -58,7 +58,7 @@ def assert_ignores(
 
 
 class _Padding:
-    """A program, and which positions of an axis are padding in it."""
+    """A program, and a mask of the positions of an axis that are padding."""
 
     def __init__(
         self, f: Callable[..., Any], axis: str, args: Sequence[Tree], where: NamedArray
@@ -83,7 +83,7 @@ class _Padding:
         self.base = self.program(self.program.arrays)
 
     def _fit(self, mask: Mask, place: Place, ndim: int) -> Mask:
-        """Return a mask over the axes of an array; positions that it lacks must all be chosen."""
+        """Return a mask over the axes of an array; along the mask's other axes, all positions must be chosen."""
         extra = tuple(d for d, name in enumerate(self.where.names) if name not in place.names)
         names = [name for name in self.where.names if name in place.names]
         kept = mask.all(axis=extra)
@@ -101,7 +101,7 @@ class _Padding:
         return self.fresh.within(self.program, chosen)
 
     def keep(self, place: Place, ndim: int) -> Mask:
-        """Return where a result must not change."""
+        """Return the mask of the positions where a result must not change."""
         if self.axis not in place.names:
             return np.ones((1,) * ndim, bool)
         return ~self._fit(self.masked, place, ndim)
@@ -138,7 +138,7 @@ class _Padding:
         )
 
     def name_first(self, masked: Mask) -> dict[str, int]:
-        """Return the first masked position by name."""
+        """Return the coordinates, by name, of the first masked position."""
         return {
             name: int(i) for name, i in zip(self.where.names, np.argwhere(masked)[0], strict=True)
         }
@@ -178,7 +178,7 @@ class _Padding:
         )
 
     def check_gradients(self) -> None:
-        """Raise if the gradient of the unmasked results changes, by anything but the changed arrays."""
+        """Raise if the gradient of the unmasked results by an array that did not change is another one."""
         pull = Pullback(self.program, range(len(self.base)))
         cotangents = [
             (pull.draw(x) * self.keep(self.program.results[i], np.ndim(x))).astype(x.dtype)

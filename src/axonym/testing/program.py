@@ -1,7 +1,7 @@
 """Internal. A function and its arguments, as a function of flat arrays with paths and names.
 
-All claims begin here: what a function is (a model, a method, a jitted function), which arrays it takes and which of
-them have an axis. It knows nothing of claims.
+All claims begin here: this module knows what a function is (a model, a method, a jitted function), which arrays it
+takes, and which of them have an axis. It knows nothing of claims.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ class Place(NamedTuple):
     Attributes:
         path: its path in the tree.
         names: the names of its trailing dimensions.
-        is_held: whether the function itself holds it, such as a parameter of a model that is the function.
+        is_held: whether the function itself holds it, as a model holds its parameters.
     """
 
     path: str
@@ -100,7 +100,7 @@ class Program:
         return self._list(f(*args))
 
     def run_unwrapped(self, arrays: Arrays) -> Arrays:
-        """Run the function without the `jit` around it, which may remember a trace without names of layers."""
+        """Run the function without the `jit` around it, which may have cached a trace without names of layers."""
         return self._list(self.call_unwrapped(arrays))
 
     def call_unwrapped(self, arrays: Arrays) -> Any:
@@ -133,11 +133,11 @@ class Program:
         return [array for _, _, array in found]
 
     def carriers(self, axis: str, *, with_held: bool = False) -> list[int]:
-        """Return which inputs have an axis and content that can change.
+        """Return the numbers of the inputs that have an axis and content that can change.
 
         Args:
             axis: the name.
-            with_held: also those that the function holds.
+            with_held: whether to return also the inputs that the function holds.
 
         Raises:
             AxisNotFoundError: if there is none.
@@ -161,7 +161,7 @@ class Program:
         return found
 
     def size_of(self, axis: str, carriers: Iterable[int]) -> int:
-        """Return the size of an axis, which must be one and at least two."""
+        """Return the size of an axis, which must be the same in all inputs, and at least two."""
         sizes = {
             np.shape(self.arrays[i])[self.places[i].find_dimension(axis, self.arrays[i])]
             for i in carriers
@@ -180,7 +180,7 @@ class Program:
         return int(size)
 
     def find_parameters(self, results: Iterable[Place]) -> dict[str, str]:
-        """Return the results that belong to a parameter, by path and axes, with its path: gradients, or updates."""
+        """Return the gradients or updates among results, each with the path of its parameter."""
         # Data may come back under its name, too, and is no parameter.
         models = {str(i) for i, arg in enumerate(self.args) if _has_module(arg)}
         inputs: dict[tuple[str, Names], str] = {}
@@ -199,7 +199,7 @@ class Program:
         return found
 
     def results_with(self, axis: str) -> list[int]:
-        """Return which results have an axis.
+        """Return the numbers of the results that have an axis.
 
         Raises:
             AxisNotFoundError: if none has it.
@@ -253,10 +253,10 @@ def check_where(function: str, where: Any, axis: str) -> NamedArray:
 
 @dataclasses.dataclass(frozen=True)
 class Fresh:
-    """Other content for arrays: floats from a normal distribution of the same size, integers within their range.
+    """New content for arrays: normally distributed floats of about the same size, and integers in the same range.
 
     Attributes:
-        arrays: other content for each input; the same object where there is none.
+        arrays: new content for each input; the same object for an input without new content.
     """
 
     arrays: Arrays
@@ -283,7 +283,7 @@ class Fresh:
         return Fresh(arrays)
 
     def within(self, program: Program, chosen: Mapping[int, np.ndarray[Any, Any]]) -> Arrays:
-        """Return the inputs, with other content where masks say so.
+        """Return the inputs with other content where a mask is true.
 
         Args:
             program: has the inputs.
@@ -316,7 +316,7 @@ def _draw(array: Payload, random: np.random.Generator) -> Payload:
 
 
 def like(new: np.ndarray[Any, Any], old: Payload) -> Payload:
-    """Put an array on the devices of another one."""
+    """Put an array on the devices of another array."""
     if isinstance(old, jax.Array) and old.committed and new.shape == old.shape:
         return jax.device_put(new, old.sharding)
     return jnp.asarray(new)
@@ -340,11 +340,11 @@ def is_loss(leaf: Payload) -> bool:
 
 
 def update(optimizer: Any, gradient: Tree, floating: Tree) -> Tree:
-    """Return the first updates of parameters: those of the function, or else of its first argument.
+    """Return the first updates of the parameters of the function, or, if it has none, of its first argument.
 
     Args:
         optimizer: a transformation of Optax.
-        gradient: by the function and its arguments.
+        gradient: the gradient by the function and its arguments.
         floating: the floating arrays of both.
     """
     f, args = floating
@@ -354,14 +354,14 @@ def update(optimizer: Any, gradient: Tree, floating: Tree) -> Tree:
 
 
 def _has_module(tree: Tree) -> bool:
-    """Return whether a tree is a module, or has some."""
+    """Return whether a tree is a module or contains one."""
     leaves = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, eqx.Module))
     return any(isinstance(leaf, eqx.Module) for leaf in leaves)
 
 
 @contextlib.contextmanager
 def note(text: str) -> Generator[None]:
-    """Add to an error of a user's function the arguments of the call, if these are not the user's own."""
+    """Add the arguments of the call to an error of a user's function, if they are not the user's own."""
     try:
         yield
     except Exception as error:

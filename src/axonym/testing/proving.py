@@ -1,7 +1,7 @@
-"""Internal. Ask the proofs of `proof` about a claim, before or in place of trying it.
+"""Internal. Try to prove a claim with the package `proof`, before or instead of testing it.
 
-A claim that is tried holds for the arrays that were given; one that is proven holds for all of their shapes. Nothing is
-computed for a proof, so that arguments may be abstract, such as a model of 70 billion parameters.
+A tested claim holds for the given arrays; a proven claim holds for all arrays of their shapes. A proof computes
+nothing, so arguments may be abstract, such as a model of 70 billion parameters.
 """
 
 import functools
@@ -18,7 +18,7 @@ KINDS: tuple[str, ...] = get_args(Kind)
 
 
 class Proofs:
-    """What a function proves: it is traced once for all claims about it, and once for its gradients."""
+    """The proofs about a function: it is traced once for all claims, and once more for its gradients."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -41,10 +41,10 @@ class Proofs:
 
 
 def is_proven_alone(kind: str, program: Program, axis: str, out: str | None = None) -> bool:
-    """Return whether arguments are abstract, so that a claim can be proven and not tried.
+    """Return whether arguments are abstract, so that a claim can be proven but not tested.
 
     Raises:
-        ArgumentError: if they are, and the claim is not proven.
+        ArgumentError: if they are abstract, and the claim is not proven.
     """
     if not any(isinstance(array, jax.ShapeDtypeStruct) for array in program.arrays):
         return False

@@ -27,7 +27,7 @@ Several = AxisSelector | Sequence[AxisSelector]
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """A claim, and what came of it.
+    """A claim with its result.
 
     Attributes:
         text: what is claimed, such as "causal: pos".
@@ -56,7 +56,7 @@ class Claim:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Claims(Printed):
-    """The claims about a function, which print as a table and the problems; true if there are problems.
+    """The claims about a function, which print as a table with a list of problems; true if there are problems.
 
     Attributes:
         claims: in the order in which they were checked.
@@ -73,7 +73,7 @@ class Claims(Printed):
 
     @property
     def problems(self) -> tuple[ClaimError, ...]:
-        """The errors of claims that do not hold, and are not declared."""
+        """The errors of claims that do not hold and were not declared as broken."""
         return tuple(
             claim.error for claim in self.claims if claim.error is not None and claim.reason is None
         )
@@ -110,7 +110,7 @@ def check(
     mesh: Mesh | None = None,
     declared: Mapping[str, str] | None = None,
 ) -> Claims:
-    """Check several claims about a function, all of them, and report.
+    """Check several claims about a function, and report on all of them.
 
     Args:
         f: any function of named arrays, a module or its method.

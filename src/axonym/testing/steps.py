@@ -1,4 +1,4 @@
-"""Internal. Token by token through a cache, against the whole at once."""
+"""Internal. The claim that a step token by token through a cache gives the same as the complete sequence at once."""
 
 import itertools
 from collections.abc import Callable
@@ -21,12 +21,12 @@ from .trace import Operation, Trace
 def check_cache(
     program: Program, axis: str, out: str, step: Callable[..., Any], cache: Tree
 ) -> None:
-    """Raise if the results of single positions, with what a cache holds, are not those of the whole.
+    """Raise if single positions with a cache give other results than the complete sequence.
 
     Args:
         program: the whole.
-        axis: the axis of positions of its arguments.
-        out: that of its results.
+        axis: the axis of positions in the arguments.
+        out: the axis of positions in the results.
         step: takes a cache and the arguments at one position, and returns the next cache and the result.
         cache: the first cache.
     """
@@ -55,7 +55,7 @@ def check_cache(
 
 
 def take(tree: Tree, axis: str, at: int) -> Tree:
-    """Take one position of all arrays that have an axis."""
+    """Take one position along an axis from all arrays that have it."""
     return jax.tree.map(
         lambda x: x[axis, at] if is_named_array(x) and axis in x.names else x,
         tree,
@@ -79,7 +79,7 @@ def _explain(program: Program, step: Program, axis: str, at: int, effect: float)
 
 
 def _locate(program: Program, step: Program, axis: str, at: int) -> tuple[str, str, str] | None:
-    """Find the first layer whose results for one position are not among those in the whole."""
+    """Find the first layer whose results for one position are not among its results for the complete sequence."""
     whole = Trace(program.run_unwrapped, program.arrays, program)
     single = Trace(step.run_unwrapped, step.arrays, step)
     all_values, values = whole.run(program.arrays), single.run(step.arrays)

@@ -24,14 +24,14 @@ __all__ = ["assert_same_storage"]
 
 
 class _Form(NamedTuple):
-    """Another way to store the same.
+    """Another way to store the same model.
 
     Attributes:
         what: the way, for errors.
-        axis: the axis that it is about, or None.
-        path: of what is stored in another way; None if single arrays are.
+        axis: the axis that is stored in another way, or None.
+        path: the path of the stacked layers that are stored in another way; None if arrays are.
         change: changes a model, its arguments, or its gradient.
-        read: makes what runs of a model and its arguments that are stored so.
+        read: makes the function and arguments to run from a model and arguments that are stored in this way.
     """
 
     what: str
@@ -50,21 +50,21 @@ def assert_same_storage(
 ) -> None:
     """Check that values, gradients and updates are the same however arrays are stored.
 
-    All axes are stored in reverse order, and stacked layers one by one; with `merged`, some axes as one, too. Random
-    numbers are drawn in the order of axes: a function that takes a key is not checked for that order. Gradients and
-    updates are those of all results without axes, such as losses.
+    All axes are stored in reverse order, stacked layers one by one, and, with `merged`, some axes as one. Random
+    numbers are drawn in the order of axes, so a function that takes a key is not checked with axes in reverse order.
+    Gradients and updates come from all results without axes, such as losses.
 
     Args:
         f: any function of named arrays, a module or its method.
         args: its arguments.
-        optimizer: a transformation of Optax, whose first updates are compared: of the arrays of the function, or
-            else of the first argument.
-        merged: axes to store as one, by its name, from the slowest to the fastest, such as
-            {"features": ("heads", "head_dim")}. All arrays with these axes are stored so.
+        optimizer: a transformation of Optax, whose first updates are compared: for the arrays of the function, or, if
+            it has none, of the first argument.
+        merged: axes to merge, from the slowest to the fastest, by the name of the merged axis, such as {"features":
+            ("heads", "head_dim")}. They are merged in all arrays that have them.
         like: a function or module that reads arrays with merged axes, such as the same model written for them. The
-            arrays of a module are replaced by those of `f` at the same paths. By default `f` runs, and gets the axes
-            split again, so that only the optimiser sees them merged. One that asks layers for the roles of axes, such
-            as those of `axn.optim`, needs the module.
+            arrays of a module are replaced by those of `f` at the same paths. By default, `f` runs with the axes split
+            again, so only the optimiser sees them merged. An optimiser that asks layers for the roles of axes, as those
+            of `axn.optim` do, needs the module.
 
     Raises:
         ClaimError: with the way of storage, the result or the parameter that differs, and its layer.
@@ -149,7 +149,7 @@ def _reverse(tree: Tree) -> Tree:
 def _make_merged(
     tree: Any, name: str, parts: Sequence[str], like: Callable[..., Any] | None
 ) -> _Form:
-    """Return the form in which axes are stored as one."""
+    """Return the way to store several axes as one."""
     arrays = [x for x in jax.tree.leaves(tree, is_leaf=is_named_array) if is_named_array(x)]
     sizes = {axis.name: axis.size for x in arrays for axis in x.axes}
     if name in sizes or not any({*parts} <= {*x.names} for x in arrays):
@@ -200,7 +200,7 @@ def _map_named(change: Callable[[NamedArray], NamedArray], tree: Tree) -> Tree:
 
 
 def _fill(like: Callable[..., Any], f: Tree) -> Any:
-    """Put the arrays of a function, or their gradients, into another one, by path."""
+    """Copy the arrays of a function, or their gradients, into another function, by path."""
     given = dict(_list(f))
     return jax.tree.map_with_path(
         lambda path, x: given.get(path_text(path)) if has_type(getattr(x, "array", x)) else x,
@@ -215,7 +215,7 @@ def _measure(
     read: Callable[[Tree], Tree] = lambda tree: tree,
     gradient: Tree = None,
 ) -> dict[str, Tree]:
-    """Return the values, the gradient and the updates, compiled; updates are of that or of a given gradient."""
+    """Compute values, gradients and updates in one program; updates use a given gradient, or else the computed one."""
     floating, rest = eqx.partition(tree, lambda leaf: has_type(leaf) and is_float(leaf))
 
     def call(floating: Tree) -> Any:

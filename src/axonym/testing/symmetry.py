@@ -1,4 +1,4 @@
-"""Claims about permutations along an axis: they pass through a function, or change nothing."""
+"""Claims about permutations along an axis: they permute the results in the same way, or change nothing."""
 
 import itertools
 from collections.abc import Callable
@@ -27,16 +27,16 @@ _MOST_PAIRS = 64
 def assert_equivariant(f: Callable[..., Any], axis: AxisSelector, *args: Tree) -> None:
     """Check that a permutation of the arguments along an axis permutes the results, and changes nothing else.
 
-    Axes whose names derive from the axis, such as `pos.key` from `pos`, are permuted along with it, in arguments, in
-    parameters that the function holds, and in results.
+    Axes derived from the axis, such as `pos.key` from `pos`, are permuted along with it: in arguments, in parameters
+    that the function holds, and in results.
 
     Args:
         f: any function of named arrays, a module or its method; some result has the axis.
-        axis: the axis, such as that of experts, heads, or a set.
+        axis: the axis, such as one of experts, heads, or elements of a set.
         args: its arguments.
 
     Raises:
-        ClaimError: with a pair of positions whose exchange does not pass through, and the layer.
+        ClaimError: with a pair of positions whose exchange does more than exchange results, and the layer.
 
     Examples:
         >>> x = axn.random.normal(jax.random.key(0), axn.make_axes(points=5, embed=4))
@@ -50,8 +50,8 @@ def assert_equivariant(f: Callable[..., Any], axis: AxisSelector, *args: Tree) -
 def assert_invariant(f: Callable[..., Any], axis: AxisSelector, *args: Tree) -> None:
     """Check that a permutation of the arguments along an axis changes no result.
 
-    Arrays of the function itself are permuted, too: so experts or heads of a model can be exchanged, with all that
-    belongs to them.
+    Arrays that the function holds are permuted, too, so experts or heads of a model can be exchanged together with
+    their parameters.
 
     Args:
         f: any function of named arrays, a module or its method.
@@ -135,7 +135,7 @@ def _check(claim: str, f: Callable[..., Any], axis: str, args: tuple[Tree, ...])
 
 
 def _is_permuted(x: Any, y: Any, size: int, order: Order) -> bool:
-    """Return whether a value equals another one, permuted along at most two of its dimensions."""
+    """Return whether a value equals another one after a permutation along at most two dimensions."""
     one, other = np.asarray(x), np.asarray(y)
     if one.shape != other.shape:
         return False

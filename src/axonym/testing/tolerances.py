@@ -1,4 +1,4 @@
-"""How far apart numbers may be that a claim calls equal, by dtype."""
+"""Tolerances, by dtype, within which a claim calls numbers equal."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,10 +21,10 @@ Narrower floats, of 8 bits or fewer, may differ by a quarter and by a half; inte
 
 
 def tolerance(dtype: Any, *, is_same_program: bool) -> float:
-    """Return how far apart numbers may be, as a share of the largest one.
+    """Return how far apart equal numbers may be, as a share of the largest one.
 
     Args:
-        dtype: of the numbers that are compared, or of the narrowest that they were computed in.
+        dtype: the dtype of the compared numbers, or the narrowest dtype in which they were computed.
         is_same_program: whether one compiled program computes both.
 
     Examples:

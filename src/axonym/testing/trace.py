@@ -1,7 +1,7 @@
-"""Internal. A program as a list of operations with their layers, which can run with other numbers in the middle.
+"""Internal. A program as a list of operations with their layers, which can run with some values replaced in the middle.
 
-JAX's trace is flattened: calls, checkpoints and loops of known length become the operations in them, so that each has
-one place and one value. Branches, loops of unknown length and `shard_map` stay one operation.
+JAX's trace is flattened: calls, checkpoints and loops of known length are replaced by their operations, so each
+operation runs once. A branch, a loop of unknown length or a `shard_map` stays one operation.
 """
 
 import itertools
@@ -24,7 +24,7 @@ class Operation(NamedTuple):
         layer: the path of its layer.
         name: the name of the primitive.
         line: the line of the user's program, such as `model.py:12`; empty if unknown.
-        turns: in which turns of loops it runs, the outermost first.
+        turns: the iteration of each loop that it runs in, the outermost first.
     """
 
     run: Callable[..., Sequence[Any]]
@@ -37,7 +37,7 @@ class Operation(NamedTuple):
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """The layer, with turns of loops, the operation, and the line."""
+        """The layer, the operation with the iterations of its loops, and the line."""
         turn = "".join(f" (turn {turn} of its loop)" for turn in self.turns)
         return ".".join(self.layer), f"{self.name}{turn}", self.line
 
@@ -70,7 +70,7 @@ class Trace(Visitor):
     def resume(
         self, values: dict[int, Any], operations: Iterable[Operation], keep: Set[int] = frozenset()
     ) -> dict[int, Any]:
-        """Run some operations on given values; values in `keep` stay as they are."""
+        """Run some operations on given values, without changing the values in `keep`."""
         found = dict(values)
         for operation in operations:
             results = operation.run(*(found[i] for i in operation.operands))

@@ -1,4 +1,4 @@
-"""The claim that a function gives the same numbers compiled, mapped, in a loop, differentiated, in another dtype."""
+"""The claim that transformations do not change numbers: `jit`, `vmap`, loops, differentiation and other dtypes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,7 +28,7 @@ def assert_same_under(f: Callable[..., Any], *args: Tree, under: Sequence[Any] =
         f: any function of named arrays, a module or its method.
         args: its arguments.
         under: the names of transformations, and dtypes. Under "vmap" and "scan", two equal copies of all arguments are
-            mapped over; under "grad", the values are those that come with a gradient. In a dtype, all floating
+            mapped over; under "grad", the values are computed together with a gradient. In a dtype, all floating
             arguments are cast to it; results may then differ as `TOLERANCES` says.
 
     Raises:
@@ -117,7 +117,7 @@ def _cast(program: Program, dtype: Any) -> Arrays:
 
 
 def _beyond(one: Any, other: Any, dtype: Any) -> np.ndarray[Any, Any]:
-    """Return by how much results differ beyond the tolerance of the dtype that they were computed in."""
+    """Return the differences between results beyond the tolerance of the dtype in which they were computed."""
     change = differences(one, other, is_same_program=False)
     return np.where(change > tolerance(dtype, is_same_program=False), change, 0.0)
 

@@ -1,1 +1,1 @@
-"""Internal. Prove what an axis means by the program of a function, for arrays of any size."""
+"""Internal. Prove what an axis means from the program of a function, for arrays of any size."""

@@ -1,9 +1,9 @@
-"""Internal. Claims about an axis, and what a traced program proves of them.
+"""Internal. Claims about an axis, proven from a traced program.
 
 Nothing is computed: the function is traced, and `Walk` follows the axis from the arguments to the results. A proof
-holds for all finite numbers if the scores that a mask leaves visible are far above the constant that hides others. It
-says nothing of rounding: a compiler may add up the numbers of one example in an order that depends on the size of the
-batch.
+holds for all finite numbers, as long as visible scores are far above the constant that a mask puts in place of hidden
+ones. It says nothing about rounding: a compiler may add up the numbers of one example in an order that depends on the
+size of the batch.
 """
 
 import dataclasses
@@ -38,8 +38,8 @@ class Claim:
     """What an axis means.
 
     Attributes:
-        kind: whether positions do not affect each other, or later ones do not affect earlier ones, or a permutation
-            of the positions permutes the results, without any effect on each other.
+        kind: what is claimed: positions do not affect each other; later positions do not affect earlier ones; or a
+            permutation of the positions only permutes the results.
         axis: the name of the axis.
         out_axes: the names of the axis in results.
         has_totals: whether results without the axis, such as a loss, may depend on all positions.
@@ -58,7 +58,7 @@ class Verdict:
     Attributes:
         status: `proven`, or `unknown` if the claim may be false, or true for reasons that the program does not show.
         path: the result for which it is not proven.
-        place: the layer, operation and line of code where that began.
+        place: the layer, operation and line of code where the unproven dependence began.
         reason: what is not proven, in words.
     """
 
@@ -85,12 +85,12 @@ def prove(
         fn: a function or a module of named arrays, which may be abstract.
         args: its arguments, which may be abstract.
         claim: the claim.
-        is_gradient: whether the claim is about the gradients of all arguments, for any gradients of the results: those
-            of one position come from results at that position or, if it is causal, at later ones. Gradients of
-            arguments without the axis, such as parameters, are totals.
+        is_gradient: whether the claim is about the gradients of all arguments, for any gradients of the results. A
+            gradient at one position must come from results at the same position, or also at later ones if the claim is
+            causal. Gradients of arguments without the axis, such as parameters, are totals.
 
     Returns:
-        The verdict: for a result that is not proven, where that began.
+        The verdict, with the place where an unproven dependence began.
 
     Raises:
         AxisNotFoundError: if no argument has the axis.
@@ -156,7 +156,7 @@ def check(traced: Traced, claim: Claim) -> Verdict:
 
 
 def start(axis: str, names: tuple[str, ...], shape: tuple[int, ...]) -> Known:
-    """Return what is known of an argument: each position of the axis is itself."""
+    """Return the facts about an argument: each position of the axis depends only on itself."""
     places = range(len(shape))
     if axis not in names:
         return Known(varies=frozenset(map(Part, places)))
@@ -187,7 +187,7 @@ def _judge(
     *,
     is_gradient: bool,
 ) -> Verdict:
-    """Return whether what is known of one result proves the claim about an axis with so many positions."""
+    """Return whether the facts about one result prove the claim about an axis with so many positions."""
     own = next((name for name in (*claim.out_axes, claim.axis) if name in names), None)
     shown = f"result {path}" if path else "the result"
     if own is None:
@@ -243,7 +243,7 @@ def _write_place(cause: Cause) -> str:
 
 
 def _find_line(equation: Any) -> str:
-    """Return the innermost line of code that is neither of this library nor of those that it stands on."""
+    """Return the innermost line of code outside this library and the libraries that it uses."""
     traceback = getattr(getattr(equation, "source_info", None), "traceback", None)
     for frame in getattr(traceback, "frames", ()):
         name = frame.file_name
@@ -253,7 +253,7 @@ def _find_line(equation: Any) -> str:
 
 
 def trace(own: Program, *, is_gradient: bool = False) -> Traced:
-    """Trace a function of abstract arrays, those of the function itself among them."""
+    """Trace a function of abstract arrays, including those that the function itself holds."""
     with IS_PROOF.using(True):
         return _trace(own, is_gradient=is_gradient)
 

@@ -1,4 +1,4 @@
-"""Internal. What devices of a `shard_map` have, and what they send: each mesh axis is one more place."""
+"""Internal. The parts that devices of a `shard_map` have and send: each mesh axis is one more place."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,12 +22,12 @@ from .sums import forget_dimensions, treat_last
 
 
 def name_mesh_axis(axis: str) -> str:
-    """Return the place that the devices of a mesh axis are."""
+    """Return the name of the place for the devices of a mesh axis."""
     return f"mesh axis {axis}"
 
 
 def _list_axes(equation: Equation) -> list[str]:
-    """Return the places that are the devices of a collective."""
+    """Return the names of the places for the mesh axes of a collective."""
     named = equation.params.get("axes", equation.params.get("axis_name", ()))
     several = named if isinstance(named, tuple | list) else (named,)
     return [name_mesh_axis(axis) if isinstance(axis, str) else "" for axis in several]
@@ -36,7 +36,7 @@ def _list_axes(equation: Equation) -> list[str]:
 def divide(
     known: Known, entries: Sequence[Sequence[str]], shape: Sequence[int], mesh: Mapping[str, int]
 ) -> Known:
-    """Return what a device has of an array whose dimensions mesh axes divide."""
+    """Return the facts about a device's part of an array whose dimensions mesh axes divide."""
     reach, varies = known.reach, known.varies
     for place, axes in enumerate(entries):
         inner = shape[place]
@@ -57,7 +57,7 @@ def divide(
 
 
 def _split(place: Place, token: str, inner: int, ways: int) -> Callable[[Digit], Change]:
-    """Cut what is above `inner` off the digits of a dimension, and give it to the devices."""
+    """Cut off the part of a dimension's digits above `inner`, and move it to the devices."""
 
     def change(digit: Digit) -> Change:
         if digit.place != place:
@@ -82,7 +82,7 @@ def _split(place: Place, token: str, inner: int, ways: int) -> Callable[[Digit],
 def collect(
     known: Known, entries: Sequence[Sequence[str]], shape: Sequence[int], mesh: Mapping[str, int]
 ) -> Known:
-    """Return the array whose parts devices have: its dimensions of this shape are divided by mesh axes."""
+    """Return the facts about the complete array; each device has a part of this shape."""
     reach, varies = known.reach, known.varies
     # Beyond the part of one device, the coordinates of dimensions count devices.
     for place, axes in enumerate(entries):
@@ -103,7 +103,7 @@ def collect(
 
 
 def _join(place: Place, token: str, inner: int) -> Callable[[Digit], Change]:
-    """Give the number of the device to a dimension, above the coordinates that one device has."""
+    """Make the number of the device a part of a dimension, above the coordinates that one device has."""
 
     def change(digit: Digit) -> Change:
         if digit.place == token:
@@ -114,7 +114,7 @@ def _join(place: Place, token: str, inner: int) -> Callable[[Digit], Change]:
 
 
 def leave(known: Known, mesh: Iterable[str], cause: Cause) -> Known:
-    """Drop the devices of a `shard_map`: whichever has the result, it may depend on what any of them has."""
+    """Drop the devices of a `shard_map`: the result may depend on the parts of all of them."""
     to: dict[Place, Place | None] = {name_mesh_axis(axis): None for axis in mesh}
     varies = move_parts(known.varies, to)
     return dataclasses.replace(known, reach=move(known.reach, to, cause), varies=varies)
@@ -171,7 +171,7 @@ def _gather(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[K
 
 
 def _exchange(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Known]:
-    """Send a piece of a dimension to each device, and join those that arrive along another dimension."""
+    """Send a piece of a dimension to each device, and join the pieces that arrive along another dimension."""
     params = equation.params
     axes, split, joined = _list_axes(equation), params["split_axis"], params["concat_axis"]
     (known,), (old, new) = inputs, map(shape_of, (equation.invars[0], equation.outvars[0]))
@@ -203,7 +203,7 @@ def _exchange(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list
 
 
 def _scatter_sums(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Known]:
-    """Add up what devices have, and give each of them one piece along a dimension."""
+    """Add up the arrays of all devices, and give each device one piece of the sum along a dimension."""
     params = equation.params
     axes, place, ways = _list_axes(equation), params["scatter_dimension"], params["axis_size"]
     known = forget_dimensions(inputs, axes, cause)

@@ -1,4 +1,4 @@
-"""Internal. Operations element by element: an element of the result depends on what its operands depend on there."""
+"""Internal. Elementwise operations: an element of the result depends only on operands' elements at the same place."""
 
 import dataclasses
 import math
@@ -53,7 +53,7 @@ def pass_through(equation: Equation, inputs: Sequence[Known], cause: Cause) -> l
 
 
 def apply_to_elements(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Known]:
-    """Return what is known of the results of an operation on elements."""
+    """Return the facts about the results of an elementwise operation."""
     name = equation.primitive.name
     may_hide = name not in _BOUNDED and any(one.may_hide for one in inputs)
     found = combine(inputs, may_hide=may_hide)
@@ -71,7 +71,7 @@ def apply_to_elements(equation: Equation, inputs: Sequence[Known], cause: Cause)
 
 
 def combine(inputs: Sequence[Known], *, may_hide: bool) -> Known:
-    """Return what is known of elements that depend on those of all operands."""
+    """Return the facts about elements that depend on the elements of all operands."""
     varies = frozenset[Part]().union(*(one.varies for one in inputs))
     return Known(join(one.reach for one in inputs), varies, may_hide=may_hide)
 
@@ -81,7 +81,7 @@ def _keep(guard: Guard | None, kind: str) -> Guard | None:
 
 
 def _meet(guards: Sequence[Guard | None], kind: str) -> Guard | None:
-    """Return where an array may be other than zero or hidden, if it is so where one of several arrays is."""
+    """Return the guard of an array whose element is zero or hidden wherever an element of any operand is."""
     own = [one for one in guards if one is not None and one.kind == kind]
     if not own:
         return None
@@ -131,7 +131,7 @@ def _divide(equation: Equation, inputs: Sequence[Known], found: Known) -> Known:
 
 
 def _is_exact(equation: Equation) -> bool:
-    """Return whether operands are integers or booleans; those of other dtypes may have been rounded."""
+    """Return whether operands are integers or booleans; operands of other dtypes may have been rounded."""
     dtype = equation.invars[-1].aval.dtype
     return bool(jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.bool_))
 

@@ -1,10 +1,10 @@
-"""Internal. Facts about values that do not depend on data: numbers that count positions, masks, and what they hide.
+"""Internal. Facts about values that do not depend on data: numbers that count positions, masks, and hidden scores.
 
-Attention is causal because of numbers: a mask compares positions, hidden scores become a very negative constant, and
-their exponentials are zero. These facts follow such numbers from `iota` to the sum that skips zeros.
+Numbers make attention causal: a mask compares positions, hidden scores become a very negative constant, and their
+exponentials are zero. These facts follow such numbers from `iota` to the sum that skips zeros.
 
-Proofs take floating numbers to be finite, and those that a mask leaves visible to be far above the constant that
-hides the others.
+Proofs assume that floating numbers are finite, and that visible scores are far above the constant that hides the
+others.
 """
 
 import dataclasses
@@ -28,12 +28,12 @@ _MOST = 2**24
 
 
 class Count(NamedTuple):
-    """A number that counts: a constant, and for some places a multiple of the coordinate.
+    """A number that counts coordinates: a constant, plus multiples of the coordinates at some places.
 
     Attributes:
         constant: the number where all coordinates are zero.
         steps: how much one step along a place adds; never zero.
-        is_absolute: whether the number is the absolute value of that.
+        is_absolute: whether the number is the absolute value of this sum.
     """
 
     constant: Number
@@ -41,7 +41,7 @@ class Count(NamedTuple):
     is_absolute: bool = False
 
     def add(self, other: "Count", sign: int = 1) -> "Count | None":
-        """Return the sum, or with a negative sign the difference."""
+        """Return the sum, or the difference if the sign is negative."""
         if self.is_absolute or other.is_absolute:
             return None
         steps = dict(self.steps)
@@ -62,7 +62,7 @@ class Count(NamedTuple):
         return Count(self.constant * factor, steps)
 
     def find_ends(self, shape: Sequence[int]) -> tuple[Number, Number] | None:
-        """Return the least and the greatest of these numbers, if places say how many coordinates they have."""
+        """Return the least and the greatest of these numbers, or None if the size of a place is not known."""
         least = most = self.constant
         for place, step in self.steps.items():
             if not isinstance(place, str):
@@ -94,18 +94,18 @@ class Count(NamedTuple):
 
 
 class Side(NamedTuple):
-    """What is known where a condition has one of its two values.
+    """The facts that hold where a condition has one of its two values.
 
     Attributes:
-        bounds: for two places (a, b), the least and the greatest `p_b - p_a`; each pair stands here in both orders.
-        equal: pairs of places at whose equal coordinates the condition surely has this value.
+        bounds: for two places (a, b), the least and the greatest `p_b - p_a`; each pair has an entry in both orders.
+        equal: pairs of places; if the coordinates at both are equal, the condition surely has this value.
     """
 
     bounds: Mapping[Pair, tuple[Number, Number]] = {}
     equal: frozenset[frozenset[Place]] = frozenset()
 
     def meet(self, other: "Side") -> "Side":
-        """Return what is known where both hold."""
+        """Return the facts that hold where both conditions hold."""
         bounds = dict(self.bounds)
         for pair, (low, high) in other.bounds.items():
             own = bounds.get(pair, (-INFINITY, INFINITY))
@@ -113,7 +113,7 @@ class Side(NamedTuple):
         return Side(bounds, self.equal & other.equal)
 
     def join(self, other: "Side") -> "Side":
-        """Return what is known where one of them holds."""
+        """Return the facts that hold where at least one of the conditions holds."""
         bounds = {
             pair: (min(low, other.bounds[pair][0]), max(high, other.bounds[pair][1]))
             for pair, (low, high) in self.bounds.items()
@@ -122,7 +122,7 @@ class Side(NamedTuple):
         return Side(bounds, self.equal | other.equal)
 
     def move(self, to: Mapping[Place, Place | None]) -> "Side":
-        """Move places; what is known of those that have none is dropped."""
+        """Move places; facts about places without a new one are dropped."""
         bounds: dict[Pair, tuple[Number, Number]] = {}
         for (a, b), ends in self.bounds.items():
             x, y = to.get(a, a), to.get(b, b)
@@ -138,33 +138,33 @@ class Side(NamedTuple):
 
 
 class Truth(NamedTuple):
-    """What is known of coordinates where a boolean is true, and where it is false."""
+    """The facts about coordinates where a boolean is true, and where it is false."""
 
     true: Side
     false: Side
 
     def invert(self) -> "Truth":
-        """Return what is known of the opposite."""
+        """Return the facts about the negation."""
         return Truth(self.false, self.true)
 
     def both(self, other: "Truth | None") -> "Truth":
-        """Return what is known of the conjunction; None is a boolean of which nothing is known."""
+        """Return the facts about the conjunction; None is a boolean without known facts."""
         if other is None:
             return Truth(self.true._replace(equal=frozenset()), Side(equal=self.false.equal))
         return Truth(self.true.meet(other.true), self.false.join(other.false))
 
     def either(self, other: "Truth | None") -> "Truth":
-        """Return what is known of the disjunction."""
+        """Return the facts about the disjunction."""
         return self.invert().both(other and other.invert()).invert()
 
 
 class Guard(NamedTuple):
-    """Where an array may be other than zero, or than a hidden score.
+    """The region of an array outside which all elements are zero, or all are hidden scores.
 
     Attributes:
-        kind: what other elements are.
-        side: what is known of the coordinates of the elements that may be something else.
-        may_hide: whether these may also be large constants.
+        kind: what the elements outside the region are.
+        side: the facts about the coordinates of the elements that may be something else.
+        may_hide: whether the elements that may be something else may also be large constants.
     """
 
     kind: Literal["zero", "hidden"]
@@ -177,7 +177,7 @@ class Origin(NamedTuple):
 
     Attributes:
         number: the number of that array.
-        places: for each of its dimensions, where its coordinate now is; None for a dimension of size 1 that is gone.
+        places: the place of the coordinate of each of its dimensions; None for a dimension of size 1 that was removed.
     """
 
     number: int
@@ -186,16 +186,16 @@ class Origin(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Known:
-    """All that is known of an array.
+    """All known facts about an array.
 
     Attributes:
         reach: the positions of the axis that an element can depend on.
-        varies: the parts of coordinates by which elements differ, other than by what they depend on.
-        count: the number that each element is, if it counts.
-        truth: what is known where the elements are true.
-        guard: where elements may be something else than zero or hidden.
-        may_hide: whether elements may be constants that are so large that they hide others.
-        origin: the array of integers whose elements it repeats, within one turn of a loop and on one device.
+        varies: the parts of coordinates on which elements depend in other ways than through the axis.
+        count: the number in each element, if it counts coordinates.
+        truth: the facts about coordinates where the elements are true, and where they are false.
+        guard: the region where elements may be something other than zero or hidden.
+        may_hide: whether elements may be constants large enough to hide others.
+        origin: the array of integers whose elements it repeats, within one iteration of a loop and on one device.
     """
 
     reach: Reach = dataclasses.field(default_factory=dict)
@@ -208,22 +208,22 @@ class Known:
 
     @property
     def constant(self) -> Number | None:
-        """The number that all elements are, if it is known."""
+        """The number that all elements equal, if it is known."""
         if self.count is None or self.count.steps or self.count.is_absolute:
             return None
         return self.count.constant
 
     @property
     def is_hiding(self) -> bool:
-        """Whether all elements are one number that hides a score."""
+        """Whether all elements equal one number that hides a score."""
         return self.constant is not None and self.constant <= -_LARGE
 
     def bare(self) -> "Known":
-        """Return it without facts about numbers."""
+        """Return these facts without the ones about numbers."""
         return Known(self.reach, self.varies, may_hide=self.may_hide)
 
     def move_facts(self, to: Mapping[Place, Place | None]) -> dict[str, Any]:
-        """Return the facts about numbers with places moved; those without one have no coordinate but zero."""
+        """Return the facts about numbers with places moved; a place without a new one has only the coordinate zero."""
         count = self.count
         if count is not None:
             pairs = [(to.get(place, place), step) for place, step in count.steps.items()]
@@ -239,7 +239,7 @@ class Known:
 
 
 def know_constant(value: Any) -> Known:
-    """Return what is known of a constant of the program."""
+    """Return the facts about a constant of the program."""
     if jnp.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.extended):
         return Known(varies=frozenset(map(Part, range(value.ndim))))  # keys of random numbers
     varies = frozenset(map(Part, range(np.ndim(value))))
@@ -265,7 +265,7 @@ def _is_real(dtype: Any) -> bool:
 
 
 def _read_mask(mask: np.ndarray[Any, Any]) -> Side:
-    """Return what is known of the coordinates of the true elements of an array."""
+    """Return the facts about the coordinates of the true elements of an array."""
     bounds: dict[Pair, tuple[Number, Number]] = {}
     equal: set[frozenset[Place]] = set()
     for a in range(mask.ndim):
@@ -281,7 +281,7 @@ def _read_mask(mask: np.ndarray[Any, Any]) -> Side:
 
 
 def compare(name: str, left: Count, right: Count) -> Truth | None:
-    """Return where a comparison of two counts is true."""
+    """Return the facts about coordinates where a comparison of two counts is true, and where it is false."""
     if left.is_absolute and not right.steps and not right.is_absolute and name in ("lt", "le"):
         plain = left._replace(is_absolute=False)
         negative = plain.scale(-1)
@@ -322,7 +322,7 @@ def compare(name: str, left: Count, right: Count) -> Truth | None:
 
 
 def decide(name: str, left: Count, right: Count, shape: Sequence[int]) -> Count | None:
-    """Return one or zero where a comparison of two counts is true, or false, for all elements."""
+    """Return one if a comparison of two counts is true for all elements, zero if it is false for all, else None."""
     difference = left.add(right, -1)
     ends = difference and difference.find_ends(shape)
     if not ends:
@@ -337,7 +337,7 @@ def decide(name: str, left: Count, right: Count, shape: Sequence[int]) -> Count 
 
 
 def compare_origins(left: Origin | None, right: Origin | None) -> Truth | None:
-    """Return where two arrays with the elements of one are surely equal: where the coordinates of one dimension are."""
+    """Return where two copies of an array are surely equal: where their coordinates along one dimension are."""
     if left is None or right is None or left.number != right.number:
         return None
     pairs = zip(left.places, right.places, strict=True)
@@ -353,7 +353,7 @@ def _is_pair(count: Count) -> bool:
 
 
 def _bound(count: Count, least: Number) -> Side:
-    """Return what is known of coordinates where a count is at least a number."""
+    """Return the facts about coordinates where a count is at least a number."""
     if not _is_pair(count):
         return Side()
     (a, step), (b, _) = count.steps.items()

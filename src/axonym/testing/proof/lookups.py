@@ -1,4 +1,4 @@
-"""Internal. Operations that read or write at positions which are computed, and random numbers."""
+"""Internal. Operations that read or write at computed positions, and operations that draw random numbers."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -108,7 +108,7 @@ def _find_token(
 def _find_turn(
     starts: Sequence[Known], old: Sequence[int], new: Sequence[int]
 ) -> tuple[int, Turn] | None:
-    """Return the dimension along which a slice has one element, at the number of the turn of a loop, and the loop."""
+    """Return the dimension along which a slice takes one element at the iteration number of a loop, and the loop."""
     for i, known in enumerate(starts):
         token = _find_token(known, (i,), i, old[i])
         if token is not None and new[i] == 1:
@@ -117,7 +117,7 @@ def _find_turn(
 
 
 def _find_start(known: Known, size: int, count: int) -> int | None:
-    """Return where a slice starts, if it is known; a slice that would end outside is moved into the array."""
+    """Return the start of a slice, if it is known; a slice that would end outside the array is moved into it."""
     if known.constant is None:
         return None
     return min(max(int(known.constant), 0), size - count)
@@ -148,7 +148,7 @@ def _update_slice(equation: Equation, inputs: Sequence[Known], cause: Cause) -> 
 
 
 def _draw(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Known]:
-    """Draw for each key: what comes behind the dimensions of the keys depends on the whole key."""
+    """Draw for each key: the further dimensions of the result depend on the complete key."""
     lead = len(shape_of(equation.invars[0]))
     if equation.primitive.name == "random_wrap":
         lead -= 1
@@ -156,7 +156,7 @@ def _draw(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Kno
 
 
 def _draw_bits(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Known]:
-    """Return bits, and the next key of each key."""
+    """Return random bits, and the next key for each key."""
     return treat_last(equation, inputs, 0, cause)
 
 

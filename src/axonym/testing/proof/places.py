@@ -1,9 +1,9 @@
-"""Internal. On which positions of one axis an element can depend, by the places where the element stands.
+"""Internal. The positions of one axis that an element can depend on, as a function of the element's places.
 
-An element stands at a coordinate along each dimension, at one iteration of each loop around it, and on one device of
-each mesh axis that a `shard_map` splits over. These are its places. A `Digit` says what a coordinate adds to a position
-of the axis, and a `Span` how far around the sum of all digits the element can look. So a batch that is cut in
-microbatches, merged with other dimensions, or divided among devices is still one axis.
+An element has a coordinate along each dimension, an iteration of each loop around it, and a device along each mesh axis
+of a `shard_map`. These are its places. A `Digit` says what a coordinate adds to a position of the axis, and a `Span`
+says how far from the sum of all digits the element can read. So a batch is still one axis after it is cut into
+microbatches, merged with other dimensions, or divided among devices.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,13 +15,13 @@ Place: TypeAlias = int | str
 
 
 class Turn(str):
-    """The place of a loop: its name, with the number of its turns."""
+    """The place of a loop: its name, with the number of its iterations."""
 
     __slots__ = ("size",)
     size: int
 
     def __new__(cls, name: str, size: int) -> "Turn":
-        """Name a loop of so many turns."""
+        """Name a loop with so many iterations."""
         turn = super().__new__(cls, name)
         turn.size = size
         return turn
@@ -51,14 +51,14 @@ class Cause(NamedTuple):
 class Digit(NamedTuple):
     """What the coordinate p at a place adds to a position: `weight * (p // inner % size)`.
 
-    The product of `inner` and `size` divides the number of coordinates. A digit of size 1 adds nothing. It records
-    the distance of elements before a slice took one of them, which gives the position if that is padded again.
+    The product of `inner` and `size` divides the number of coordinates. A digit of size 1 adds nothing. It records the
+    distance between elements before a slice took one of them; padding the slice again needs this distance.
 
     Attributes:
         place: where the coordinate is.
         inner: the number of neighbours with the same digit.
         size: the number of different digits.
-        weight: by how many positions the next digit is further.
+        weight: by how many positions the next digit advances.
     """
 
     place: Place
@@ -77,7 +77,7 @@ class Digit(NamedTuple):
         return max(0, self.weight * (self.size - 1))
 
     def is_plain(self, size: int) -> bool:
-        """Return whether it is the coordinate of a dimension of this size, up to its weight."""
+        """Return whether the digit is the complete coordinate of a dimension of this size, times its weight."""
         return self.inner == 1 and self.size == size
 
 
@@ -85,14 +85,14 @@ Digits: TypeAlias = tuple[Digit, ...]
 
 
 class Part(NamedTuple):
-    """The coordinates at a place, or what is left of them after a division by `first`, and modulo `last`."""
+    """The coordinates at a place, taken modulo `last` and divided by `first`."""
 
     place: Place
     first: Number = 1
     last: Number = INFINITY
 
     def meets(self, digit: Digit) -> bool:
-        """Return whether it distinguishes elements with different digits."""
+        """Return whether the part distinguishes elements with different digits."""
         end = digit.inner * digit.size
         return self.place == digit.place and self.first < end and digit.inner < self.last
 
@@ -101,13 +101,13 @@ Parts: TypeAlias = frozenset[Part]
 
 
 def move_parts(parts: Parts, to: Mapping[Place, Place | None]) -> Parts:
-    """Move parts to other places; those that have none are dropped."""
+    """Move parts to other places; parts without a new place are dropped."""
     pairs = [(part, to.get(part.place, part.place)) for part in parts]
     return frozenset(part._replace(place=place) for part, place in pairs if place is not None)
 
 
 def reshape_parts(parts: Parts, old: Sequence[int], new: Sequence[int]) -> Parts:
-    """Move parts to the dimensions that have them after a reshape."""
+    """Move parts to their dimensions after a reshape."""
     found: set[Part] = set()
     for part in parts:
         if isinstance(part.place, str):
@@ -123,7 +123,7 @@ def reshape_parts(parts: Parts, old: Sequence[int], new: Sequence[int]) -> Parts
 
 
 class Span(NamedTuple):
-    """The positions that an element can depend on, counted from the sum of its digits.
+    """The range of positions that an element can depend on, counted from the sum of its digits.
 
     Attributes:
         low: the first one.
@@ -138,7 +138,7 @@ class Span(NamedTuple):
     high_cause: Cause | None = None
 
     def widen(self, low: Number, high: Number, cause: Cause | None) -> "Span":
-        """Return the span extended at both ends; negative numbers shorten the upper end."""
+        """Return the span with these numbers added to its ends; a negative `high` shortens it."""
         below, above = self.low_cause, self.high_cause
         if low < 0 and (self.low >= 0 or below is None):
             below = cause
@@ -147,7 +147,7 @@ class Span(NamedTuple):
         return Span(self.low + low, self.high + high, below, above)
 
     def join(self, other: "Span") -> "Span":
-        """Return the least span that contains both."""
+        """Return the smallest span that contains both."""
         lower = min(self, other, key=lambda one: one.low)
         higher = max(self, other, key=lambda one: one.high)
         return Span(lower.low, higher.high, lower.low_cause, higher.high_cause)
@@ -163,7 +163,7 @@ Reach: TypeAlias = Mapping[Digits, Span]
 
 
 def join(reaches: Iterable[Reach]) -> Reach:
-    """Return the positions that one of several elements at the same places can depend on."""
+    """Return the positions that at least one of several elements at the same places can depend on."""
     found: dict[Digits, Span] = {}
     for reach in reaches:
         for digits, span in reach.items():
@@ -174,12 +174,12 @@ def join(reaches: Iterable[Reach]) -> Reach:
 
 
 def reach_all(cause: Cause | None) -> Reach:
-    """Return what depends on every position."""
+    """Return a reach of every position."""
     return {(): Span(-INFINITY, INFINITY, cause, cause)}
 
 
 def rewrite(reach: Reach, change: Callable[[Digit], "Change"], cause: Cause | None) -> Reach:
-    """Change each digit, and put the results into their one order."""
+    """Change each digit, and sort the results."""
     pieces: list[Reach] = []
     for digits, span in reach.items():
         own: list[Digit] = []
@@ -199,12 +199,12 @@ Change: TypeAlias = tuple[Sequence[Digit], Number, Number]
 
 
 def forget(digit: Digit) -> Change:
-    """Drop a digit: the element may depend on all its positions."""
+    """Drop a digit: the element may depend on all positions of the digit."""
     return (), digit.least, digit.most
 
 
 def _order(digits: Iterable[Digit]) -> Digits:
-    """Put digits in order, and write neighbours at one place as one digit."""
+    """Sort digits, and merge neighbours at one place into one digit."""
     # From the slowest digit to the fastest, so that digits that were one before a reshape are neighbours.
     waiting = sorted(
         digits,
@@ -227,7 +227,7 @@ def _order(digits: Iterable[Digit]) -> Digits:
 
 
 def move(reach: Reach, to: Mapping[Place, Place | None], cause: Cause | None) -> Reach:
-    """Move digits to other places; those that have none are forgotten, and those that are not listed stay."""
+    """Move digits to other places; digits at a place mapped to None are forgotten, and unlisted places stay."""
 
     def change(digit: Digit) -> Change:
         place = to.get(digit.place, digit.place)
@@ -255,7 +255,7 @@ def shift(
         size: its size.
         cause: the equation.
         start: the coordinate that the first one reads.
-        stride: how much further the next one reads.
+        stride: by how many coordinates the next one reads further along.
         reach_by: how far around.
         new_size: the size of the dimension that reads.
     """
@@ -274,7 +274,7 @@ def shift(
 
 
 def make_exact(number: Number) -> Number:
-    """Return an integer if a fraction is one, so that equal weights compare and print alike."""
+    """Convert a fraction that is an integer to an `int`, so that equal weights compare and print alike."""
     if isinstance(number, Fraction) and number.denominator == 1:
         return int(number)
     return number
@@ -283,7 +283,7 @@ def make_exact(number: Number) -> Number:
 def take_one(
     reach: Reach, place: Place, size: int, start: int, stride: int, cause: Cause | None
 ) -> Reach:
-    """Read at one coordinate of a place, like a slice with a stride that ends behind it."""
+    """Read one coordinate of a place, as a slice that takes one element does."""
 
     def change(digit: Digit) -> Change:
         if digit.place != place:
@@ -296,7 +296,7 @@ def take_one(
 
 
 def find_weight(reaches: Iterable[Reach], place: Place) -> Number:
-    """Return how many positions further the next coordinate of a place is, or one if none says so."""
+    """Return by how many positions one step along a place advances; one if no digit says so."""
     every = [digit for reach in reaches for digits in reach for digit in digits]
     own = sorted((one for one in every if one.place == place), key=lambda one: one.size > 1)
     # Several elements say more than one, which may have been taken by itself if it is the first.
@@ -304,9 +304,9 @@ def find_weight(reaches: Iterable[Reach], place: Place) -> Number:
 
 
 def anchor(reach: Reach, place: Place, start: int, size: int, weight: Number) -> Reach:
-    """Place the only element of a dimension at a coordinate of one that is longer.
+    """Put the only element of a dimension at a coordinate of a longer dimension.
 
-    It depends on some positions, wherever it is, and these can be counted from its new coordinate as well.
+    The element depends on the same positions wherever it is, so they can be counted from its new coordinate as well.
     """
     found: list[Reach] = []
     back = -weight * start
@@ -325,7 +325,7 @@ def strip(digits: Digits) -> Digits:
 
 
 def reshape(reach: Reach, old: Sequence[int], new: Sequence[int], cause: Cause | None) -> Reach:
-    """Move digits to the dimensions that have them after a reshape, some of them in parts."""
+    """Move digits to their dimensions after a reshape; a digit may be split over several dimensions."""
     after = count_behind(new)
 
     def change(digit: Digit) -> Change:
@@ -358,7 +358,7 @@ def _count(digits: Iterable[Digit]) -> int:
 
 
 def count_behind(shape: Sequence[int]) -> list[int]:
-    """Return for each dimension how many elements one step along it is."""
+    """Return, for each dimension, how many elements one step along it skips."""
     found: list[int] = []
     total = 1
     for size in reversed(shape):

@@ -33,7 +33,7 @@ def shape_of(variable: Any) -> tuple[int, ...]:
 
 
 def move_known(known: Known, to: Dimensions, cause: Cause | None) -> Known:
-    """Move dimensions to other places, with all that is known; those that go nowhere may be any coordinate."""
+    """Move dimensions to other places, with all facts; a dimension mapped to None may have any coordinate."""
     varies = move_parts(known.varies, to)
     count = known.count
     facts = known.move_facts(to)
@@ -130,7 +130,7 @@ def slice_known(
 
 
 def _leave(known: Known, place: Place) -> Known:
-    """Drop what is known of one dimension, whose coordinates change."""
+    """Drop the facts about one dimension, whose coordinates change."""
     facts = known.move_facts({place: None}) | {"origin": None}
     if known.count is not None and place in known.count.steps:
         facts["count"] = None
@@ -172,15 +172,15 @@ def pad_known(
     """Move coordinates along one dimension to `low + (interior + 1) * p`.
 
     Args:
-        known: what is known of the array.
+        known: the facts about the array.
         place: the dimension.
         size: its size.
         low: how many elements come before.
         interior: how many come between.
         new_size: the new size.
         cause: the equation.
-        weight: how many positions of the axis one element is further along the new dimension, where the old one has a
-            single element; by default as far as it says.
+        weight: by how many positions of the axis one element advances along the new dimension, if the old one has a
+            single element; by default, its digits say so.
     """
     if (low, interior, new_size) == (0, 0, size):
         return known

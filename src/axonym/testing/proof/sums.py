@@ -1,4 +1,4 @@
-"""Internal. Operations that put many elements together: reductions, products, convolutions and windows."""
+"""Internal. Operations that combine many elements: reductions, products, convolutions and windows."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ def _reduce(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[K
 def reduce_known(
     known: Known, name: str, axes: Sequence[int], shape: Sequence[int], cause: Cause
 ) -> Known:
-    """Put together the elements along some dimensions, without those that are known to change nothing."""
+    """Combine the elements along some dimensions, except elements that are known to change nothing."""
     guard = known.guard
     is_guarded = guard is not None and (
         (guard.kind == "zero" and name in _SKIP_ZERO)
@@ -62,7 +62,7 @@ def _drop(axes: Sequence[int], rank: int) -> Dimensions:
 
 
 def _sees_one(side: Side, axes: Sequence[int], shape: Sequence[int]) -> bool:
-    """Return whether at least one of the elements that are put together is surely not hidden."""
+    """Return whether at least one of the combined elements is surely not hidden."""
     if len(axes) != 1:
         return False
     (axis,) = axes
@@ -78,7 +78,7 @@ def _sees_one(side: Side, axes: Sequence[int], shape: Sequence[int]) -> bool:
 def confine(
     reach: Reach, side: Side, axes: Sequence[int], shape: Sequence[int], cause: Cause
 ) -> Reach:
-    """Write digits of dimensions that will be gone as digits of others, by what a mask says of the two coordinates."""
+    """Replace digits of removed dimensions by digits of others, if a mask bounds how far their coordinates differ."""
 
     def change(digit: Digit) -> Change:
         place = digit.place
@@ -100,7 +100,7 @@ def confine(
 
 
 def _multiply(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Known]:
-    """Multiply all pairs of elements over the dimensions of the result and those that are summed, and sum."""
+    """Multiply all pairs of elements, over the dimensions of the result and the summed dimensions, and then sum."""
     (left_over, right_over), (left_shared, right_shared) = equation.params["dimension_numbers"]
     left_shape, right_shape = map(shape_of, equation.invars)
     left_own = [i for i in range(len(left_shape)) if i not in (*left_over, *left_shared)]
@@ -204,9 +204,9 @@ def _read_window(
         size: its size.
         width: how many elements the window has.
         cause: the equation.
-        stride: the distance of windows.
-        dilation: the distance of elements of a window.
-        gaps: the distance of elements of the operand, between which there are zeros.
+        stride: the distance between windows.
+        dilation: the distance between elements of a window.
+        gaps: the distance between elements of the operand, with zeros between them.
         low: how much padding there is before the first element.
         new_size: how many windows there are.
     """
@@ -227,7 +227,7 @@ def _read_window(
 
 
 def _slide(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Known]:
-    """Put the elements of windows together; operands that are no arrays are the start of a reduction."""
+    """Combine the elements of windows; an operand of another shape is the initial value of the reduction."""
     params = equation.params
     shape, new_shape = shape_of(equation.invars[0]), shape_of(equation.outvars[0])
     ones = (1,) * len(shape)
@@ -260,7 +260,7 @@ def _slide(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Kn
 
 
 def _scatter_windows(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Known]:
-    """Add to elements that windows choose, or read there; along a window, any coordinate may be chosen."""
+    """Add to the elements that windows select, or read them; any coordinate of a window may be selected."""
     params = equation.params
     sizes = zip(
         params["window_dimensions"], params["window_strides"], params["padding"], strict=True
@@ -281,7 +281,7 @@ def _accumulate(equation: Equation, inputs: Sequence[Known], cause: Cause) -> li
 
 
 def forget_dimensions(inputs: Sequence[Known], dimensions: Sequence[Place], cause: Cause) -> Known:
-    """Let each element depend on all coordinates of some dimensions, which stay."""
+    """Let each element depend on all coordinates of some dimensions, and keep the dimensions."""
 
     def change(digit: Digit) -> Change:
         return forget(digit) if digit.place in dimensions else ((digit,), 0, 0)
@@ -294,12 +294,12 @@ def forget_dimensions(inputs: Sequence[Known], dimensions: Sequence[Place], caus
 
 
 def keep_tokens(parts: Parts) -> Parts:
-    """Keep the parts that are turns of loops, or devices."""
+    """Keep the parts whose places are loops or devices."""
     return frozenset(part for part in parts if isinstance(part.place, str))
 
 
 def _fold(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Known]:
-    """Reduce several arrays at once, by a program that puts two elements together."""
+    """Reduce several arrays at once, by a program that combines two elements."""
     axes, shape = equation.params["dimensions"], shape_of(equation.invars[0])
     known = combine(inputs, may_hide=_hide(inputs))
     return [reduce_known(known, "reduce", axes, shape, cause)] * len(equation.outvars)
@@ -348,7 +348,7 @@ def _cast_bits(equation: Equation, inputs: Sequence[Known], cause: Cause) -> lis
 
 
 def treat_last(equation: Equation, inputs: Sequence[Known], lead: int, cause: Cause) -> list[Known]:
-    """Let results depend on everything along the dimensions behind the first ones."""
+    """Let results depend on everything along all dimensions but the leading ones."""
     rank = max(len(shape_of(variable)) for variable in (*equation.invars, *equation.outvars))
     known = forget_dimensions(inputs, range(lead, rank), cause)
     found: list[Known] = []

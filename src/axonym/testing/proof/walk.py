@@ -1,6 +1,6 @@
 """Internal. Follow one axis through a traced program, equation by equation: into loops, branches, calls and devices.
 
-Every primitive has a rule in one of the tables, or its results depend on all that its operands depend on anywhere. A
+If no table has a rule for a primitive, its results depend on every position as soon as an operand depends on any. A
 program that reads and writes references has no proof.
 """
 
@@ -73,7 +73,7 @@ _MOST_ROUNDS = 30
 
 
 class NoProofError(Exception):
-    """A program of which nothing can be proven.
+    """A program about which nothing can be proven.
 
     Attributes:
         cause: the equation.
@@ -85,7 +85,7 @@ class NoProofError(Exception):
 
 
 class Walk:
-    """A walk through one program and those inside of it."""
+    """A walk through one program and the programs inside of it."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
@@ -97,11 +97,11 @@ class Walk:
         constants: Sequence[object] = (),
         prefix: str = "",
     ) -> list[Known]:
-        """Return what is known of the results of a program.
+        """Return the facts about the results of a program.
 
         Args:
             program: the program.
-            inputs: what is known of its arguments.
+            inputs: the facts about its arguments.
             constants: its constants, if it has any.
             prefix: the name of the equation that runs it.
         """
@@ -126,7 +126,7 @@ class Walk:
         return [find(variable) for variable in program.outvars]
 
     def _number(self, variable: Variable, known: Known) -> Known:
-        """Give a number to an array of integers that does not repeat another one, so that its copies are known."""
+        """Give a number to an array of integers that copies no other one, so that its own copies are recognised."""
         dtype = getattr(variable.aval, "dtype", None)
         if known.origin is not None or dtype is None or not jnp.issubdtype(dtype, jnp.integer):
             return known
@@ -155,7 +155,7 @@ class Walk:
         return _give_up(equation, inputs, cause._replace(reason=f"{name}, which has no rule"))
 
     def _open(self, equation: Equation, prefix: str, count: int) -> Run | None:
-        """Return a function that follows the program of an equation, if it has one of so many arguments."""
+        """Return a function that follows the program of an equation, if it has a program with so many arguments."""
         params = equation.params
         keys = [key for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params]
         if len(keys) != 1:
@@ -261,7 +261,7 @@ class Walk:
 
 
 def _check_effects(equation: Equation, prefix: str) -> None:
-    """Refuse what may read or write something that is not an operand."""
+    """Refuse an equation that may read or write something other than its operands."""
     for variable in (*equation.invars, *equation.outvars):
         if "Ref" in type(variable.aval).__name__:
             reason = f"{equation.primitive.name}, which reads or writes a reference"
@@ -273,7 +273,7 @@ def _check_effects(equation: Equation, prefix: str) -> None:
 
 
 def _give_up(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Known]:
-    """Let results depend on everything, if an operand depends on anything."""
+    """Let results depend on every position, if an operand depends on any."""
     reach = reach_all(cause) if any(one.reach for one in inputs) else {}
     tokens = sums.keep_tokens(combine(inputs, may_hide=False).varies)
     return [
@@ -287,7 +287,7 @@ def _find_entries(spec: Any, shape: Sequence[int]) -> list[tuple[str, ...]]:
 
 
 def _join_known(several: Sequence[Known], choosing: Sequence[Known] = ()) -> Known:
-    """Return what is known of an array that is one of several, by what chooses it."""
+    """Return the facts about an array that is one of several, selected by other values."""
     first = several[0]
     found = combine([*several, *choosing], may_hide=any(one.may_hide for one in several))
     if all(_list_facts(one) == _list_facts(first) for one in several):
@@ -300,7 +300,7 @@ def _list_facts(known: Known) -> tuple[object, ...]:
 
 
 def _settle(start: Sequence[Known], turn: Run, cause: Cause) -> list[Known]:
-    """Return what is known of values that a loop carries, before any of its turns."""
+    """Return the facts about the values that a loop carries, which hold before each iteration."""
     known = list(start)
     for number in range(_MOST_ROUNDS):
         after = [_join_known(pair) for pair in zip(known, turn(known), strict=True)]
@@ -314,13 +314,13 @@ def _settle(start: Sequence[Known], turn: Run, cause: Cause) -> list[Known]:
 
 
 def _sign(known: Known) -> tuple[object, ...]:
-    """Return the facts that must stay the same for a loop to be known."""
+    """Return the facts that must not change between iterations once a loop has settled."""
     reach = {digits: span.bounds for digits, span in known.reach.items()}
     return reach, known.varies, *_list_facts(known), known.may_hide
 
 
 def _open_ends(before: Known, after: Known) -> Known:
-    """Remove the bounds of ends that still move."""
+    """Set the ends of spans that still move to infinity."""
     reach: dict[tuple[Digit, ...], Span] = {}
     for digits, span in after.reach.items():
         old = before.reach.get(digits, span)
@@ -331,7 +331,7 @@ def _open_ends(before: Known, after: Known) -> Known:
 
 
 def _take_slice(known: Known, token: str, rank: int, length: int) -> Known:
-    """Return what one iteration of a loop gets of an array, whose first dimension is the iteration."""
+    """Return the facts about an iteration's slice of an array whose first dimension is the iteration."""
     to: dict[Place, Place | None] = {i: i - 1 for i in range(1, rank)}
     to[0] = token if length > 1 else None
     return move_known(known, to, None)
@@ -347,14 +347,14 @@ def _stack(known: Known, token: str, rank: int, cause: Cause) -> Known:
 def _find_counters(
     body: Program, start: Sequence[Known], first: int, token: Turn, step: int
 ) -> Mapping[int, Count]:
-    """Return which values that a loop carries count its turns: each adds one to an integer that is known at first.
+    """Return the carried values that count iterations: each starts at a known integer, and an iteration adds one.
 
     Args:
-        body: the program of a turn.
-        start: what is known of the values before the first turn.
+        body: the program of an iteration.
+        start: the facts about the values before the first iteration.
         first: the number of arguments before them.
         token: the place of the loop.
-        step: 1, or -1 if the loop runs from its last turn to the first.
+        step: 1, or -1 if the loop runs from its last iteration to the first.
     """
     made = {id(equation.outvars[0]): equation for equation in body.eqns if equation.outvars}
     found: dict[int, Count] = {}
@@ -381,7 +381,7 @@ def _find_counters(
 
 
 def _pass_on(known: Known, token: str, length: int, step: int, cause: Cause) -> Known:
-    """Return what the next iteration of a loop knows of a result."""
+    """Return the facts about a result as the next iteration of a loop reads it."""
 
     def change(digit: Digit) -> Change:
         if digit.place != token:
@@ -396,7 +396,7 @@ def _pass_on(known: Known, token: str, length: int, step: int, cause: Cause) -> 
 
 
 def _end_loop(known: Known, token: str, last: int, cause: Cause) -> Known:
-    """Return what is known of a result of the last iteration."""
+    """Return the facts about a result of the last iteration."""
 
     def change(digit: Digit) -> Change:
         if digit.place != token:
@@ -408,7 +408,7 @@ def _end_loop(known: Known, token: str, last: int, cause: Cause) -> Known:
 
 
 def _drop_turn(known: Known, reach: Reach, token: str) -> Known:
-    """Drop the facts that hold in one iteration."""
+    """Drop the facts that hold only within one iteration."""
     facts = known.move_facts({token: None}) | {"origin": None}
     if known.count is not None and token in known.count.steps:
         facts["count"] = None
