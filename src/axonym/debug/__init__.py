@@ -1,4 +1,4 @@
-"""Find mistakes: in models and indices, where numbers first go wrong, and where two programs part; measure layers."""
+"""Find mistakes in models and indices, wrong numbers, and differences between programs; measure layers."""
 
 from .comparison import *
 from .diagnosis import *

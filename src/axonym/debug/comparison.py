@@ -1,4 +1,4 @@
-"""Two programs side by side, layer by layer: where they first give other numbers."""
+"""Two programs side by side, layer by layer, and the first layer with different numbers."""
 
 import contextlib
 import dataclasses
@@ -32,13 +32,14 @@ __all__ = ["Comparison", "Difference", "compare"]
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """How the results of one layer differ in two programs.
+    """The difference between the results of one layer in two programs.
 
     Attributes:
         kind: "layer", "result" of the function, or "gradient" of a parameter.
-        path: the path of the layer, with turns of loops behind its first word, of the result, or of the parameter.
+        path: the path of the layer, the result or the parameter; for a layer, iterations of loops follow its first
+            word.
         share: the largest difference beyond the tolerance, as a share of the largest number; 0 if there is none.
-        factor: the number by which all elements are off, if it is one, or None.
+        factor: the factor by which all elements are off, or None if there is no common one.
         shapes: the shapes, if they differ so that nothing can be compared; otherwise empty.
 
     Examples:
@@ -69,7 +70,7 @@ class Comparison(Printed):
     Attributes:
         rows: layers in the order of the first program, then the results, then gradients from the last layer to the
             first one, as they are computed.
-        only: the layers that one program has, and the other one has not, by the number of the program.
+        only: the layers that only one of the programs has, by the number of this program.
 
     Examples:
         >>> x = axn.ones({"embed": 2})
@@ -111,23 +112,23 @@ def compare(
     tolerance: float | None = None,
     meshes: tuple[Mesh | None, Mesh | None] = (None, None),
 ) -> Comparison:
-    """Compare two programs layer by layer, forward, and backward if both return a loss.
+    """Compare two programs layer by layer: forward, and also backward if both return a loss.
 
-    Layers match by their paths, without numbers, and by how often they have run. So stacked layers match layers in a
-    list, and a model with `remat`, in another dtype or under another mapping matches itself. Each program runs once
-    more, as a list of operations; loops of more than 128 turns are one of them.
+    Two calls of a layer match if the path without numbers and the number of earlier calls are the same. So stacked
+    layers match layers in a list, and a model matches itself with `remat`, in another dtype or under another mapping.
+    Each program runs once more, as a list of operations; a loop of more than 128 iterations is one operation.
 
     Args:
         f: any function of named arrays, a module or its method, also compiled.
-        g: another one, of the same arguments; or arrays that were recorded elsewhere, such as by hooks of torch, by
-            name. Those with as many elements as a result of ours, in this order, are reshaped.
+        g: another function of the same arguments; or arrays by name that were recorded elsewhere, such as by hooks of
+            torch. An array with another shape, but with the same elements in order, is reshaped.
         args: the arguments.
-        names: for recorded arrays, the path of the layer by the name of the array, such as
-            {"h.1.mlp": "blocks.1.mlp"}, where a turn of a loop over layers is a number behind the first word. An empty
-            path is the result of the function. By default, the names are paths.
-        tolerance: how far apart numbers may be as a share of the largest; by default by the narrowest dtype that either
-            computes in, as `axn.testing.TOLERANCES` says for two programs.
-        meshes: the devices of each program; by default those that are current.
+        names: for recorded arrays, the path of the layer by the name of the array, such as {"h.1.mlp": "blocks.1.mlp"},
+            where the iteration of a loop over layers is a number behind the first word. An empty path is the result of
+            the function. By default, the names are paths.
+        tolerance: how far apart numbers may be, as a share of the largest one; by default, the value in
+            `axn.testing.TOLERANCES` for two programs and the narrowest dtype in either.
+        meshes: the devices of each program; by default, the current mesh.
 
     Returns:
         The layers, results and gradients, of which `first` is the first that differs.
@@ -176,7 +177,7 @@ class _Layer(NamedTuple):
 
     Attributes:
         parts: its path.
-        turns: the turns of loops that it is in.
+        turns: the iterations of the loops that it is in.
         result: the number of its result in the trace.
     """
 
@@ -186,7 +187,7 @@ class _Layer(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The path as text, with turns of loops behind its first word."""
+        """The path as text, with iterations of loops behind its first word."""
         return ".".join([self.parts[0], *map(str, self.turns), *self.parts[1:]])
 
 
@@ -220,14 +221,14 @@ class _Side:
 
     @property
     def tolerance(self) -> float:
-        """How far apart numbers may be, by the narrowest dtype of the results of layers."""
+        """The tolerance for numbers, by the narrowest dtype of the results of layers."""
         every = [*self.values.values(), *self.results.values()]
         return max(
             (tolerances.tolerance(x.dtype, is_same_program=False) for x in every), default=0.0
         )
 
     def _find_gradients(self, program: Program, results: list[Any]) -> dict[str, Any]:
-        """Return gradients by path, those of what the program reads last first: gradients flow from there."""
+        """Return gradients by path, starting with the array that the program reads last: gradients flow from there."""
         if not any(map(is_loss, results)):
             return {}
         floats = [i for i, x in enumerate(program.arrays) if is_float(x)]
@@ -262,11 +263,12 @@ def _is_stack(node: object) -> bool:
 
 
 def _list_layers(trace: Trace, stacks: set[tuple[str, ...]]) -> dict[_Key, _Layer]:
-    """Return the result of each call of a layer: that of the last operation in it.
+    """Return the result of each call of a layer: the result of its last operation.
 
     Args:
         trace: the program.
-        stacks: the paths of stacks. What they do around their loop, such as to gather weights, is no call of a layer.
+        stacks: the paths of stacks. Operations of a stack around its loop, such as gathering weights, are not calls of
+            a layer.
     """
     loops = take_slice, stack_slices
     operations = [each for each in trace.operations if each.run not in loops and each.results]
@@ -302,7 +304,7 @@ def _list_words(path: Iterable[str]) -> list[str]:
 
 
 def _join_words(path: Iterable[str]) -> tuple[str, ...]:
-    """Return a path without numbers. A list of layers holds them under a name of its own: `blocks.blocks.0`."""
+    """Return a path without numbers. A list of layers repeats its name: `blocks.blocks.0`."""
     return tuple(word for word, _ in itertools.groupby(_list_words(path)))
 
 
@@ -341,7 +343,7 @@ def _compare_recorded(
 
 
 def _find(path: str, layers: Mapping[_Key, _Layer]) -> _Key:
-    """Return the call of a layer that a path means, in which turns of loops are numbers: `blocks.1.mlp`."""
+    """Return the call of a layer for a path, where numbers are iterations of loops: `blocks.1.mlp`."""
     parts = path.split(".")
     words = _join_words(parts)
     same = [key for key in layers if key[0] == words]

@@ -1,4 +1,4 @@
-"""Internal. Run the inside of a `shard_map` operation by operation, on the stacked parts of devices."""
+"""Internal. Run the body of a `shard_map` operation by operation, on the stacked shards of all devices."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,12 +15,12 @@ from .dimensions import Dimensions, Part, Parts, follow, forget
 
 
 class Split(NamedTuple):
-    """The devices of a `shard_map`, and what they divide.
+    """The devices of a `shard_map`, and the axes that they divide.
 
     Attributes:
         mesh: the mesh.
-        axes: the mesh axes that it is over; the first dimension of a stacked array counts them.
-        steps: by mesh axis, the axis that it divides, and by how many positions the next device is further.
+        axes: the mesh axes of the `shard_map`; the first dimension of a stacked array enumerates their devices.
+        steps: for each mesh axis, the axis that it divides, and by how many positions the next device advances.
     """
 
     mesh: Any
@@ -29,7 +29,7 @@ class Split(NamedTuple):
 
     @staticmethod
     def of(params: Mapping[str, Any], operands: Sequence[Dimensions]) -> "Split":
-        """Return what the operands of a `shard_map` say."""
+        """Return the split that the operands of a `shard_map` define."""
         mesh, manual = params["mesh"], params["newly_manual_axes"]
         steps: dict[str, tuple[str, int]] = {}
         for dimensions, spec in zip(operands, params["in_specs"], strict=True):
@@ -44,11 +44,12 @@ class Split(NamedTuple):
     def run(
         self, run: Callable[..., Sequence[Any]], stacked: Sequence[bool]
     ) -> Callable[..., Sequence[Any]]:
-        """Return a function of one device as one of all devices.
+        """Turn a function for one device into a function for all devices.
 
         Args:
             run: the function.
-            stacked: which operands have a first dimension of devices; others are the same on all.
+            stacked: for each operand, whether it has a first dimension of devices; otherwise, it is the same on all
+                devices.
         """
 
         def local(*arrays: Any) -> list[Any]:
@@ -59,15 +60,15 @@ class Split(NamedTuple):
         return self._map(local, specs, P(self.axes))
 
     def stack(self, x: Any, spec: Any) -> Any:
-        """Return an array with the part of each device along a first dimension."""
+        """Return an array with the shards of all devices stacked along a new first dimension."""
         return self._map(lambda x: x[None], (spec,), P(self.axes))(x)
 
     def join(self, x: Any, spec: Any) -> Any:
-        """Return the array that the parts of the devices make."""
+        """Return the array that consists of the shards of all devices."""
         return self._map(lambda x: x[0], (P(self.axes),), spec)(x)
 
     def cut(self, dimensions: Dimensions, spec: Any, *, is_back: bool = False) -> Dimensions:
-        """Return what the part of one device counts; or, in the other direction, what all parts together count."""
+        """Return the dimensions of one device's shard; or, in the other direction, those of the complete array."""
         entries = [*spec, *[None] * (len(dimensions) - len(spec))]
         pairs = zip(dimensions, entries, strict=True)
         return tuple(self._cut(parts, _list_axes(entry), is_back=is_back) for parts, entry in pairs)
@@ -75,9 +76,9 @@ class Split(NamedTuple):
     def follow(
         self, equation: Any, operands: Sequence[Dimensions], shapes: Sequence[tuple[int, ...]]
     ) -> list[Dimensions]:
-        """Return what the results of an operation on each device count.
+        """Return the dimensions of the results of an operation on each device.
 
-        Values that devices send each other, or sum, do not stay at the positions of the device.
+        Values that devices send each other, or sum, no longer belong to the positions of one device.
         """
         found = follow(equation, operands, shapes)
         params, name = equation.params, equation.primitive.name
@@ -88,7 +89,7 @@ class Split(NamedTuple):
         return [forget(dimensions, moved) for dimensions in found]
 
     def list_devices(self, dimensions: Dimensions) -> Parts:
-        """Return what the first dimension of a stacked array counts."""
+        """Return the axes along the first dimension of a stacked array."""
         present = {part.name for parts in dimensions for part in parts}
         found: list[Part] = []
         for axis in self.axes:
@@ -121,7 +122,7 @@ class Split(NamedTuple):
 
 
 def make_untyped(equation: Any) -> Callable[..., Sequence[Any]]:
-    """Return an operation as a function, also where types do not say what varies, as in what `Split.run` returns."""
+    """Return an operation as a function that also takes arrays without varying types, as in `Split.run`."""
     name, params = equation.primitive.name, equation.params
     if name == "pvary":
         return lambda *arrays: arrays

@@ -1,4 +1,4 @@
-"""Find mistakes that raise no error: in a model, and in the indices of a program."""
+"""Find mistakes in a model, and in the indices of a program, that raise no error."""
 
 import dataclasses
 import re
@@ -31,7 +31,7 @@ __all__ = ["Diagnosis", "Finding", "checks", "diagnose", "unreached"]
 
 
 class _Checks(AbstractContextManager[None]):
-    """A block in which programs report; entered again, it runs the programs that it has compiled."""
+    """A block in which programs report wrong indices; if it is entered again, it reuses its compiled programs."""
 
     # One report for all entries: programs hold it, and JAX compiles a program again for another one.
 
@@ -61,15 +61,15 @@ class _Checks(AbstractContextManager[None]):
 
 
 def checks() -> AbstractContextManager[None]:
-    """Make a block that checks the numbers that programs compute with: indices, ids and positions out of range.
+    """Make a block in which programs report indices, ids and positions that are out of range.
 
-    Under `jax.jit` they are moved into range, dropped, or give NaN, as in `jax.numpy`. Inside of the block, programs
-    look at the indices of `x[...]`, `x.at[...]` (unless a mode says what to do), `take`, `slice`, `updated_slice` and
-    references, the ids of embeddings, also negative ones, the classes of losses, and the length of a `KVCache`. Where
-    the block ends, it waits for all programs, and raises an error that lists what they found.
+    Under `jax.jit`, such indices are clamped, dropped, or give NaN, as in `jax.numpy`. Inside of the block, programs
+    check the indices of `x[...]`, `x.at[...]` (unless a mode says what to do), `take`, `slice`, `updated_slice` and
+    references, the ids of embeddings (also negative ones), the classes of losses, and the length of a `KVCache`. At its
+    end, the block waits for all programs, and raises an error that lists their findings.
 
-    Programs are compiled anew for each block, and are slower; outside of it, nothing is added to them. To check
-    several steps one by one, keep the block: `checked = axn.debug.checks()`, and `with checked:` around each.
+    Programs are compiled anew for each block, and are slower; programs outside of it do not change. To check several
+    steps one by one, keep the block: `checked = axn.debug.checks()`, and `with checked:` around each.
 
     Raises:
         AxisSizeError: at the end of the block, if an index was out of range.
@@ -95,7 +95,7 @@ class Finding:
         paths: where it is.
         text: what it is.
         hint: what to do about it.
-        is_problem: whether it is hardly ever intended.
+        is_problem: whether it is almost never intended.
 
     Examples:
         >>> finding = axn.debug.diagnose({"ids": axn.arange(axn.Axis("pos", 2))}).findings[0]
@@ -130,7 +130,7 @@ class Diagnosis(Printed):
 
     @property
     def problems(self) -> tuple[Finding, ...]:
-        """The findings that are hardly ever intended."""
+        """The findings that are almost never intended."""
         return tuple(finding for finding in self.findings if finding.is_problem)
 
     def __bool__(self) -> bool:
@@ -153,13 +153,13 @@ def diagnose(
     """Look for common mistakes in a model, which may be abstract.
 
     - reused array: two places hold the same array; after an optimiser step, they differ;
-    - static array: a static field holds an array, which is compiled into programs and never trained;
+    - static array: a static field holds an array, so it is compiled into programs and never trained;
     - host array: a NumPy array instead of a parameter, which is transferred to a device at each call;
-    - lost axis: an array has fewer dimensions than names, and is not in a state of optax;
-    - stale axis: an array, not in a state of optax, does not have the size that its module declares for an axis;
+    - lost axis: an array outside of states of optax has fewer dimensions than names;
+    - stale axis: along some axis, an array outside of states of optax has another size than its module declares;
     - not finite: NaN or infinity among the elements;
-    - mixed precision: some arrays are 64-bit, and not all;
-    - no gradient: with a loss, the arrays on which it does not depend, see `unreached`.
+    - mixed precision: some arrays are 64-bit, but not all;
+    - no gradient: if a loss is given, the arrays on which it does not depend, see `unreached`.
 
     Two findings are not problems: names with different sizes in different places, and integer arrays, which have no
     gradient.
@@ -172,7 +172,7 @@ def diagnose(
         kwargs: keyword arguments of `loss_fn`.
 
     Returns:
-        An object that prints as a report, has the findings as an attribute and is true if there are problems.
+        An object with the findings as an attribute, which prints as a report and is true if there are problems.
 
     Raises:
         ArgumentError: with `strict`, if there are problems.
@@ -243,7 +243,7 @@ def _join(path: str, key: str) -> str:
 
 
 def _remove_optimisers(tree: Tree) -> Tree:
-    """Remove the states of optimisers, which may store statistics of an axis, or of a part of it."""
+    """Remove the states of optimisers, which may store statistics along an axis or a part of it."""
     return jax.tree.map(
         lambda node: None if is_optimiser_state(node) else node,
         tree,
@@ -352,7 +352,7 @@ def _all_finite(arrays: Mapping[int, jax.Array]) -> dict[int, jax.Array]:
 
 
 def _find_devices(array: jax.Array | np.ndarray) -> object:
-    """Return what the arrays of one program must share: their mesh, which orders devices, or the devices."""
+    """Return the mesh of an array, which orders devices, or its devices: the arrays of one program must share them."""
     if isinstance(array, np.ndarray):
         return None
     sharding = array.sharding
@@ -413,9 +413,9 @@ def unreached(
 ) -> tuple[str, ...]:
     """List the paths of floating arrays that no gradient of a loss reaches.
 
-    Nothing is computed: the gradient is traced, and zeros are followed through its program, also through loops and
-    branches. So the result depends on how the loss is computed, not on values: a weight behind one that starts at zero
-    is reached.
+    Nothing is computed: the gradient is traced, and zeros are propagated through its program, also through loops and
+    branches. So the result depends on how the loss is computed, not on values: a weight is reached even if a zero
+    weight multiplies its output.
 
     Args:
         model: a model, which may be abstract.
@@ -466,7 +466,7 @@ _PRODUCTS = {"mul", "dot_general", "conv_general_dilated", "ragged_dot_general"}
 
 
 def _follow(jaxpr: Any, known: Sequence[bool], constants: Sequence[Payload] = ()) -> list[bool]:
-    """Return which results of a program are zero, given which of its inputs are."""
+    """Return which results of a program are zero, for given inputs that are zero."""
     zero = dict(zip(jaxpr.invars, known, strict=True))
     # A constant array is zero by chance, such as a bias at the start; a scalar is zero because somebody wrote 0.
     for var, value in zip(jaxpr.constvars, constants, strict=False):
@@ -509,12 +509,12 @@ def _is_inexact(atom: Any) -> bool:
 
 
 def _follow_inner(program: Any, known: Sequence[bool]) -> list[bool]:
-    """Follow zeros through an inner program, which may have constants."""
+    """Propagate zeros through an inner program, which may have constants."""
     return _follow(getattr(program, "jaxpr", program), known, getattr(program, "consts", ()))
 
 
 def _follow_loop(eqn: Any, known: list[bool]) -> list[bool]:
-    """Follow zeros through a loop: a carry is zero if it starts as zero and stays so."""
+    """Propagate zeros through a loop: a carry is zero if it starts as zero and stays zero."""
     program = eqn.params["jaxpr"]
     inner = getattr(program, "jaxpr", program)
     # Stacked arrays have one dimension less inside the loop; constants come first, then carries.
@@ -532,6 +532,6 @@ def _follow_loop(eqn: Any, known: list[bool]) -> list[bool]:
 
 
 def _count_equal_ranks(outside: Sequence[Payload], inside: Sequence[Payload]) -> int:
-    """Count the values that a loop passes as they are, not slice by slice."""
+    """Count the values that a loop passes complete, not slice by slice."""
     pairs = zip(outside, inside, strict=True)
     return sum(len(one.aval.shape) == len(other.aval.shape) for one, other in pairs)

@@ -1,8 +1,8 @@
-"""Internal. The axes that the dimensions of an array count inside a program, where arrays have no names.
+"""Internal. The named axes along the dimensions of arrays inside a program, where arrays have no names.
 
-Names come from the arguments and follow the operations. A dimension may count several axes, such as batch and positions
-that are merged, and an axis may be cut over several dimensions, such as microbatches. A new dimension, such as one of
-`iota`, has no name until an operation combines it with one that has a name.
+Names come from the arguments and follow the operations. A dimension may hold several axes, such as merged batch and
+positions, and an axis may be split over several dimensions, such as into microbatches. A new dimension, such as one of
+`iota`, has no name until an operation combines it with a named dimension.
 """
 
 import itertools
@@ -16,13 +16,13 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 class Part(NamedTuple):
-    """What a dimension counts: `first + step * coordinate` is a position of an axis.
+    """A dimension, or a part of one, along an axis: `first + step * coordinate` is a position of the axis.
 
     Attributes:
-        name: the axis; empty if it counts none, as in a constant.
+        name: the axis; empty if there is none, as in a constant.
         size: the number of coordinates.
-        step: by how many positions the next one is further.
-        first: the position of the first one.
+        step: by how many positions the next coordinate advances.
+        first: the position of the first coordinate.
     """
 
     name: str
@@ -39,25 +39,25 @@ Dimensions: TypeAlias = tuple[Parts, ...]
 
 
 def start(names: Sequence[str], shape: Shape) -> Dimensions:
-    """Return what an array with names counts; the names are those of its last dimensions."""
+    """Return the dimensions of an array with names, which belong to its last dimensions."""
     padded = [*[""] * (len(shape) - len(names)), *names]
     return tuple((Part(*each),) for each in zip(padded, shape, strict=True))
 
 
 def unknown(shape: Shape) -> Dimensions:
-    """Return dimensions of which nothing is known."""
+    """Return dimensions with unknown axes."""
     return start((), shape)
 
 
 def follow(
     equation: Any, operands: Sequence[Dimensions], shapes: Sequence[Shape]
 ) -> list[Dimensions]:
-    """Return what the results of an operation count.
+    """Return the dimensions of the results of an operation.
 
     Args:
         equation: the operation.
-        operands: what its operands count.
-        shapes: those of the results.
+        operands: the dimensions of its operands.
+        shapes: the shapes of the results.
     """
     name = equation.primitive.name
     rule = _RULES.get(name) or (_reduce if name.startswith(("reduce_", "arg")) else None)
@@ -78,7 +78,7 @@ def _has_name(parts: Parts) -> bool:
 
 
 def merge(operands: Sequence[Dimensions], shape: Shape) -> Dimensions:
-    """Return what the result of an operation on elements counts: its dimensions are those of the operands."""
+    """Return the dimensions of the result of an elementwise operation, which come from its operands."""
     found, unclear = list(unknown(shape)), set[str]()
     for operand, d in itertools.product(operands, range(len(shape))):
         is_alike = len(operand) == len(shape) and _count(operand[d]) == shape[d]
@@ -108,7 +108,7 @@ def _list_names(dimensions: Sequence[Parts]) -> set[str]:
 
 
 def forget(dimensions: Sequence[Parts], names: set[str]) -> Dimensions:
-    """Return dimensions that do not count some axes any more."""
+    """Return dimensions without some axes, which are no longer known."""
     return tuple(
         (Part(_LOST, _count(parts)),) if names & _list_names([parts]) else parts
         for parts in dimensions
@@ -116,13 +116,13 @@ def forget(dimensions: Sequence[Parts], names: set[str]) -> Dimensions:
 
 
 def _drop(dimensions: Sequence[Parts], gone: Collection[int]) -> Dimensions:
-    """Return the dimensions without some, which are summed over or chosen from in an unknown way."""
+    """Remove dimensions that are summed over, or in which unknown positions are chosen."""
     kept = [parts for d, parts in enumerate(dimensions) if d not in gone]
     return forget(kept, _list_names([dimensions[d] for d in gone]))
 
 
 def take(dimensions: Dimensions, d: int, index: int) -> Dimensions:
-    """Return what an array counts after a choice along a dimension."""
+    """Return the dimensions of an array after one coordinate of a dimension is chosen."""
     digits = np.unravel_index(index, [part.size for part in dimensions[d]])
     pairs = zip(dimensions[d], digits, strict=True)
     moves = [(part.name, part.first + part.step * int(digit)) for part, digit in pairs]
@@ -130,7 +130,7 @@ def take(dimensions: Dimensions, d: int, index: int) -> Dimensions:
 
 
 def _move(dimensions: Sequence[Parts], moves: Sequence[tuple[str, int]]) -> Dimensions:
-    """Return dimensions whose axes begin later, since other dimensions that counted them are gone."""
+    """Move the first positions of axes, after a coordinate was chosen in another dimension of these axes."""
     found = [list(parts) for parts in dimensions]
     for name, by in moves:
         places = ((d, i) for d, parts in enumerate(found) for i in range(len(parts)))
@@ -215,14 +215,14 @@ def _slice_somewhere(params: Any, operands: Sequence[Dimensions], shape: Shape) 
 
 
 def _settle(before: Sequence[Parts], after: Sequence[Parts]) -> Dimensions:
-    """Return dimensions without the axes that others of them counted before."""
+    """Forget axes that a dimension had before but lost."""
     pairs = zip(before, after, strict=True)
     lost = [_list_names([old]) - _list_names([new]) for old, new in pairs]
     return forget(after, set().union(*lost))
 
 
 def _take(parts: Parts, first: int, size: int, stride: int = 1) -> Parts:
-    """Return what a part of a dimension counts."""
+    """Return the axes along a part of a dimension."""
     if size == _count(parts) and not first:
         return parts
     own, *others = parts
@@ -313,11 +313,11 @@ _RULES: Mapping[str, Callable[[Any, Sequence[Dimensions], Shape], Dimensions]] =
 def find_positions(
     dimensions: Dimensions, at: Any, fetch: Callable[[Any], np.ndarray[Any, Any]] = np.asarray
 ) -> dict[str, tuple[tuple[int, ...], int]]:
-    """Return the positions along each axis where a mask is true, and how many positions there are.
+    """Return the positions along each axis where a mask is true, and the number of positions along the axis.
 
     Args:
-        dimensions: what the mask counts.
-        at: the mask, which may lie on devices.
+        dimensions: the dimensions of the mask.
+        at: the mask, which may be on devices.
         fetch: reads an array; only projections of the mask are read.
     """
     named = [
@@ -334,9 +334,9 @@ def find_positions(
 
 
 def _group(dimensions: Sequence[Parts]) -> list[tuple[str, str, list[int]]]:
-    """Return titles, axes and the dimensions that count them together.
+    """Return each axis with its title and the dimensions that it is split over.
 
-    Two dimensions that count the same steps, such as queries and keys of scores, are two axes of one name.
+    Two dimensions with the same steps, such as queries and keys of scores, are two axes of one name.
     """
     groups: dict[str, tuple[str, list[int], list[Part]]] = {}
     for d, parts in enumerate(dimensions):
@@ -360,7 +360,7 @@ def _overlap(one: Part, other: Part) -> bool:
 def _decode(
     name: str, dimensions: Sequence[Parts], at: np.ndarray[Any, Any]
 ) -> tuple[np.ndarray[Any, Any], int]:
-    """Return the positions along one axis of elements with given coordinates."""
+    """Return the positions along one axis for elements at given coordinates."""
     positions, count = np.zeros(len(at), int), 1
     for parts, coordinates in zip(dimensions, at.T, strict=True):
         digits = np.unravel_index(coordinates, [part.size for part in parts])

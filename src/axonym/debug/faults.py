@@ -1,4 +1,4 @@
-"""Where numbers first go wrong: the layer, the operation and the coordinates of the first NaN or infinity."""
+"""The layer, the operation and the coordinates of the first NaN or infinity."""
 
 import dataclasses
 import functools
@@ -40,20 +40,20 @@ __all__ = ["Fault", "locate"]
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """The first array of a program with a number that is wrong; prints as text.
+    """The first array of a program with a wrong number; prints as text.
 
     Attributes:
         kind: "NaN", "infinity", or "above 1000" for a bound of 1000.
-        at: the positions along each axis at which there is a wrong number.
+        at: the positions along each axis that have a wrong number.
         sizes: the number of positions that the array has along each axis; 0 for a part of an axis.
-        path: the path of the argument or the parameter, if it is one; otherwise empty.
+        path: the path of the array if it is an argument or a parameter; otherwise empty.
         layer: the path of the layer; empty outside of layers.
         operation: the operation, such as "log"; empty for an argument.
         line: the line of your program, such as "model.py:12"; empty if unknown.
         turns: the iteration of each loop that it is in, the outermost first. A stack of layers is a loop.
         phase: "forward" or "backward"; in the backward pass, the array is a gradient of something. If all results are
-            finite and a gradient is not, what is wrong in the forward pass is "derivative": it is computed for the
-            gradient, such as the slope of a root at zero, or harms only the gradient.
+            finite but a gradient is not, the phase of a fault in the forward pass is "derivative": the array is
+            computed for the gradient, such as the slope of a root at zero, or harms only the gradient.
         operands: for each operand with floats, its dtype and its range.
 
     Examples:
@@ -96,23 +96,23 @@ def locate(f: Callable[..., Any], *args: Tree, bound: float | None = None) -> Fa
     """Find the first layer and operation whose result is NaN, infinite or above a bound, with coordinates by name.
 
     The function runs once more, operation by operation, also inside of `jit`, loops, branches, pipelines and
-    `shard_map`, with a look at each result. So it takes seconds for a small model, and minutes for a large one: call it
-    after a step whose loss is not finite, with the arguments of that step and under the same mesh.
+    `shard_map`, and each result is checked. This takes seconds for a small model, and minutes for a large one: call it
+    after a step whose loss is not finite, with the same arguments and under the same mesh.
 
-    Without a bound, numbers count that make some result of the function NaN or infinite: an infinity that a mask hides
-    does no harm. If all results are finite and some are numbers without axes, such as losses, the gradients of their
-    sum by all floating arrays are looked at, too; a function that computes gradients itself is looked at as it is.
+    Without a bound, a number counts only if it makes some result of the function NaN or infinite: an infinity that a
+    mask hides does no harm. If all results are finite and some have no axes, such as losses, the gradients of their sum
+    by all floating arrays are checked, too, unless the function computes gradients itself.
 
     Args:
         f: any function of named arrays: a model, a method such as `model.loss`, a step, also compiled.
         args: its arguments. Arguments that are not finite are found first, with their paths.
-        bound: also find numbers whose absolute value is above it, whatever becomes of them.
+        bound: also find numbers whose absolute value is above it, even if they harm no result.
 
     Returns:
-        Where numbers go wrong first; None if they do not.
+        The first fault; None if there is none.
 
     Raises:
-        ArgumentError: if arguments have no numbers, such as inside of `jax.jit`.
+        ArgumentError: if arguments are abstract, such as inside of `jax.jit`.
 
     Examples:
         >>> Batch, Embed = axn.make_axes(batch=2, embed=3)
@@ -157,14 +157,14 @@ def locate(f: Callable[..., Any], *args: Tree, bound: float | None = None) -> Fa
 
 
 class _Value(NamedTuple):
-    """An array of a program, and what a look at it said.
+    """An array of a program, with the result of its check.
 
     Attributes:
         array: the array; inside of a `shard_map`, with a first dimension of devices if it is stacked.
-        dimensions: what its dimensions count, without the first one of a stacked array.
+        dimensions: its dimensions, without the first one of a stacked array.
         number: its number among the arrays with wrong numbers, or None.
-        is_meant: whether it has infinities that come from a constant, such as those of a mask.
-        is_stacked: whether each device has its own.
+        is_meant: whether it has infinities that come from a constant, such as a mask.
+        is_stacked: whether each device has a value of its own.
     """
 
     array: Any
@@ -175,7 +175,7 @@ class _Value(NamedTuple):
 
 
 class _Run(Visitor):
-    """A run of a program, operation by operation, with a look at each result.
+    """A run of a program, operation by operation, which checks each result.
 
     Attributes:
         outputs: the results.
@@ -204,7 +204,7 @@ class _Run(Visitor):
         self.outputs: tuple[_Value, ...] = self.inline(self.program, inputs, Site())
 
     def find_first(self) -> Fault | None:
-        """Return the first fault that makes a result wrong; with a bound, the first one."""
+        """Return the first fault that makes a result wrong; with a bound, the first of all faults."""
         waiting = [value.number for value in self.outputs if value.number is not None]
         reached: set[int] = set(self._faults if self._limit < float("inf") else ())
         while waiting:
@@ -216,7 +216,7 @@ class _Run(Visitor):
         return None if first is None else self._faults[first]
 
     def keep(self, array: Any) -> _Value:
-        """Look at a constant: its infinities are meant."""
+        """Check a constant, whose infinities are intended."""
         if id(array) not in self._constants:
             value = _Value(array, unknown(np.shape(array)))
             seen = self._look(array)
@@ -239,7 +239,7 @@ class _Run(Visitor):
         equation: Any,
         site: Site,
     ) -> list[_Value]:
-        """Run an operation, and look at its results."""
+        """Run an operation, and check its results."""
         split: Split | None = site.devices
         stacked = tuple(value.is_stacked for value in operands)
         is_loop = run in (take_slice, stack_slices)
@@ -262,7 +262,7 @@ class _Run(Visitor):
         ]
 
     def list_steps(self, program: Any) -> Sequence[Any]:
-        """Return the equations of a program; without a close look, consecutive operations are one step."""
+        """Return the equations of a program; consecutive operations are one step, except in a close search."""
         if self._is_close:
             return super().list_steps(program)
         if id(program) not in self._steps:
@@ -270,7 +270,7 @@ class _Run(Visitor):
         return self._steps[id(program)]
 
     def visit(self, equation: Any, operands: list[_Value], site: Site) -> Sequence[_Value]:
-        """Follow branches, loops and devices, too, since what decides about them is known."""
+        """Follow branches, loops and devices, too, since the values that they depend on are known."""
         if isinstance(equation, Segment):
             return self._run_segment(equation, operands, site)
         name, params = equation.primitive.name, equation.params
@@ -287,7 +287,7 @@ class _Run(Visitor):
     def _run_segment(
         self, segment: "Segment", operands: list[_Value], site: Site
     ) -> Sequence[_Value]:
-        """Run consecutive operations as one program; if it makes wrong numbers of right ones, look closely."""
+        """Run consecutive operations as one program; if it makes wrong numbers from right ones, run them one by one."""
         split: Split | None = site.devices
         stacked = tuple(value.is_stacked for value in operands)
         key = id(segment), stacked
@@ -421,7 +421,7 @@ class _Run(Visitor):
 
 
 def _write_range(x: Any) -> str | None:
-    """Write the dtype of an operand and between which numbers it is."""
+    """Write the dtype of an operand and the range of its numbers."""
     if not is_inexact(x) or not jnp.size(x):
         return None
     sizes = jnp.abs(x) if jnp.iscomplexobj(x) else x

@@ -1,4 +1,4 @@
-"""Pictures of sizes: a line for each layer, a cell for each step or position, coloured by its logarithm, as SVG."""
+"""SVG pictures of sizes: a line for each layer, a cell for each step or position, coloured by the logarithm."""
 
 import dataclasses
 import html
@@ -21,12 +21,12 @@ GREY = "hsl(0 0% 50% / 0.9)"
 class Heat:
     """Lines of coloured cells, which notebooks show: blue for the smallest number, red for the largest.
 
-    A cell is as far between blue and red as the logarithm of its number. A zero has no colour; NaN and infinities are
-    grey and crossed out.
+    The logarithm of a number sets the colour between blue and red. A zero has no colour; NaN and infinities are grey
+    and crossed out.
 
     Attributes:
         title: what the numbers are, such as "rms".
-        axis: what the numbers of a line count, such as "step"; empty if each line has one.
+        axis: the axis along a line, such as "step"; empty if each line has one number.
         lines: the numbers of each line, from left to right, by its label. A single number fills its line.
 
     Examples:

@@ -1,7 +1,7 @@
-"""Internal. Consecutive operations as one program, which says whether each of its results is fine.
+"""Internal. Consecutive operations as one program, which also checks each of its results.
 
-Compiling each operation takes longer than compiling a layer, and an iteration of a loop is compiled once. So operations
-run one by one only where a look at all of them found something.
+Compiling operations one by one takes longer than compiling a layer, and the body of a loop is compiled once. So
+operations run one by one only if a check of all of them together found something.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ FINE, LARGE, INFINITE, NAN = range(4)
 
 @functools.partial(jax.jit, static_argnums=1)
 def look(x: Any, bound: float) -> Any:
-    """Return what is wrong with an array, traced."""
+    """Return, as a traced number, what is wrong with an array."""
     if not is_inexact(x):
         return jnp.int32(FINE)
     wrong = [jnp.isnan(x).any(), jnp.isinf(x).any(), (jnp.abs(x) > bound).any()]
@@ -32,12 +32,12 @@ def look(x: Any, bound: float) -> Any:
 
 
 def is_inexact(x: Any) -> bool:
-    """Return whether an array can have a number that is wrong."""
+    """Return whether an array can have wrong numbers."""
     return bool(jnp.issubdtype(jnp.result_type(x), jnp.inexact))
 
 
 def find_wrong(x: Any, seen: int, bound: float) -> Any:
-    """Return where an array is wrong, by what a look at it said."""
+    """Return a mask of the wrong numbers of an array, for the result of its check."""
     if seen == LARGE:
         return jnp.abs(x) > bound
     return ~jnp.isfinite(x)
@@ -50,7 +50,7 @@ class Segment:
     Attributes:
         program: the part, as a program.
         invars: the variables of its arguments.
-        outvars: those of the results that the rest reads.
+        outvars: the variables of the results that the rest of the program reads.
     """
 
     program: Any
@@ -63,7 +63,7 @@ class Segment:
     def follow(
         self, dimensions: tuple[Dimensions, ...], split: Split | None
     ) -> Sequence[Dimensions]:
-        """Return what the results count; turns of a loop ask the same again."""
+        """Return the dimensions of the results, cached because iterations of a loop ask for the same again."""
         if dimensions not in self.known:
             site = Site(devices=split)
             self.known[dimensions] = _Names().inline(self.program, dimensions, site)
@@ -71,7 +71,7 @@ class Segment:
 
 
 def group(program: Any) -> Iterator[Any]:
-    """Yield the equations of a program; those in a row that only compute are one segment."""
+    """Yield the equations of a program; consecutive ones without branches, loops or devices form a segment."""
     place = {id(equation): i for i, equation in enumerate(program.eqns)}
     readers: dict[Any, int] = dict.fromkeys(list_variables(program.outvars), len(place))
     for equation in reversed(program.eqns):
@@ -98,7 +98,7 @@ def _is_plain(equation: Any) -> bool:
 
 
 class _Looks(Visitor):
-    """A walk through a segment that is being compiled, with a look at each result."""
+    """A walk through a segment that is being compiled, which checks each result."""
 
     def __init__(self, bound: float) -> None:
         self._bound = bound
@@ -116,14 +116,14 @@ class _Looks(Visitor):
         equation: Any,
         site: Site,
     ) -> Sequence[Any]:
-        """Run an operation, and look at its results."""
+        """Run an operation, and check its results."""
         results = run(*operands)
         self.found += [look(x, self._bound) for x in results if x is not None and is_inexact(x)]
         return results
 
 
 def run_with_looks(segment: Segment, bound: float, *arrays: Any) -> list[Any]:
-    """Return the results of a segment, and what looks say: the worst of all, and one for each result."""
+    """Return the results of a segment, and the results of checks: the worst of all, and one for each result."""
     looks = _Looks(bound)
     results = looks.inline(segment.program, arrays, Site())
     own = [look(x, bound) for x in results]
@@ -132,7 +132,7 @@ def run_with_looks(segment: Segment, bound: float, *arrays: Any) -> list[Any]:
 
 
 class _Names(Visitor):
-    """A walk through a segment that computes nothing: values are what dimensions count."""
+    """A walk through a segment that computes nothing: its values are the dimensions of arrays."""
 
     def __init__(self) -> None:
         pass
@@ -150,5 +150,5 @@ class _Names(Visitor):
         return (site.devices.follow if site.devices else follow)(equation, operands, shapes)
 
     def keep(self, array: Any) -> Dimensions:
-        """Return a constant, of which nothing is known."""
+        """Return the dimensions of a constant, whose axes are unknown."""
         return unknown(np.shape(array))

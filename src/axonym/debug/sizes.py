@@ -27,7 +27,7 @@ Several = AxisSelector | Sequence[AxisSelector]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """The sizes of one array, each with the requested axes, and with those of loops around it.
+    """The sizes of one array; each keeps the requested axes, and the axes of the loops around it.
 
     Attributes:
         rms: the root of the mean square.
@@ -35,9 +35,9 @@ class Row:
         zeros: the share of zeros.
         saturated: the share of results of tanh, sigmoid and erf in the layer within 1 % of a limit; None if there are
             none, and for arrays of a tree.
-        ratio: the norm over the norm of another array, such as an update over its weight, or None.
-        count: how often the layer ran, where a branch or a loop decides about it; otherwise None. If devices differ,
-            it is the largest of their numbers.
+        ratio: the norm divided by the norm of another array, such as an update by its weight, or None.
+        count: how often the layer ran, if a branch or a loop decides this; otherwise None. If devices differ, it is the
+            largest count.
 
     Examples:
         >>> row = axn.debug.statistics({"x": axn.named([0.0, 2.0], "embed")}).rows["x"]
@@ -60,7 +60,7 @@ class Statistics(Printed):
 
     Attributes:
         rows: by the path of the layer, or of the array in its tree.
-        unwatched: the layers that `watch` could not watch, each with where it is.
+        unwatched: the layers that `watch` could not watch, each with its location.
 
     Examples:
         >>> axn.debug.statistics({"x": axn.named([0.0, 2.0], "embed")})
@@ -72,7 +72,7 @@ class Statistics(Printed):
     unwatched: tuple[str, ...] = dataclasses.field(default=(), metadata={"static": True})
 
     def metrics(self) -> dict[str, Any]:
-        """Return each number by a name, such as "blocks.mlp/rms layers=1", for a logger.
+        """Return all numbers by name, such as "blocks.mlp/rms layers=1", for a logger.
 
         Examples:
             >>> axn.debug.statistics({"x": axn.named([0.0, 2.0], "embed")}).metrics()["x/zeros"].item()
@@ -88,10 +88,10 @@ class Statistics(Printed):
     def picture(self, number: str = "rms", along: AxisSelector | None = None) -> Heat:
         """Return a picture with a line for each layer, and a cell for each position along an axis.
 
-        To see a run, stack what its steps have returned, by a new axis.
+        To see a run, stack the results of its steps along a new axis.
 
         Args:
-            number: which one is drawn, such as "largest".
+            number: the number to draw, such as "largest".
             along: the axis from left to right; by default the first one that a row has. Positions of other axes have
                 lines of their own.
 
@@ -154,12 +154,12 @@ class Statistics(Printed):
 def statistics(tree: Tree, by: Several = (), *, of: Tree = None) -> Statistics:
     """Measure all floating arrays of a tree, such as gradients, updates or parameters.
 
-    The numbers are traced, so call it in a jitted step and return what it returns. It reads each array once.
+    The numbers may be traced, so call it in a jitted step and return its result. It reads each array once.
 
     Args:
         tree: named arrays, and others.
-        by: axes along which numbers stay apart, where an array has them.
-        of: a tree of the same structure; rows then have the norm of each array over the norm of its partner.
+        by: axes along which numbers stay separate, if an array has them.
+        of: a tree of the same structure; rows then have the norm of each array divided by the norm of its partner.
 
     Examples:
         >>> weights = {"w": axn.ones({"layers": 2, "embed": 3})}

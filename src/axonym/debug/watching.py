@@ -1,4 +1,4 @@
-"""Sizes of what each layer of a program returns, as the program runs: also in loops, in branches and on devices."""
+"""Sizes of the results of each layer while a program runs: also in loops, in branches and on devices."""
 
 import contextlib
 import dataclasses
@@ -47,24 +47,26 @@ _Shares = dict[_Path, tuple[Any, Any]]
 def watch(f: Callable[P, R], by: Several = ()) -> Callable[P, tuple[R, Statistics]]:
     """Make a function that also returns the sizes of the results of each layer.
 
-    Layers are modules that are called. The function stays a function of arrays: compile it, and call it where you want
-    the numbers. Each number is one reduction over the result of a layer. The function itself is not changed, and costs
-    what it did.
+    Layers are modules that are called. The result is a function of arrays like the original: compile it, and call it
+    where you want the numbers. Each number is one reduction over the result of a layer. The original function does not
+    change, and costs the same as before.
 
-    - A layer in a stack, or in another `scan`, has a row with the axis of its layers, or with an axis `iteration`.
-    - In a `while` loop, a row has the numbers of all iterations together, and `count` is how many there were.
-    - In a `cond`, the layers of all branches have rows, and `count` is 1 for those that ran. Numbers of a layer that
+    - A layer in a stack has a row with the axis of the stack's layers; in another `scan`, it has a row with an axis
+    `iteration`.
+    - In a `while` loop, a row has the numbers of all iterations together, and `count` is the number of iterations.
+    - In a `cond`, the layers of all branches have rows, and `count` is 1 for layers that ran. Numbers of a layer that
       did not run are NaN.
     - Inside `shard_map`, a row has the numbers of all devices together. To keep devices apart, put the mesh axis in
-      `by`. Any other axis of `by` that the result has keeps them apart, too, since its positions are those of a device.
+      `by`. Any other axis of `by` in the result also keeps devices apart, since each device has its own positions of
+      it.
 
-    Watch a whole step, not the loss that it differentiates: custom gradients do not pass through. Backward passes are
-    not watched: measure gradients by `statistics`. Where else a layer cannot be watched, such as in the condition of a
-    `while`, the result says so in `unwatched`.
+    Watch a complete step, not the loss that it differentiates: custom gradients do not pass through. Backward passes
+    are not watched: measure gradients by `statistics`. Other layers that cannot be watched, such as in the condition of
+    a `while`, are listed in `unwatched` of the result.
 
     Args:
         f: any function of named arrays, such as a model or a step.
-        by: axes along which numbers stay apart, where a result has them.
+        by: axes along which numbers stay separate, if a result has them.
 
     Returns:
         A function of the same arguments that returns the result and the statistics.
@@ -104,7 +106,7 @@ def watch(f: Callable[P, R], by: Several = ()) -> Callable[P, tuple[R, Statistic
 
 @contextlib.contextmanager
 def _tag_results(tree: Tree) -> Generator[None]:
-    """Let modules name what they return in the programs that are traced within the block."""
+    """Let modules tag their results in the programs that are traced within the block."""
     changed: list[tuple[type, Any]] = []
     for cls in {cls for module in list_modules(tree) for cls in type(module).__mro__}:
         if issubclass(cls, eqx.Module) and "__call__" in vars(cls):
@@ -136,12 +138,12 @@ def _tag(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Found:
-    """What is found in a part of a program.
+    """The findings in a part of a program.
 
     Attributes:
         rows: the sizes by the path of the layer, in the order of the program. JAX sorts the keys of other dicts.
-        shares: by layer, how many results of functions with limits are near them, and how many there are.
-        counted: the paths of layers about which a branch or a loop decides.
+        shares: by layer, how many results of functions with limits are near a limit, and how many there are.
+        counted: the paths of layers that run as often as a branch or a loop decides.
     """
 
     def __init__(self) -> None:
@@ -163,7 +165,7 @@ class _Found:
         self.shares[layer] = old_near + near, old_size + size
 
     def merge(self, rows: _Rows, shares: _Shares, counted: set[str] | None = None) -> None:
-        """Add what a part has found; by default, something decides how often it runs."""
+        """Add the findings of a part of the program; by default, a branch or a loop decides how often it runs."""
         for path, row in rows.items():
             self.add(path, row, is_counted=counted is None or path in counted)
         for layer, (near, size) in shares.items():
@@ -185,11 +187,11 @@ class _Found:
 
 
 class _Watch(Visitor):
-    """A program that also measures what is tagged; values are arrays.
+    """A program that also measures tagged arrays; values are arrays.
 
     Attributes:
-        found: what is found in the part of the program that is being walked through.
-        unwatched: the layers that cannot be watched, each with where it is.
+        found: the findings in the part of the program that the walk is in.
+        unwatched: the layers that cannot be watched, each with its location.
     """
 
     def __init__(self, run: Callable[..., Any], program: Program, by: frozenset[str]) -> None:
@@ -208,7 +210,7 @@ class _Watch(Visitor):
         equation: Any,
         site: Site,
     ) -> Sequence[Any]:
-        """Run an operation, and measure what it tags."""
+        """Run an operation, and measure the array that it tags."""
         results = run(*operands)
         name = equation.primitive.name
         if not _is_forward(equation, site):
@@ -225,7 +227,7 @@ class _Watch(Visitor):
         return results
 
     def visit(self, equation: Any, operands: list[Any], site: Site) -> Sequence[Any]:
-        """Run what has no layers as it is, with its own gradients and checkpoints."""
+        """Run equations without layers unchanged, with their own gradients and checkpoints."""
         name = equation.primitive.name
         programs = tuple(equation.params.values())
         layers = list(self._list_layers(programs, site.enter(equation)))
@@ -240,7 +242,7 @@ class _Watch(Visitor):
         return self.apply(make_function(equation), operands, count, equation, site)
 
     def _list_layers(self, programs: Any, site: Site) -> Iterator[str]:
-        """Yield the paths of layers in programs, but for backward passes."""
+        """Yield the paths of layers in programs, except in backward passes."""
         for program in _list_programs(programs):
             for one in getattr(program, "jaxpr", program).eqns:
                 if _is_tag(one) and _is_forward(one, site):
@@ -253,7 +255,7 @@ class _Watch(Visitor):
 
     @contextlib.contextmanager
     def _collect(self) -> Generator[_Found]:
-        """Collect what is found within the block."""
+        """Collect the findings within the block."""
         outer, self.found = self.found, _Found()
         try:
             yield self.found
@@ -415,7 +417,7 @@ def _is_tag(equation: Any) -> bool:
 
 
 def _is_forward(equation: Any, site: Site) -> bool:
-    """Return whether an operation is none of a gradient, nor what a gradient computes again."""
+    """Return whether an operation belongs to the forward pass, not to a gradient or its recomputation."""
     place = site.enter(equation).prefix
     return "transpose(" not in place and "rematted_computation" not in place
 
@@ -430,7 +432,7 @@ def _list_programs(value: Any) -> Iterator[Any]:
 
 
 def _align(array: Any, sizes: dict[str, int]) -> NamedArray:
-    """Name dimensions by their sizes, as `vmap` adds others anywhere; unsure ones have no names, and come first."""
+    """Name dimensions by their sizes, as `vmap` adds others anywhere; ambiguous ones get no names, and come first."""
     possible = [
         places
         for places in itertools.combinations(range(array.ndim), len(sizes))
@@ -443,7 +445,7 @@ def _align(array: Any, sizes: dict[str, int]) -> NamedArray:
 
 
 def _map(function: Callable[[Any], Any], row: Row) -> Row:
-    """Change the arrays of a row, and not their names."""
+    """Change the arrays of a row, but not their names."""
     changed: Row = jax.tree.map(
         lambda x: NamedArray(function(x.array), x.names), row, is_leaf=is_named_array
     )
@@ -469,7 +471,7 @@ def _count(row: Row) -> Any:
 
 
 def _expand(x: Any, like: Any) -> Any:
-    """Give an array the further dimensions of another one, whose first dimensions are the same."""
+    """Append dimensions of size 1 to an array until it has as many as another one."""
     return jnp.reshape(x, (*x.shape, *(1 for _ in range(like.ndim - x.ndim))))
 
 
@@ -523,7 +525,7 @@ def _combine(
 
 
 def _zeros(function: Callable[..., Any], *args: Any) -> Any:
-    """Return zeros of the types of what a function returns, also of those of devices."""
+    """Return zeros with the types of a function's results, including shardings and varying mesh axes."""
     program, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
 
     def make(aval: Any) -> Any:
@@ -536,7 +538,7 @@ def _zeros(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def _vary_as(tree: Tree, other: Tree) -> Any:
-    """Mark arrays as varying over the devices over which others do, as results of branches have one type."""
+    """Mark arrays as varying over the same mesh axes as others, since all branches must return the same types."""
     return jax.tree.map(lambda x, y: varying(x, varying_over(y)), tree, other)
 
 
