@@ -1,1 +1,1 @@
-"""What a mapping costs: communication, memory and time, in words of the model; and which mapping costs least."""
+"""The costs of mappings: communication, memory and time by axis and layer; and the search for the cheapest mapping."""

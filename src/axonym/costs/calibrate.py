@@ -1,4 +1,4 @@
-"""Measure the shares of its peaks that a device reaches, by products, attention, collectives and copies."""
+"""Measure the shares of a device's peaks that products, attention, collectives and copies reach."""
 
 import dataclasses
 import statistics
@@ -37,11 +37,11 @@ ROWS = "rows"
 
 
 def calibrate(mesh: MeshLike | Mapping[str, int]) -> Target:
-    """Measure what the devices of a mesh reach, and return a target for them.
+    """Measure the speed that the devices of a mesh reach, and return a target for them.
 
-    All devices run products, attention, copies in memory, and collectives along all mesh axes, of a few sizes
-    each, which takes about a minute. The median of each is a share of `efficiency`. A device that
-    `axonym.partitioning.TARGETS` has keeps the peaks of its data sheet; of another one, such as a CPU, the fastest
+    All devices run products, attention, copies in memory, and collectives along all mesh axes, each in a few sizes.
+    This takes about a minute. The median of each kind is a share of `efficiency`. A device in
+    `axonym.partitioning.TARGETS` keeps the peaks of its data sheet; for another device, such as a CPU, the fastest
     programs give the peaks.
 
     Args:
@@ -110,12 +110,12 @@ class _Bench:
     def measure(
         self, fn: Callable[..., Any], *args: axn.NamedArray, of: str = "computing"
     ) -> float:
-        """Return the share of the peak of a resource that a function reaches."""
+        """Return the share of a resource's peak that a function reaches."""
         expected, seconds = self._time(fn, args, of)
         return expected / seconds
 
     def measure_links(self) -> tuple[list[float], float]:
-        """Return the shares of the bandwidth of links that collectives reach, and the latency of a link.
+        """Return the shares of link bandwidth that collectives reach, and the latency of a link.
 
         A target of the table keeps its own latency.
         """
@@ -150,7 +150,7 @@ class _Bench:
         return tuple(self._describe(shape, dtype) for shape in shapes)
 
     def make_rows(self, size: float) -> axn.NamedArray:
-        """Return an array of which each device has one row."""
+        """Return an array with one row on each device."""
         width = round(size * 2 ** (20 if self._is_small else 27))
         return self._describe({ROWS: self._devices.size, "width": width}, "float32")
 
@@ -162,7 +162,7 @@ class _Bench:
     def _time(
         self, fn: Callable[..., Any], args: tuple[axn.NamedArray, ...], of: str
     ) -> tuple[float, float]:
-        """Return the seconds that one resource takes at its peak, and the measured seconds."""
+        """Return the seconds for one resource at its peak, and the measured seconds."""
         from .compiled.running import measure_run
         from .cost import cost
 

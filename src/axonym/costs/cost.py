@@ -1,4 +1,4 @@
-"""Tell what a mapping costs: communication, memory and time, from the program that a compiler makes of it."""
+"""Report the costs of a mapping: communication, memory and time, from the program that a compiler makes."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
@@ -23,7 +23,7 @@ def cost(
     depth: Literal["compiled", "traced"] = "compiled",
     **kwargs: Tree,
 ) -> "Cost":
-    """Tell what a mapping costs: which collectives run because of which named axis, memory, and an estimate of time.
+    """Report the costs of a mapping: the collectives with the named axes that cause them, memory, and estimated time.
 
     By default, the function is compiled for the mesh and the program is read; nothing is computed. If `libtpu` is
     installed, programs for the TPUs among the targets are compiled for them. Otherwise, the function is compiled for
@@ -34,11 +34,12 @@ def cost(
         fn: a function or a module. Donations of a `named_jit` function count; its mappings are replaced by the given
             one.
         mapping: the mapping, as in `axn.check`. With None, a `named_jit` function keeps its own mappings, other
-            functions use the current one, and arguments that lie on a mesh of these sizes stay as they are.
+            functions use the current one, and arguments that are already on a mesh of these sizes keep their layouts.
         mesh: a mesh, an `AbstractMesh`, or sizes such as `{"data": 4, "model": 2}`, whose axes are then Auto.
         args: arguments: trees of arrays or of `jax.ShapeDtypeStruct`s, named or not. Other leaves are static.
-        target: the device that times and memory are for: a name of `axn.partitioning.TARGETS`, or a `Target`.
-        depth: the source of the numbers: `compiled` reads the program of a compiler; `traced` counts by the types of
+        target: the device for which times and memory are estimated: a name in `axn.partitioning.TARGETS`, or a
+            `Target`.
+        depth: the source of the numbers: `compiled` reads the program of a compiler; `traced` counts from the types in
             the function on Explicit mesh axes.
         kwargs: keyword arguments.
 

@@ -62,38 +62,40 @@ def plan(
 ) -> "Plan":
     """Find the mappings of a training step that take the least time and fit, by `axn.cost` in its traced depth.
 
-    If the times of mappings differ by no more than 1 %, the one that needs least memory is the best. The best few are
-    then compiled for the target, and the compiler decides between them. If programs for the target cannot be compiled
-    here, the plan says why.
+    Among mappings whose times differ by at most 1 %, the one that needs least memory is the best. The best few mappings
+    are then compiled for the target, and the compiled costs decide between them. If programs for the target cannot be
+    compiled here, the plan says why.
 
-    The search begins with mappings that experts write: each axis of data on all mesh axes, with parameters stored so,
-    too, along one of them, or whole; axes that divide the layers, such as heads, the width of a perceptron or experts,
-    along one mesh axis or all, with data along the others, and perhaps other data, such as positions, between the
-    layers (`if_free`); two axes of data at a time; and nothing mapped. From the best two of these, it moves one axis
-    after another to other mesh axes, for the parameters, the computation or both, as long as that helps. If you give a
-    number of devices, it then divides a mesh axis of the best mapping, and moves something to the new mesh axis
-    `inner`. It learns from mappings that are not legal, and from good ones on other meshes. The search is
-    deterministic, and does not depend on what axes are called; it does not prove that no mapping is better.
+    The search begins with mappings that experts write. Some put an axis of data on all mesh axes; parameters are
+    sharded along all of them, along one, or replicated. Some put axes of the layers, such as heads, the width of a
+    perceptron or experts, on one or all mesh axes, and data on the others; other data, such as positions, may be
+    sharded between the layers (`if_free`). Some map two axes of data, and one maps nothing. From the best two of these,
+    the search moves one axis after another to other mesh axes, for the parameters, the computation or both, as long as
+    a move helps. If you give a number of devices, it then divides a mesh axis of the best mapping, and moves something
+    to the new mesh axis `inner`. The search learns from mappings that are not legal, and from good mappings on other
+    meshes. It is deterministic, and does not depend on the names of axes; it does not prove that its result is the best
+    of all.
 
-    Sizes need not divide: as in `axn.partitioning.fit_mapping`, a mesh axis that divides an axis in part is split in
-    two, and the other part holds copies, or divides the one axis beside it that is free, such as the groups of queries
-    that share a key head. `split` of the plan says which mesh axes were split, and `mesh` has their parts.
+    Mesh axes need not divide sizes: as in `axn.partitioning.fit_mapping`, a mesh axis that is too long for an axis is
+    split in two. One part divides the axis. Along the other part, the array is replicated, or a free axis beside it is
+    divided, such as the groups of queries that share a key head. `split` of the plan says which mesh axes were split,
+    and `mesh` has their parts.
 
-    With choices that are `EachLayer`, the plan decides how many layers have which value, such as to recompute, keep or
-    offload what they compute: it takes the counted mappings in the order of the least time that any decision could give
-    them, and stops where no other one can be faster. `gap` says how far the best one is from the time in which devices
-    only share the operations of the step, so from any mapping.
+    For choices of type `EachLayer`, the plan decides how many layers have which value, such as to recompute, keep or
+    offload activations. It takes the counted mappings in the order of the least time that any decision could give them,
+    and stops when no other mapping can be faster. `gap` compares the best time with a lower bound for any mapping: the
+    time in which the devices only share the operations of the step.
 
     Args:
-        fn: the whole step: forward, backward and optimiser. The forward pass alone favours other mappings. Without
-            arguments, a function that builds the step: it takes the chosen values and returns the step and its
-            arguments, so that these may depend on the values, too.
-        mesh: a mesh, as in `axn.cost`; or a number of devices. For a number, meshes of the axes `data` and `model` are
-            compared, and of `inner`, too, if all links are alike. If nothing is fixed, `model` is not longer than
+        fn: the complete step: forward, backward and optimiser. The forward pass alone favours other mappings. Without
+            `args`, a function that builds the step: it takes the chosen values, and returns the step and its arguments,
+            which may also depend on the values.
+        mesh: a mesh, as in `axn.cost`; or a number of devices. For a number, meshes with the axes `data` and `model`
+            are compared, and also with `inner` if all links are alike. If nothing is fixed, `model` is not longer than
             `data`.
         args: arguments, as in `axn.cost`.
-        target: the device that times and memory are for, as in `axn.cost`.
-        fixed: entries that stay: a mapping of the computation, or `Mappings` that also have those of the parameters.
+        target: the device for which times and memory are estimated, as in `axn.cost`.
+        fixed: entries that stay: a mapping of the computation, or `Mappings` to fix entries of parameters, too.
         limit: the largest number of mappings that are counted, on all meshes together. A compiled one counts as 10.
         verify: the number of the best mappings that are compiled. If none of them fits, the next ones are compiled
             until one does.
@@ -102,11 +104,11 @@ def plan(
             The plan enters `axn.pipelined` itself. Without it, no pipeline is tried.
         choices: further keyword arguments of the function, each with the values to compare, such as numbers of
             microbatches, or `axn.partitioning.EachLayer` for checkpoint policies. The search begins with the first
-            value. If they change the size of an axis of data, such as the batch, times compare for each example.
-        slices: the number of slices of TPUs, or of NVLink domains, that the devices are in. For a number of devices,
-            they are the mesh axis `slice`, which comes first, as in `axn.partitioning.make_hybrid_mesh`.
-        measure: the number of the best mappings to run on devices of this machine, which must be those of the target.
-            The fastest one is then the best. Their arrays are made up: only shapes of the arguments count.
+            value. If values change the size of an axis of data, such as the batch, times per example are compared.
+        slices: the number of TPU slices, or of NVLink domains, that the devices are in. If `mesh` is a number, slices
+            become the first mesh axis, `slice`, as in `axn.partitioning.make_hybrid_mesh`.
+        measure: the number of the best mappings to run on the devices of this machine, which must match the target. The
+            fastest one is then the best. Only the shapes of arguments matter: their values are made up.
         kwargs: keyword arguments.
 
     Returns:
@@ -117,7 +119,7 @@ def plan(
         ShardingError: if the fixed entries do not fit.
         OperandError: if `fn` cannot be called, or gets no arguments and builds no step; for an unknown target; for
             choices without values; for a `pipelined` that names no two axes of the arguments; if the target does not
-            say how slices are connected; if this machine has too few devices of the target to measure on.
+            say how slices are connected; if this machine has too few devices of the target for measuring.
         ArgumentError: if `limit` or the number of devices is not positive, or `verify` or `measure` is negative; if
             slices do not divide the devices.
 
@@ -222,7 +224,7 @@ def _search(
     *,
     divides: bool,
 ) -> "list[tuple[_Counter, Search]]":
-    """Search on all meshes, on finer ones if mesh axes may be divided, and then decide layer by layer."""
+    """Search on all meshes, then on finer meshes if mesh axes may be divided, and then decide layer by layer."""
     reserved = 0
     if stacks:
         reserved = round(DECIDING * max(0, budget.left - len(counters)))
@@ -239,10 +241,10 @@ def _search(
 
 @contextmanager
 def _collect_rarely() -> Generator[None]:
-    """Let Python look through all objects for garbage only rarely, inside a `with` block.
+    """Make Python's full garbage collections rare, inside a `with` block.
 
-    JAX keeps what it traces in its caches, so that Python looks again and again at objects that stay: for a sixth of
-    the time of a search.
+    JAX keeps traces in its caches, so full collections visit the same live objects again and again: a sixth of the time
+    of a search.
     """
     young, middle, old = gc.get_threshold()
     gc.set_threshold(young, middle, max(old, RARELY))
@@ -255,7 +257,7 @@ def _collect_rarely() -> Generator[None]:
 def _begin(
     counters: "Sequence[_Counter]", fixed: ResourceMapping | Mappings | None, budget: "Budget"
 ) -> "list[tuple[_Counter, Search]]":
-    """Look at the choices that experts begin with, on all meshes."""
+    """Count the choices that experts begin with, on all meshes."""
     from .search.lessons import Lessons
     from .search.search import Search
 
@@ -276,7 +278,7 @@ def _begin(
 
 
 def _rank_data(counting: "_Counter", axes: "Axes") -> Mapping[str, frozenset[int]]:
-    """Return the axes of data, the best one to divide first, as found on two devices, which divide almost all axes."""
+    """Return the axes of data, the best one to divide first, as found on two devices, which divide almost any axis."""
     from .search.lessons import Budget
     from .search.search import Search
 
@@ -316,7 +318,7 @@ def _make_verifier(mesh: object, target: Target | str, limit: int, wanted: int) 
 
 
 def _climb(searches: "Sequence[tuple[_Counter, Search]]", budget: "Budget", reserved: int) -> None:
-    """Move on from the best starts on all meshes, with a pipeline and without.
+    """Search from the best starts on all meshes, with a pipeline and without.
 
     Args:
         searches: the searches on all meshes.
@@ -396,7 +398,7 @@ def _find_best(
 
     Args:
         searches: the searches on all meshes.
-        count: the number of choices with a pipeline, and of those without.
+        count: the number of choices with a pipeline, and also of choices without one.
     """
     found: list[tuple[tuple[float, ...], int, Choice]] = []
     for at, (_, search) in enumerate(searches):
@@ -428,7 +430,7 @@ class _Counter:
         self.candidates: dict[Choice, Candidate] = {}
 
     def count_in(self, search: "Search", choice: "Choice") -> "Cost | None":
-        """Return the cost of a choice that a search looks at; None if it is not legal, or the budget is spent."""
+        """Return the cost of a choice; None if it is not legal, or the budget is spent."""
         search.look_at(choice)
         found = self.candidates.get(choice)
         return None if found is None else found.cost
@@ -440,7 +442,7 @@ class _Counter:
         return other
 
     def find_axes(self, fixed: ResourceMapping | Mappings | None) -> "Axes":
-        """Return the axes that can be mapped: those of the arguments.
+        """Return the axes that can be mapped: the axes of the arguments.
 
         Raises:
             ShardingError: if the fixed entries do not fit.
@@ -496,7 +498,7 @@ class _Counter:
         )
 
     def score(self, choice: "Choice") -> tuple[float, ...] | None:
-        """Return the numbers that decide about a choice; None if it is not legal."""
+        """Return the numbers that rank a choice; None if it is not legal."""
         from .search.result import Candidate
 
         chosen = self._step.choose(choice.given)
@@ -522,7 +524,7 @@ class _Counter:
         return _rank(found)
 
     def _fit(self, choice: "Choice") -> Fit:
-        """Return the mappings of a choice, and this mesh or one with some axes split, so that all sizes divide."""
+        """Return the mappings of a choice, and this mesh, or one with some axes split so that they divide all sizes."""
         mappings = choice.make_mappings(self._parameters, self._states)
         mesh = abstract_mesh(self.mesh, "plan")
         sizes = self._sizes
@@ -554,7 +556,7 @@ def _check_piped(
 
 
 def _rank(one: "Candidate") -> tuple[float, ...]:
-    """Return the numbers that decide; among mappings that cost the same, the shortest one wins."""
+    """Return the numbers that rank mappings; among mappings that cost the same, the shortest one wins."""
     from .search.verifier import rank
 
     entries = [*one.mappings.parameters.values(), *one.mappings.compute.values()]

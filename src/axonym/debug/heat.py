@@ -47,7 +47,7 @@ class Heat:
         return self._write_svg("")
 
     def save(self, path: str | Path) -> None:
-        """Write the picture to a file; its colours follow the light or dark mode of a reader's system."""
+        """Write the picture to a file, whose colours follow the light or dark mode of a reader's system."""
         Path(path).write_text(self._write_svg(ALONE) + "\n", encoding="utf-8")
 
     def __repr__(self) -> str:

@@ -1,1 +1,1 @@
-"""Internal. The reader of compiled programs: their text, and what it computes, sends and waits for."""
+"""Internal. The reader of compiled programs: the text of a program, and its computation, communication and waiting."""

@@ -1,6 +1,6 @@
 """Internal. The named axis and the layer of each collective in a compiled program.
 
-The reader calls `Attribution`. A compiled program has no named axes, so several weak signs are asked one after another:
+The reader calls `Attribution`. A compiled program has no named axes, so several weak signs are tried in turn:
 arguments, sizes of dimensions, mesh axes and layers. The module must not know the types of traced arrays.
 """
 
@@ -43,7 +43,7 @@ class _Part:
         result: the type of the result for this operand.
         place: the layer and the phase.
         origin: the origin of the operand.
-        argument: the argument that it is a part of; None if it is computed.
+        argument: the argument that the operand is a part of; None if it is computed.
     """
 
     kind: str
@@ -60,8 +60,8 @@ class Attribution:
 
     Args:
         program: the program.
-        named: what names say about the program.
-        target: the device that times are for.
+        named: the facts about the program that come from names.
+        target: the device for which times are estimated.
 
     Attributes:
         places: the layers and phases of operations.
@@ -90,7 +90,7 @@ class Attribution:
         return {".".join(self._named.find_in_arguments(layer)): layer for layer in self.layers}
 
     def find_collectives(self) -> tuple[Collective, ...]:
-        """Return the collectives of the program with their overlap; one of several arrays gives a row for each."""
+        """Return the collectives of the program with their overlap, with one row for each array that is sent."""
         hiding = find_windows(self._program, self.places.find, self._target)
         transfers = list(map(_join_parts, self._program.list_transfers()))
         permutes = find_concurrent(self._program, transfers)
@@ -161,7 +161,7 @@ class Attribution:
         return _Part(transfer.kind, plain, array, result, place, origin, argument)
 
     def _find_array(self, transfer: Transfer, part: _Part, i: int) -> Array:
-        """Return the array that the function sends: the compiler for CPU widens numbers of 16 bits by itself."""
+        """Return the array that the function sends, before the compiler for CPU widened 16-bit numbers."""
         array = part.array
         if array.dtype != "f32":
             return array
@@ -189,7 +189,7 @@ class Attribution:
         """Return the named axis that makes a collective necessary.
 
         Returns:
-            Its name; several names if each has mesh axes of its own; no name if it may be one or the other.
+            Its name; several names if each has separate mesh axes; no name if there are several candidates.
         """
         named = self._named
         computed = named.find_on(named.computed, part.mesh_axes)

@@ -1,4 +1,4 @@
-"""Internal. Devices to compile for: those of a mesh, simulated ones, or descriptions of some that are not there.
+"""Internal. Devices to compile for: devices of a mesh, simulated devices, or descriptions of absent devices.
 
 `axn.cost` and `axn.plan` call it before they compile. It must not know programs.
 """
@@ -50,7 +50,7 @@ def find_target(target: Target | str, function: str = "cost") -> Target:
         function: what was called, for the message.
 
     Raises:
-        OperandError: for an unknown name, and for what is neither a name nor a target.
+        OperandError: for an unknown name, and for an object that is neither a name nor a target.
     """
     if isinstance(target, Target):
         return target
@@ -68,13 +68,13 @@ def find_target(target: Target | str, function: str = "cost") -> Target:
 def make_device_mesh(mesh: object, abstract: AbstractMesh, target: Target) -> Mesh:
     """Return a mesh with devices to compile for.
 
-    A mesh may have devices already. Otherwise, a device that JAX can compile for on this machine is described; for
-    other targets, the devices are those of this machine, which may be simulated.
+    A mesh may have devices already. Otherwise, the mesh gets descriptions of the target's devices if JAX can compile
+    for them here, and else the devices of this machine, which may be simulated.
 
     Args:
-        mesh: the mesh of the caller, with devices or without.
+        mesh: the mesh of the caller, with or without devices.
         abstract: the mesh without its devices.
-        target: the device that the program is for.
+        target: the device to compile for.
 
     Raises:
         OperandError: if there are too few devices.
@@ -122,7 +122,7 @@ def has_compiler_of(device: Any, target: Target) -> bool:
 
 
 def describe_devices(target: Target, count: int) -> list[Any]:
-    """Return descriptions of devices that JAX can compile for without having them; empty if it cannot."""
+    """Return descriptions of absent devices that JAX can compile for; empty if it cannot."""
     if target.platform == "cuda":
         return describe_gpus(target.name, count)
     slices = _SLICES.get(target.name, {})

@@ -1,4 +1,4 @@
-"""Internal. Descriptions of GPUs that are not there, for which JAX's plugin for GPUs compiles.
+"""Internal. Descriptions of absent GPUs, for which JAX's GPU plugin can compile.
 
 `devices` asks for them. A new generation is one entry of `_CHIPS`.
 """
@@ -48,7 +48,7 @@ _TOGETHER = 8
 
 
 def describe_gpus(name: str, count: int) -> list[Any]:
-    """Return descriptions of GPUs that JAX can compile for without having them; empty if it cannot."""
+    """Return descriptions of absent GPUs that JAX can compile for; empty if it cannot."""
     is_whole = count <= _TOGETHER or count % _TOGETHER == 0
     if name not in _CHIPS or not is_whole or jax.default_backend() == "gpu" or not _has_plugin():
         return []
@@ -67,7 +67,7 @@ def describe_gpus(name: str, count: int) -> list[Any]:
 
 
 def write_hint(name: str) -> str:
-    """Say what to install so that programs for such GPUs compile here; an empty text if nothing helps."""
+    """Return a text that says what to install to compile for such GPUs here; empty if nothing helps."""
     if name not in _CHIPS:
         return ""
     return (

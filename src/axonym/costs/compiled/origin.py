@@ -36,7 +36,7 @@ class Origin(NamedTuple):
     Attributes:
         computation: the computation that makes it.
         op: the instruction that makes it: a parameter of the program, a product, or another one that changes content.
-        source: the first name of an operation on the way there.
+        source: the first name of an operation on the path back to the origin.
         narrow: the type of the array before the compiler widened its numbers; None if it did not.
     """
 
@@ -66,7 +66,7 @@ def find_origin(program: Program, computation: str, name: str) -> Origin:
 def _find_narrow_type(op: Instruction, ops: Computation) -> Array | None:
     """Return the type of an array before the compiler widened it; None if it did not.
 
-    A conversion that the function asks for has the name of that operation.
+    A conversion that the function itself asks for has the name of an operation of its own.
     """
     if op.opcode != "convert" or op.source.endswith("convert_element_type"):
         return None
@@ -75,13 +75,13 @@ def _find_narrow_type(op: Instruction, ops: Computation) -> Array | None:
 
 
 def find_later_type(program: Program, computation: str, name: str, place: int | None) -> str | None:
-    """Return the dtype to which all readers of a value narrow it; None if one reads it as it is.
+    """Return the dtype to which all readers of a value narrow it; None if some reader does not narrow it.
 
     Args:
         program: the program.
         computation: the computation that makes the value.
         name: its instruction.
-        place: its entry in a tuple; None for the whole value.
+        place: its entry in a tuple; None for the complete value.
     """
     found: set[str | None] = set()
     for op in program.computations[computation].values():
@@ -122,13 +122,13 @@ def _find_parameter(ops: Computation, at: int) -> str:
 def _step_back(
     program: Program, here: str, op: Instruction, places: list[int]
 ) -> tuple[str, Instruction] | None:
-    """Return the instruction whose value an instruction passes on; None if it makes a value of its own.
+    """Return the instruction whose value this instruction passes on; None if it makes a value of its own.
 
     Args:
         program: the program.
         here: the computation of the instruction.
         op: the instruction.
-        places: the entries of tuples that are looked for, the innermost last. The call changes it.
+        places: the tuple entries to look for, the innermost last. The call changes this list.
     """
     ops = program.computations[here]
     if op.opcode == "parameter":

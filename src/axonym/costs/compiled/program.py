@@ -1,7 +1,7 @@
-"""Internal. The text of a compiled program: its instructions, how often each runs, and its collectives.
+"""Internal. The text of a compiled program: its instructions, their numbers of runs, and its collectives.
 
-The other modules of this room call it, and benchmarks do. It must not know targets or names. It is tested on programs
-of XLA's compilers for CPU and TPU.
+The other modules of this room call it, and so do benchmarks. It must not know targets or names. It is tested on
+programs of XLA's compilers for CPU and TPU.
 """
 
 import dataclasses
@@ -60,8 +60,8 @@ class Array(NamedTuple):
         dtype: the dtype, as XLA writes it.
         bits: the bits of an element.
         shape: the dimensions.
-        space: the memory that holds it: 0 is that of the device, `HOST` that of the host; others are closer to the
-            units of the device.
+        space: the memory that holds it: 0 is the memory of the device, `HOST` the memory of the host; others are closer
+            to the units of the device.
     """
 
     dtype: str
@@ -82,7 +82,7 @@ class Instruction(NamedTuple):
         name: its own name.
         type: the text of its type.
         opcode: the name of its operation, such as `dot`.
-        operands: the names of the instructions whose results it takes.
+        operands: the names of the instructions whose results it reads.
         line: the whole line.
         is_root: whether it is the result of its computation.
     """
@@ -96,7 +96,7 @@ class Instruction(NamedTuple):
 
     @property
     def source(self) -> str:
-        """The operation of the function that it belongs to; empty if the compiler does not say."""
+        """The operation in the traced function that it belongs to; empty if the compiler does not say."""
         found = _SOURCE.search(self.line)
         return "" if found is None else found[1]
 
@@ -110,13 +110,13 @@ class Transfer:
 
     Attributes:
         kind: one of `KINDS`.
-        count: the number of runs, those of loops included.
+        count: the number of runs, including iterations of loops.
         computation: the computation that it is in.
         instruction: its line.
         operands: the types of the arrays that it sends.
         results: the types of the arrays that it returns, one for each operand.
-        groups: the numbers of the devices that take part with each other, a row for each group; for a permute, a row is
-            a source and its target.
+        groups: the numbers of the devices in each group, one row for each group; for a permute, a row is a source and
+            its target.
     """
 
     kind: str
@@ -134,17 +134,17 @@ class Transfer:
 
     @property
     def group(self) -> int:
-        """The number of devices that take part with each other."""
+        """The number of devices in one group."""
         return int(self.groups.shape[1])
 
     @property
     def pairs(self) -> frozenset[tuple[int, int]]:
-        """Source and target of each message of a permute."""
+        """The source and the target of each message of a permute."""
         return frozenset(map(tuple, self.groups.tolist()))
 
     @property
     def name(self) -> str:
-        """The operation of the function that it belongs to, or else its name in the text."""
+        """The operation in the traced function that it belongs to, or else its name in the text."""
         return self.instruction.source or self.instruction.name
 
 
@@ -153,19 +153,19 @@ class Program:
 
     Attributes:
         entry: the name of the computation that runs first.
-        computations: the instructions of each, by name.
-        callers: for each computation, the instructions that run it, with the computations that these are in.
+        computations: the instructions of each computation, by name.
+        callers: for each computation, the instructions that run it, each with its own computation.
         runs: how often each computation runs.
         fused: computations inside of fusions, whose values are never in memory.
         unknown: computations inside of loops of unknown length, with the name of the loop.
         devices: the number of devices.
 
     Args:
-        text: `as_text()` of what `jax.jit(f).lower(...).compile()` returns.
+        text: the result of `jax.jit(f).lower(...).compile().as_text()`.
         unknown_trip_count: the number of iterations of a loop whose length XLA does not know.
 
     Raises:
-        ValueError: if the text is not that of a compiled program.
+        ValueError: if the text is not the text of a compiled program.
     """
 
     def __init__(self, text: str, unknown_trip_count: int | None = None) -> None:
@@ -214,7 +214,7 @@ class Program:
                 self.fused.add(name)
 
     def find_source_around(self, computation: str) -> str:
-        """Return the operation of the function that runs a computation, such as a loop; empty if none is known."""
+        """Return the operation in the traced function that runs a computation, such as a loop; empty if unknown."""
         here = computation
         while callers := self.callers.get(here):
             here, op = callers[0]
@@ -226,10 +226,11 @@ class Program:
         """List the collectives, with the number of times each one runs.
 
         Each branch of a conditional counts. The compiler for TPU repeats a collective in each fusion that takes part in
-        it: those of one channel and chain count once. Its all-reduce-scatter counts as reduce-scatter.
+        it, so all repetitions with the same channel and chain count once. Its all-reduce-scatter counts as
+        reduce-scatter.
 
         Raises:
-            ValueError: where a collective is inside a loop of unknown length, and no length was given.
+            ValueError: if a collective is inside a loop of unknown length, and no length was given.
         """
         found: list[Transfer] = []
         parts: dict[tuple[str, str, str], Transfer] = {}
@@ -272,7 +273,7 @@ class Program:
 
 
 def _find_operands(kind: str, op: Instruction) -> tuple[str, ...]:
-    """Return the operands that a collective sends; further ones of a ragged one are offsets and the result."""
+    """Return the operands that a collective sends; a ragged collective also has offsets and the result as operands."""
     return op.operands[:1] if kind == "ragged-all-to-all" else op.operands
 
 
@@ -305,7 +306,7 @@ def parse_groups(line: str, devices: int) -> np.ndarray:
     XLA writes them in one of four ways: as pairs of a permute, as lists, as a grid of numbers, or as axes of a mesh.
 
     Raises:
-        ValueError: if they are written in another way.
+        ValueError: if groups are written in another way.
     """
     if pairs := _PAIRS.search(line):
         numbers = re.findall(r"\d+", pairs[1])
@@ -372,7 +373,7 @@ def find_mesh_axes(groups: np.ndarray, mesh: Sequence[tuple[str, int]]) -> tuple
 
     Args:
         groups: the numbers of devices, a row for each group.
-        mesh: the axes with their sizes. Devices are numbered by their place, and the last axis counts fastest.
+        mesh: the axes with their sizes. Devices are numbered by their place, and the last axis varies fastest.
 
     Returns:
         The names. If only some devices along an axis take part, their number follows: `data:2`.
@@ -398,7 +399,7 @@ def find_mesh_axes(groups: np.ndarray, mesh: Sequence[tuple[str, int]]) -> tuple
 def find_pairs(
     transfer: Transfer, mesh: Sequence[tuple[str, int]], mesh_axes: Sequence[str]
 ) -> frozenset[tuple[int, int]]:
-    """Return source and target of each message of a permute, by their places along mesh axes."""
+    """Return the source and the target of each message of a permute, as coordinates along mesh axes."""
     if not mesh_axes:
         return frozenset()
     numbers = np.unravel_index(transfer.groups, [size for _, size in mesh])
@@ -439,7 +440,7 @@ def _parse(text: str) -> tuple[str, dict[str, dict[str, Instruction]]]:
 def count_iterations(
     loop: Instruction, computation: str, computations: Mapping[str, Computation]
 ) -> float | None:
-    """Return the number of iterations of a loop, or the mean that its name says; None if it is not known.
+    """Return the number of iterations of a loop, or the mean number given in its name; None if unknown.
 
     Args:
         loop: the loop.
@@ -455,8 +456,8 @@ def _find_iterations(
 ) -> int | None:
     """Return the number of iterations of a loop; None if XLA does not know it.
 
-    The compiler for TPU does not write it down. Its loops count up to the constant in their condition; a loop that it
-    has unrolled counts in larger steps.
+    The compiler for TPU does not write the number down. Its loops count up to the constant in their condition; the
+    counter of an unrolled loop takes larger steps.
     """
     if known := _TRIP_COUNT.search(loop.line):
         return int(known[1])
@@ -480,7 +481,7 @@ def _find_iterations(
 
 
 def _find_start(loop: Instruction, ops: Computation, place: int) -> int | None:
-    """Return the first value of the counter of a loop; zero if the loop takes one tuple; None if it is not known."""
+    """Return the first value of a loop's counter; zero if the loop takes one tuple; None if unknown."""
     given = ops[loop.operands[0]]
     if given.opcode != "tuple":
         return 0
@@ -491,7 +492,7 @@ def _find_start(loop: Instruction, ops: Computation, place: int) -> int | None:
 
 
 def _find_step(loop: Instruction, computations: Mapping[str, Computation], place: int) -> int:
-    """Return what an iteration adds to the counter of a loop; one if the body does not say."""
+    """Return the step of a loop's counter in one iteration; one if the body does not say."""
     body = re.search(r"\bbody=%?([\w.\-]+)", loop.line)
     if body is None:
         return 1

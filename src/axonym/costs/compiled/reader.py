@@ -39,7 +39,7 @@ def compile_cost(
     args: tuple[Tree, ...],
     kwargs: dict[str, Tree],
 ) -> Cost:
-    """Compile a function for a mesh, and count what the program costs.
+    """Compile a function for a mesh, and count the costs of the program.
 
     The arguments are those of `axn.cost`; `abstract` is the mesh without its devices.
 

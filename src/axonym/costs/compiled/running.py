@@ -1,4 +1,4 @@
-"""Internal. Run a function on the devices of a mesh, and measure how long that takes.
+"""Internal. Run a function on the devices of a mesh, and measure the time of a run.
 
 `axn.plan` and `calibrate` call it. It must not know costs.
 """
@@ -32,13 +32,14 @@ def measure_run(
     rounds: int = ROUNDS,
     function: str = "plan",
 ) -> float:
-    """Return the seconds of one run, the fastest of some.
+    """Return the seconds of one run, the fastest of several.
 
     Args:
         fn: the function, as in `axn.cost`.
         mapping: its mapping.
         mesh: a mesh; one without devices gets those of this machine.
-        args: arguments, of which only shapes count: floats are small numbers that differ, and all else is zero.
+        args: arguments, whose values do not count: floats become different small numbers, and everything else becomes
+            zero.
         kwargs: keyword arguments.
         rounds: the number of runs.
         function: what was called, for the message.
@@ -69,7 +70,7 @@ def find_devices(mesh: MeshLike | Mapping[str, int], function: str) -> Mesh:
     """Return a mesh with devices of this machine.
 
     Raises:
-        OperandError: if it has too few of them.
+        OperandError: if this machine has too few devices.
     """
     if isinstance(mesh, Mesh):
         return mesh
@@ -83,7 +84,7 @@ def find_devices(mesh: MeshLike | Mapping[str, int], function: str) -> Mesh:
 
 
 def _fill(tree: Tree) -> Any:
-    """Return arrays for the abstract ones of a tree, made by one program where they are needed."""
+    """Return arrays in place of the abstract ones of a tree, made by one program on the devices that need them."""
     leaves, structure = jax.tree.flatten(tree)
     abstract = {i: leaf for i, leaf in enumerate(leaves) if isinstance(leaf, jax.ShapeDtypeStruct)}
     shardings = {i: leaf.sharding for i, leaf in abstract.items()}
@@ -96,7 +97,7 @@ def _fill(tree: Tree) -> Any:
 
 
 def _make(leaf: jax.ShapeDtypeStruct) -> jax.Array:
-    """Return an array of small numbers that differ, or of zeros if they are no floats."""
+    """Return an array of different small numbers for a floating dtype, and of zeros for another one."""
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return jnp.broadcast_to(jax.random.key(0), leaf.shape)
     if not jnp.issubdtype(leaf.dtype, jnp.floating):

@@ -1,7 +1,7 @@
-"""Internal. What a device computes while it sends, by the order of instructions in a compiled program.
+"""Internal. The computation that overlaps with communication, by the order of instructions in a compiled program.
 
 The reader calls it for programs of the target's own compiler, whose order is the schedule. The text does not say how
-long an instruction takes; the roofline of the target does.
+long an instruction takes; the roofline of the target gives an estimate.
 """
 
 import re
@@ -23,7 +23,7 @@ _RUNNING = ("call", "conditional", "while")
 
 
 class _Span(NamedTuple):
-    """The instructions of a computation that run while something is sent, by the places of the first and the last."""
+    """The instructions of a computation that run during a transfer, by the positions of the first and the last one."""
 
     computation: str
     first: int
@@ -33,7 +33,7 @@ class _Span(NamedTuple):
 def find_windows(
     program: Program, place_of: Callable[[str], Place], target: Target
 ) -> Mapping[Key, Window]:
-    """Return what a device computes while collectives are under way.
+    """Return the computation of a device while collectives are under way.
 
     The compilers for TPU and GPU split a collective into a start and an end; the compiler for TPU also lets fusions
     continue it while they compute something else. If several collectives are under way, they share the computation.
@@ -41,7 +41,7 @@ def find_windows(
     Args:
         program: the program, whose instructions are in the order in which they run.
         place_of: returns the place of an operation.
-        target: the device that times are for.
+        target: the device for which times are estimated.
 
     Returns:
         The window of each collective that does not block.
@@ -71,7 +71,7 @@ def find_windows(
 
 
 def estimate_operations(program: Program, target: Target) -> float:
-    """Return how long the operations of a program take one after another, without collectives."""
+    """Return the time for all operations of a program in sequence, without collectives."""
     total = 0.0
     for op in program.computations[program.entry].values():
         total += _estimate_seconds(program, program.entry, op, target)
@@ -79,7 +79,7 @@ def estimate_operations(program: Program, target: Target) -> float:
 
 
 def find_concurrent(program: Program, transfers: Iterable[Transfer]) -> Mapping[Key, set[Pairs]]:
-    """Return, for each permute, those that are under way at the same time, itself among them.
+    """Return, for each permute, all permutes that are under way at the same time, including itself.
 
     A permute that the compiler did not split counts as under way while its computation runs.
     """
@@ -104,7 +104,7 @@ def find_concurrent(program: Program, transfers: Iterable[Transfer]) -> Mapping[
 
 
 def _has_common_time(one: _Span, other: _Span) -> bool:
-    """Return whether two spans overlap, with the starts and the ends around them."""
+    """Return whether two spans overlap; their starts and ends count as parts of them."""
     is_same = one.computation == other.computation
     return is_same and max(one.first, other.first) <= min(one.last, other.last) + 1
 
@@ -133,7 +133,7 @@ def _find_pairs(program: Program) -> list[tuple[_Span, list[Key]]]:
 
 
 def _find_start(done: Instruction, ops: Mapping[str, Instruction]) -> Instruction:
-    """Return the start that an end belongs to."""
+    """Return the start instruction that an end instruction belongs to."""
     start = ops[done.operands[0]]
     # An asynchronous operation may have updates between its start and its end.
     while start.opcode.endswith("-update"):
@@ -181,9 +181,9 @@ def _find_caller(program: Program, computation: str) -> tuple[str, int]:
 
 
 def _estimate_seconds(program: Program, computation: str, op: Instruction, target: Target) -> float:
-    """Return how long one run of an instruction computes, or reads and writes.
+    """Return the time of one run of an instruction: for its operations or its memory accesses, whichever is longer.
 
-    Collectives do neither. An operation that is only started, such as a copy, runs beside the following ones.
+    Collectives do neither. An operation that is only started, such as a copy, runs in parallel to the following ones.
     """
     if op.opcode in KINDS or op.opcode.endswith("-start"):
         return 0.0
@@ -204,7 +204,7 @@ def _estimate_seconds(program: Program, computation: str, op: Instruction, targe
 def _estimate_computing(
     program: Program, computation: str, op: Instruction, target: Target
 ) -> float:
-    """Return how long one run of an instruction computes, with the instructions inside of a fusion."""
+    """Return the time for the operations of one run of an instruction, including those inside of a fusion."""
     own = count_amount(program, computation, op)
     seconds = own.flops / target.flops_of(own.dtype) if own.flops else 0.0
     if op.opcode == "fusion":

@@ -1,4 +1,4 @@
-"""Internal. What a compiled program computes, reads and writes: operations and bytes of each instruction.
+"""Internal. The operations of each instruction in a compiled program, and the bytes that it reads and writes.
 
 The reader and the schedule call it. It knows the text of HLO; it must not know layers or names.
 """
@@ -58,7 +58,7 @@ _FREE = {
 
 
 def iterate_amounts(program: Program) -> Iterator[Amount]:
-    """Yield the amounts of all instructions; those inside of fusions have operations alone."""
+    """Yield the amounts of all instructions; instructions inside of fusions have only operations, no bytes."""
     for computation, op in iterate_instructions(program):
         count = program.runs[computation]
         one = count_amount(program, computation, op)
@@ -72,7 +72,7 @@ def iterate_amounts(program: Program) -> Iterator[Amount]:
 
 
 def count_amount(program: Program, computation: str, op: Instruction) -> Amount:
-    """Return what one run of an instruction computes, reads and writes, without instructions inside of it."""
+    """Return the amounts of one run of an instruction, without the instructions inside of it."""
     ops = program.computations[computation]
     flops = count_flops(op, ops)
     # Values inside of a fusion never reach memory.
@@ -84,7 +84,7 @@ def count_amount(program: Program, computation: str, op: Instruction) -> Amount:
 
 
 def _find_dtype(program: Program, computation: str, op: Instruction) -> str:
-    """Return the dtype of a product's wider operand in the function, before the compiler widened it."""
+    """Return the dtype of a product's wider operand in the traced function, before the compiler widened it."""
     ops = program.computations[computation]
     found: list[Array] = []
     for name in op.operands:
@@ -97,7 +97,7 @@ def _find_dtype(program: Program, computation: str, op: Instruction) -> str:
 
 
 def _find_source(program: Program, op: Instruction) -> str:
-    """Return the operation of the function; for a fusion without a name, the last one inside that has a name."""
+    """Return the operation in the traced function; a fusion without a name takes that of its last named instruction."""
     if _RAGGED in op.line:
         # The name of the kernel follows the operation.
         return op.source.rpartition("/")[0]
@@ -130,7 +130,7 @@ def count_contracted(op: Instruction, ops: Computation) -> int:
 
 
 def count_flops(op: Instruction, ops: Computation) -> float:
-    """Return the operations of a product, a convolution or a kernel that estimates them; others count as none."""
+    """Return the operations of a product, a convolution or a kernel with an estimate; zero for other instructions."""
     if op.opcode == "convolution":
         return _count_convolution(op, ops)
     if _RAGGED in op.line:
@@ -148,7 +148,7 @@ def count_flops(op: Instruction, ops: Computation) -> float:
 
 
 def _count_kernel(op: Instruction, ops: Computation) -> float | None:
-    """Return the operations of a kernel by its name; None if an instruction is no call with such a name.
+    """Return the operations of a kernel by its name; None if an instruction does not call a kernel with such a name.
 
     The compiler may write several kernels for one call, such as two for a gradient: the first has all operations.
     """
@@ -183,7 +183,7 @@ def _count_ragged(op: Instruction, ops: Computation) -> float:
 def _count_convolution(op: Instruction, ops: Computation) -> float:
     """Count the operations of a convolution; padding does not count.
 
-    The compiler for TPU writes all products as convolutions. A batch dimension of a product is a window that sees one
+    The compiler for TPU writes all products as convolutions. A batch dimension of a product is a window with one
     element.
     """
     labels = _LABELS.search(op.line)
@@ -233,7 +233,7 @@ def _parse_sliding(window: Mapping[str, Sequence[str]], at: int) -> Sliding:
 
 
 def count_bytes(arrays: Iterable[Array]) -> int:
-    """Return the bytes of the arrays that are in the memory of the device; others are closer to its units."""
+    """Return the bytes of the arrays in the memory of the device; other arrays are closer to its units."""
     return sum_bytes(array for array in arrays if not array.space)
 
 
@@ -265,7 +265,7 @@ def _count_accessed(program: Program, op: Instruction, ops: Computation) -> int:
 
 
 def _count_copied(op: Instruction, ops: Computation) -> int:
-    """Return the bytes that an instruction copies to the host or from it: all of an array there, or a slice."""
+    """Return the bytes that an instruction copies to or from the host: a complete array there, or a slice of it."""
     if op.opcode.endswith(("-done", "-update")):
         return 0
     arrays = (*parse_operands(op, ops), *parse_arrays(op.type))
@@ -275,7 +275,7 @@ def _count_copied(op: Instruction, ops: Computation) -> int:
 
 
 def _count_part(part: Array, whole: Array) -> int:
-    """Return the bytes of a part of an array, if they are in the memory of the device."""
+    """Return the bytes of a part of an array; zero if the array is not in the memory of the device."""
     return count_bytes([part._replace(space=whole.space)])
 
 
@@ -332,7 +332,7 @@ def _count_writes(op: Instruction, ops: Computation) -> int:
 
 
 def _find_changes(op: Instruction, ops: Computation) -> list[Array]:
-    """Return the arrays that a fusion writes into one of its parameters; none if it makes a new array."""
+    """Return the arrays that a fusion writes into one of its parameters; empty if it makes a new array."""
     found: list[Array] = []
     # Several changes of one parameter may follow each other.
     while op.opcode in ("bitcast", *_CHANGING):

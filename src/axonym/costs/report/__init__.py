@@ -1,4 +1,4 @@
-"""The report of what a program costs: sums, tables, pictures, differences and files."""
+"""The report on a program's costs: sums, tables, pictures, differences and files."""
 
 from ..shared.rows import Collective, Kept, Memory, Time, Work
 from .bars import Bar, Bars

@@ -1,4 +1,4 @@
-"""Pictures of costs: bars of what is sent for which axis, what memory holds, and how long layers take."""
+"""Pictures of costs: bars for the bytes sent for each axis, the parts of memory, and the time of each layer."""
 
 import dataclasses
 import html
@@ -20,9 +20,9 @@ class Bar:
     """One bar of a picture.
 
     Attributes:
-        label: the name at its left.
-        amount: the number that gives its length.
-        text: the amount as text, at its right.
+        label: the name on its left.
+        amount: the number that sets its length.
+        text: the amount as text, on its right.
 
     Examples:
         >>> from axonym.costs.report import Bar
@@ -60,7 +60,7 @@ class Bars:
         return self._write_svg("")
 
     def save(self, path: str | Path) -> None:
-        """Write the picture to a file; its colours follow the light or dark mode of a reader's system."""
+        """Write the picture to a file, whose colours follow the light or dark mode of a reader's system."""
         Path(path).write_text(self._write_svg(ALONE) + "\n", encoding="utf-8")
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""The report of what a program costs: communication, memory and time, as data, text and tables.
+"""The report on a program's costs: communication, memory and time, as data, text and tables.
 
 Both readers fill it, and the search compares it. It must not know programs.
 """
@@ -45,19 +45,19 @@ class Cost(Printed):
         title: the name of the function and the mapping.
         depth: the source of the numbers: `compiled` for the program of a compiler, `traced` for the function.
         compiler: the kind of device that the program was compiled for; empty if traced.
-        target: the device that times are for.
+        target: the device for which times are estimated.
         mesh: the axes of the mesh with their sizes.
         arguments: the layouts of the arguments by kind: `parameters`, `optimizer` and `data`.
         communication: the collectives, each with its named axis, layer, bytes and seconds.
         memory: the bytes that a device holds.
         work: the computation, reading and sending of each layer and phase.
-        bubble: the share of the time in which a stage of a pipeline waits. The numbers of `work` include it.
+        bubble: the share of the time in which a stage of a pipeline waits. The numbers of `work` include this waiting.
         notes: texts about work that the numbers leave out.
-        operations: seconds of the operations of the program, one after another, if the target's own compiler made it;
-            otherwise None.
-        attention: the implementations of attention, with the reason for one that is no kernel of the target, and the
-            layers of each.
-        measured: seconds of one run, where it was measured. `dataclasses.replace(cost, measured=3.4)` puts your own
+        operations: seconds of all operations in sequence, if the target's own compiler made the program; otherwise
+            None.
+        attention: the implementations of attention, each with its layers, and with a reason if it is no kernel of the
+            target.
+        measured: seconds of one run, if it was measured. `dataclasses.replace(cost, measured=3.4)` puts your own
             measurement beside a cost, and `save` writes it.
 
     Examples:
@@ -92,7 +92,7 @@ class Cost(Printed):
 
     @property
     def time(self) -> Time:
-        """An estimate of the time of one run: at the peaks of the target, and as its shares of them lead to expect."""
+        """An estimate of the time of one run: at the peaks of the target, and at the shares of them that it reaches."""
         sums = _sum_work(join_recomputed(self.work))
         overlapped = sums.overlapped + sums.copied
         utilisation = 0.0
@@ -121,7 +121,7 @@ class Cost(Printed):
         )
 
     def _expect(self, bound: "_Sums", exposed: float) -> float | None:
-        """Return the time that the shares of the target's peaks lead to expect; None if there are none."""
+        """Return the expected time at the shares of the target's peaks; None if the target has no shares."""
         shares = self.target.efficiency
         if shares is None:
             return None
@@ -191,7 +191,7 @@ class Cost(Printed):
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """The flags of the compiler that published runs on such devices set, each with its purpose; last the source."""
+        """The compiler flags that published runs on such devices set, each with its purpose; the source comes last."""
         return list_flags(self.target.platform)
 
     def remedies(self, over: int) -> tuple[str, ...]:
@@ -227,7 +227,7 @@ class Cost(Printed):
         return count
 
     def diff(self, other: "Cost") -> Difference:
-        """Compare with another cost, row by row: that of another mapping, batch, policy or mesh.
+        """Compare with another cost, row by row: the cost of another mapping, batch, policy or mesh.
 
         Args:
             other: the cost after the change.
@@ -431,7 +431,7 @@ class Cost(Printed):
 
 
 class _Sums(NamedTuple):
-    """Seconds of all layers; `overlapped` if each layer sends beside its work, `busy` without what is sent."""
+    """Seconds of all layers; `overlapped` if sending overlaps with the work of each layer, `busy` without sending."""
 
     overlapped: float
     busy: float

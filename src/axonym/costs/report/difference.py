@@ -33,7 +33,7 @@ class Change:
 
     @property
     def ratio(self) -> float | None:
-        """The new number over the old one, where both are numbers and the old one is not zero."""
+        """The new number divided by the old one; None if either is no number or the old one is zero."""
         if isinstance(self.before, str) or isinstance(self.after, str):
             return None
         if not self.before:
@@ -42,7 +42,7 @@ class Change:
 
     @property
     def cells(self) -> tuple[str, str, str, str]:
-        """The row of a table: its name, before, after, and the relative change."""
+        """The row of a table: its name, the values before and after, and the relative change."""
         grown = f"{self.ratio - 1:+.1%}" if self.ratio is not None else ""
         return self.what, self._write(self.before), self._write(self.after), grown
 

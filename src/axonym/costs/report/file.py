@@ -1,7 +1,7 @@
 """Internal. Files of costs: layouts, collectives by named axis, memory and sums, one line for each.
 
 `Cost.save` and `Cost.diff` call it, and so does `assert_layout`. Times change with the target, so a file has them only
-beside a measured one, as a record of how far to trust them.
+next to a measured time, as a record of their accuracy.
 """
 
 import json
@@ -60,7 +60,7 @@ def summarise(cost: "Cost") -> Locked:
 
 
 def list_times(cost: "Cost") -> dict[str, str | int]:
-    """Return the times of one run in nanoseconds: the bound, and those that are expected and measured, if known."""
+    """Return the times of one run in nanoseconds: the bound, and the expected and measured times, if known."""
     time = cost.time
     found = {"of one run": time.seconds, "expected": time.expected, "measured": cost.measured}
     return {what: round(seconds * 1e9) for what, seconds in found.items() if seconds is not None}
@@ -92,7 +92,7 @@ def load(path: str | Path) -> tuple[Locked, str]:
     """Return the content of a file, and the version of JAX that wrote it.
 
     Raises:
-        OperandError: if it is no file of a cost, or one of another version.
+        OperandError: if it is no file of a cost, or a file of another version.
     """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))

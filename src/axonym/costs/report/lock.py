@@ -64,5 +64,5 @@ def assert_layout(report: "Cost", path: str | Path, *, tolerance: float = 0.05) 
 
 
 def _is_notable(change: "Change", tolerance: float) -> bool:
-    """Return whether a change is more than noise: a text, a row that is new or gone, or a number that is far off."""
+    """Return whether a change is more than noise: another text, a new or missing row, or a number that is far off."""
     return change.ratio is None or abs(change.ratio - 1) > tolerance

@@ -1,6 +1,6 @@
 """Internal. A choice of the search, and the changes that lead to another one.
 
-`search` makes and compares choices. A choice has only tuples, so that it is a key of a dict; it must not know costs.
+`search` makes and compares choices. A choice has only tuples, so it can be a key of a dict; it must not know costs.
 """
 
 import dataclasses
@@ -24,8 +24,8 @@ class Choice:
         computed: the entries for activations and data.
         kept: the entries for the state of the optimiser; None if it is sharded like the parameters.
         microbatches: the number of microbatches of a pipeline; None without one.
-        given: the number of the value of each keyword argument that is chosen.
-        yielding: the axes of the computation that take their mesh axes only where others leave them free, sorted.
+        given: for each chosen keyword argument, the number of its value.
+        yielding: the sorted axes of the computation that take their mesh axes only where other axes leave them free.
     """
 
     stored: Entries = ()
@@ -39,7 +39,7 @@ class Choice:
         """Return the mappings of the choice.
 
         Args:
-            parameters: the names of axes that parameters have.
+            parameters: the names of the axes of parameters.
             states: patterns of the paths at which an optimiser keeps arrays like the parameters.
         """
         stored, computed = dict(self.stored), dict(self.computed)
@@ -82,12 +82,12 @@ class Change(Protocol):
     """A change of a choice: a step of the search."""
 
     def apply(self, choice: Choice, /) -> Choice:
-        """Return a choice with the change made."""
+        """Return a choice after the change."""
         ...
 
 
 class Move(NamedTuple):
-    """Another entry for an axis; if it evicts, other axes leave these mesh axes."""
+    """A new entry for an axis; if the move evicts, other axes leave these mesh axes."""
 
     name: str
     entry: Entry
@@ -95,7 +95,7 @@ class Move(NamedTuple):
     evicts: bool
 
     def apply(self, choice: Choice) -> Choice:
-        """Return a choice with the move made."""
+        """Return a choice after the move."""
         stored, computed, yielding = choice.stored, choice.computed, choice.yielding
         if self.role in ("stored", "both"):
             stored = self._change(stored)
@@ -117,13 +117,13 @@ class Move(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """An axis of data takes mesh axes where others leave them free, such as positions between the products."""
+    """An axis of data takes mesh axes wherever other axes leave them free, such as positions between products."""
 
     name: str
     entry: Entry
 
     def apply(self, choice: Choice) -> Choice:
-        """Return a choice with the axis there; the same one, if it is mapped already, or none would be beside it."""
+        """Return a choice with the axis on these mesh axes; unchanged if it is mapped, or if one of them is unused."""
         used = {axis for _, entry in choice.computed for axis in entry}
         if self.name in dict(choice.computed) or not used.issuperset(self.entry):
             return choice
@@ -133,12 +133,12 @@ class Spread(NamedTuple):
 
 
 class Keep(NamedTuple):
-    """Other entries for the state of the optimiser; None for those of the parameters."""
+    """New entries for the state of the optimiser; None to use the entries of the parameters."""
 
     entries: Entries | None
 
     def apply(self, choice: Choice) -> Choice:
-        """Return a choice with the state there."""
+        """Return a choice with these entries for the state."""
         return dataclasses.replace(choice, kept=self.entries)
 
 
@@ -156,7 +156,7 @@ class Give(NamedTuple):
 
 
 class Pipeline(NamedTuple):
-    """Layers along a mesh axis become stages of a pipeline, perhaps with a value that stores layers for it."""
+    """Layers along a mesh axis become stages of a pipeline, perhaps with a keyword value that stores them suitably."""
 
     layers: str
     rows: str

@@ -1,9 +1,9 @@
 """Internal. Decisions layer by layer, found from the costs of steps in which all layers are alike.
 
-A step in which some layers recompute and others keep computes, sends and keeps the shares of these layers in steps in
-which all do so. A dynamic program combines the decisions of several stacks, and traces confirm the result. Mappings are
-taken in the order of the least time that any decision could give them, and none is looked at whose least time is above
-the best one: among the mappings that a search has counted, the result is the best.
+If some layers recompute and others keep activations, the step costs a weighted mean of two steps: one in which all
+layers recompute, and one in which all keep. A dynamic program combines the decisions of several stacks, and traces
+confirm the result. Mappings are taken in the order of the least time that any decision could give them, until this
+least time is above the best time found: so the result is the best among the mappings that a search has counted.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ class Mix(NamedTuple):
     Attributes:
         seconds: the time.
         nbytes: the memory at the peak.
-        given: the number of the item of each stack.
+        given: for each stack, the number of its item.
     """
 
     seconds: float
@@ -35,12 +35,12 @@ class Mix(NamedTuple):
 def list_mixes(
     stacks: Sequence[Sequence[tuple[float, ...]]], costs: Sequence[Sequence[Cost | None]]
 ) -> list[Mix]:
-    """List the decisions that no other ones beat in time and memory, the fastest first.
+    """List the decisions that are optimal in time and memory (the Pareto front), the fastest first.
 
     Args:
-        stacks: for each stack the shares of its layers that have each value, for each item.
-        costs: for each stack and each value the cost of the step in which the layers of this stack have it, and those
-            of other stacks their first value; None if it is not legal.
+        stacks: for each stack and each item, the share of the layers that have each value.
+        costs: for each stack and each value, the cost of the step in which the layers of this stack have this value,
+            and layers of other stacks have their first value; None if the step is not legal.
     """
     front = [Mix(0.0, 0.0)]
     for shares, alike in zip(stacks, costs, strict=True):
@@ -64,7 +64,7 @@ def list_mixes(
 
 
 def mix(parts: Sequence[tuple[float, Cost]]) -> Mix:
-    """Estimate a step in which layers have different values, from steps in which all have the same one.
+    """Estimate a step in which layers have different values, from steps in which all layers have the same value.
 
     Args:
         parts: the shares of the layers, each with the cost of its step.
@@ -84,13 +84,13 @@ def mix(parts: Sequence[tuple[float, Cost]]) -> Mix:
 
 
 def _estimate(cost: Cost, work: Iterable[Work]) -> float:
-    """Return the time that mappings are compared by, of a step with other work."""
+    """Return the time of a step with other work, as used to compare mappings."""
     time = dataclasses.replace(cost, work=tuple(work)).time
     return time.seconds if time.expected is None else time.expected
 
 
 def _drop_beaten(mixes: Iterable[Mix]) -> list[Mix]:
-    """Return the mixes that no faster one beats in memory, the fastest first."""
+    """Return the mixes that need less memory than all faster ones, the fastest first."""
     kept: list[Mix] = []
     for one in sorted(mixes):
         if not kept or one.nbytes < kept[-1].nbytes:
@@ -100,12 +100,12 @@ def _drop_beaten(mixes: Iterable[Mix]) -> list[Mix]:
 
 @dataclasses.dataclass
 class Family:
-    """Choices of one search that differ in decisions about layers alone.
+    """Choices of one search that differ only in decisions about layers.
 
     Attributes:
         choice: the choice in which all layers have the first value.
-        count: counts a choice; it returns None if the choice is not legal, or nothing more may be counted.
-        known: the costs of those that were counted, by their choice.
+        count: counts a choice; it returns None if the choice is not legal, or the budget is spent.
+        known: the costs of the counted choices, by choice.
     """
 
     choice: Choice
@@ -114,7 +114,7 @@ class Family:
 
     @property
     def least_seconds(self) -> float:
-        """A lower bound of the time for an example: nothing is recomputed or copied."""
+        """A lower bound of the time per example: nothing is recomputed or copied."""
         return min(map(_find_least_seconds, self.known.values()))
 
     @property
@@ -147,7 +147,7 @@ class Decisions:
     """Decide layer by layer, for the choices that searches have counted.
 
     Args:
-        stacks: the values of each stack, by the place of the keyword argument among all.
+        stacks: the values of each stack, by the position of its keyword argument among all.
     """
 
     def __init__(self, stacks: Mapping[int, EachLayer]) -> None:
@@ -159,7 +159,7 @@ class Decisions:
 
         Args:
             counted: their costs.
-            count: counts another one; see `Family`.
+            count: counts another choice; see `Family`.
         """
         found: dict[Choice, Family] = {}
         for choice, cost in counted.items():
@@ -168,7 +168,7 @@ class Decisions:
         self._families += found.values()
 
     def run(self) -> None:
-        """Count the decisions that may be best, until no others can be better."""
+        """Count the decisions that may be the best, until no other one can be better."""
         if not self._families:
             return
         fitting = [one for one in self._families if one.least_bytes <= _find_capacity(one)]
@@ -199,7 +199,7 @@ class Decisions:
         self._confirm(family, list_mixes(shares, costs), start.target.memory)
 
     def _confirm(self, family: Family, mixes: Sequence[Mix], capacity: int) -> None:
-        """Count mixes until the fastest one that fits is known, from the one that fits by the estimate."""
+        """Count mixes until the fastest one that fits is known, starting from the one that fits by the estimate."""
         # The fastest mix needs most memory, so the mixes that fit are the last ones.
         fitting = (at for at, one in enumerate(mixes) if one.nbytes <= capacity)
         at = next(fitting, len(mixes) - 1)
@@ -225,6 +225,6 @@ def _find_capacity(family: Family) -> int:
 
 
 def _find_fastest(costs: Iterable[Cost]) -> float:
-    """Return the time for an example of the fastest step that fits; infinite if none does."""
+    """Return the time per example of the fastest step that fits; infinite if no step fits."""
     fitting = [find_pace(cost) for cost in costs if cost.memory.peak <= cost.target.memory]
     return min(fitting, default=math.inf)

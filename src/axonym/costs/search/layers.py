@@ -13,19 +13,19 @@ __all__ = ["EachLayer"]
 class EachLayer(Sequence[Tree]):
     """Values that `axn.plan` chooses for each layer, as one of its `choices`: what to recompute, keep or offload.
 
-    Layers are alike, so that it only matters how many have each value. The step gets a list, whose values layers have
-    in turn, as `gradient_checkpointing` takes it; or one value, if all layers have it. The plan finds how many by the
-    costs of steps in which all layers have the same value. The search begins with the first one, so begin with the
-    value that needs least memory.
+    Layers are alike, so only the number of layers with each value matters. The step gets a list of values that layers
+    take in turn, as `gradient_checkpointing` does; or one value, if all layers have the same. The plan finds these
+    numbers from the costs of steps in which all layers have the same value. The search begins with the first one, so
+    begin with the value that needs least memory.
 
     It is a sequence: the values themselves, and then all lists.
 
     Args:
         values: the values to choose from.
-        layers: the number of layers; of those of a stage, if there may be a pipeline.
-        longest: the largest length of a list. A compiled loop has as many layers in one iteration, and is compiled for
-            longer. The length is the largest divisor of the number of layers that is not larger, and leaves two
-            iterations or more. If the number of layers is prime, all layers have the same value.
+        layers: the number of layers, or of layers in a stage if there may be a pipeline.
+        longest: the largest length of a list. An iteration of the compiled loop has this many layers, so long lists
+            take longer to compile. The actual length is the largest divisor of the number of layers up to `longest`
+            that leaves at least two iterations. If the number of layers is prime, all layers have the same value.
 
     Raises:
         ArgumentError: if there are no values, or a number is not positive.
@@ -61,7 +61,7 @@ class EachLayer(Sequence[Tree]):
 
     @property
     def shares(self) -> list[tuple[float, ...]]:
-        """The share of layers that have each value, for each item.
+        """For each item, the share of layers that have each value.
 
         Examples:
             >>> axn.partitioning.EachLayer([True, False], layers=4).shares
@@ -82,12 +82,12 @@ class EachLayer(Sequence[Tree]):
         return self._items[at]
 
     def __repr__(self) -> str:
-        """Return the values and the number of lists."""
+        """Return a text with the values and the number of lists."""
         return f"EachLayer({list(self.values)!r}, {len(self) - len(self.values)} lists)"
 
 
 def _split(total: int, parts: int) -> Iterator[tuple[int, ...]]:
-    """Yield all ways to split a number into an ordered sum, those with a large first part first."""
+    """Yield all ways to split a number into an ordered sum, starting with the largest first parts."""
     for first in range(total, -1, -1) if parts > 1 else [total]:
         rest = _split(total - first, parts - 1) if parts > 1 else [()]
         yield from ((first, *own) for own in rest)

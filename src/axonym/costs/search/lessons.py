@@ -1,4 +1,4 @@
-"""Internal. What a search has learned on all meshes together, and what it may still spend.
+"""Internal. The lessons of a search on all meshes together, and its remaining budget.
 
 `search` asks both before it counts a choice. The module must not know how choices are made.
 """
@@ -16,7 +16,7 @@ Part: TypeAlias = tuple[str, str, str]
 
 
 class Lessons:
-    """Lessons from choices on any mesh: entries that cannot be, pairs that cannot share, and what good choices have."""
+    """Lessons from choices on any mesh: impossible entries, pairs that cannot share, and features of good choices."""
 
     def __init__(self) -> None:
         self._good: set[frozenset[str]] = set()
@@ -24,9 +24,10 @@ class Lessons:
         self._scores: list[tuple[Score, Set[Part]]] = []
 
     def learn(self, choice: Choice, score: Score | None) -> None:
-        """Learn from the score of a choice; None if it is not legal.
+        """Learn from the score of a choice; the score is None if the choice is not legal.
 
-        If it is not legal and has exactly one reason that no legal choice has, this reason is to blame.
+        If a choice is not legal and only one of its possible reasons never occurs in a legal choice, this reason is to
+        blame.
         """
         reasons = _find_reasons(choice)
         if score is not None:
@@ -43,7 +44,7 @@ class Lessons:
             self._bad |= blamed
 
     def make_forecast(self) -> Callable[[Choice], float]:
-        """Make a function that says how promising a choice is, the lower the better, by what it shares with others."""
+        """Make a function that estimates a choice from the choices that share parts with it; the lower, the better."""
         # Places instead of scores, whose unit does not matter then. Equal scores have equal places.
         places = {
             score: at for at, score in enumerate(sorted({score for score, _ in self._scores}))
@@ -69,7 +70,7 @@ class Lessons:
 
 
 def _list_parts(choice: Choice) -> Set[Part]:
-    """List what a choice consists of: for each entry its role, the axis, and one mesh axis."""
+    """List the parts of a choice: for each mesh axis of an entry, the role, the axis and the mesh axis."""
     both = ("stored", choice.stored), ("computed", choice.computed)
     return {
         (role, name, axis) for role, entries in both for name, entry in entries for axis in entry
@@ -77,7 +78,7 @@ def _list_parts(choice: Choice) -> Set[Part]:
 
 
 def _find_reasons(choice: Choice) -> Set[frozenset[str]]:
-    """Return possible reasons for a failure: entries, since others may divide the axis, and pairs on one mesh axis."""
+    """Return possible reasons for a failure: single entries, and pairs of entries on one mesh axis."""
     # A pipeline makes other mappings legal, and so does another number of microbatches.
     how = f"{choice.microbatches} microbatches"
     # Axes that yield share mesh axes with all others.
@@ -98,7 +99,7 @@ class Budget:
         self.ran_out = False
 
     def take(self, end: int = 0) -> bool:
-        """Take one from the budget if more than `end` are left; return whether there was one."""
+        """Take one from the budget if more than `end` are left; return whether one was taken."""
         if self.left <= end:
             self.ran_out = True
             return False

@@ -1,4 +1,4 @@
-"""Internal. Runs of the best mappings on the devices that are here.
+"""Internal. Runs of the best mappings on the devices of this machine.
 
 `axn.plan` calls it after the verifier. It knows candidates; it must not know how they were found.
 """
@@ -39,9 +39,9 @@ def check_devices(wanted: int, mesh: MeshLike | Mapping[str, int] | int, target:
 def measure_best(
     ordered: Sequence[Candidate], wanted: int, measure: Callable[[Candidate], float]
 ) -> tuple[Candidate, ...]:
-    """Run the best candidates that fit; return all, those that ran first, the fastest one at their head.
+    """Run the best candidates that fit; return all candidates, where those that ran come first, sorted by time.
 
-    A candidate whose run fails, such as one that needs more memory than was counted, comes behind these.
+    A candidate whose run fails, for example because it needs more memory than was counted, comes after these.
 
     Args:
         ordered: the candidates, the best one first.

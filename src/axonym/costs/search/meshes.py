@@ -44,7 +44,7 @@ def iterate_meshes(
 def iterate_finer(
     mesh: Mapping[str, int], pinned: Set[str]
 ) -> Iterator[tuple[str, dict[str, int]]]:
-    """Yield each mesh axis that can be divided, with the mesh in which a part of it is an axis of its own.
+    """Yield each mesh axis that can be divided, with the mesh where a part of it is a separate axis.
 
     Args:
         mesh: the axes with their sizes.

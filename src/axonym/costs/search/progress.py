@@ -12,7 +12,7 @@ class Progress(NamedTuple):
         doing: the phase, `counting` or `compiling`, or `done`.
         counted: the number of mappings so far; a compiled one counts as 10.
         limit: the largest number of mappings.
-        seconds: the time of the best mapping so far that fits, in seconds; infinite while there is none.
+        seconds: the time of the best mapping so far that fits, in seconds; infinite if there is none yet.
 
     Examples:
         >>> from axonym.costs.search.progress import Progress

@@ -26,11 +26,11 @@ class Candidate:
         mesh: the axes of the mesh with their sizes.
         mappings: the mappings of parameters and of the computation.
         cost: the traced cost.
-        compiled: the cost by a program of the target's compiler; None if it was not compiled.
+        compiled: the cost from a program of the target's compiler; None if it was not compiled.
         refusal: the error of the compiler, if it refuses the program.
         choices: the chosen values of keyword arguments.
-        microbatches: the number of microbatches for `axn.pipelined`; None if it is no pipeline.
-        split: for each mesh axis that was split, since it does not divide all sizes, its parts with their sizes.
+        microbatches: the number of microbatches for `axn.pipelined`; None without a pipeline.
+        split: for each mesh axis that was split because it does not divide all sizes, its parts with their sizes.
 
     Examples:
         >>> x = axn.zeros({"batch": 64})
@@ -50,12 +50,12 @@ class Candidate:
 
     @property
     def fits(self) -> bool:
-        """Whether it fits into the memory of a device, as reported by the compiler if one ran."""
+        """Whether it fits into the memory of a device, as reported by the compiler if it ran."""
         return not self.problems
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Problems with memory and their remedies, as reported by the compiler if one ran."""
+        """Memory problems and their remedies, as reported by the compiler if it ran."""
         if self.refusal:
             return (self.refusal, *self.cost.remedies(0))
         return (self.compiled or self.cost).problems
@@ -66,15 +66,16 @@ class Plan(Printed):
     """The result of `axn.plan`, which prints as a table.
 
     Attributes:
-        best: the candidate that fits and takes the least time. If none fits, the fastest of those that need within 1 %
-            of the least memory.
+        best: the candidate that fits and takes the least time. If none fits, the fastest candidate within 1 % of the
+            least memory.
         others: the other candidates, the next best one first.
         counted: the number of mappings that were counted.
-        illegal: the number of these that were not legal.
-        is_complete: whether the search ended by itself, and not at its limit.
-        verification: a text about what was compiled for the target, what that changed, and why no more was compiled.
-        bound: the seconds that no mapping goes below: devices share all operations, and nothing is recomputed or sent,
-            at the rates by which mappings are compared; 0 if they are not known.
+        illegal: the number of counted mappings that were not legal.
+        is_complete: whether the search ended by itself, not at its limit.
+        verification: a text that says which mappings were compiled for the target, how this changed the order, and why
+            no more were compiled.
+        bound: a lower bound of the seconds of any mapping: devices share all operations, and nothing is recomputed or
+            sent, at the rates that are used to compare mappings; 0 if the operations are not known.
 
     Examples:
         >>> x = axn.zeros({"batch": 64})
@@ -93,7 +94,7 @@ class Plan(Printed):
 
     @property
     def gap(self) -> float:
-        """How much longer than the bound the best one takes at most, as a share of the bound; infinite without one."""
+        """The time of the best candidate above the bound, as a share of the bound; infinite without a bound."""
         seconds = (self.best.compiled or self.best.cost).time.compared
         return max(0.0, seconds / self.bound - 1) if self.bound else math.inf
 
@@ -114,22 +115,22 @@ class Plan(Printed):
 
     @property
     def choices(self) -> Mapping[str, Tree]:
-        """The chosen keyword arguments of the best one."""
+        """The chosen keyword arguments of the best candidate."""
         return self.best.choices
 
     @property
     def microbatches(self) -> int | None:
-        """The number of microbatches for `axn.pipelined`; None if the best one is no pipeline."""
+        """The number of microbatches for `axn.pipelined`; None if the best candidate is no pipeline."""
         return self.best.microbatches
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Problems of the best one with memory, and their remedies."""
+        """Memory problems of the best candidate, with their remedies."""
         return self.best.problems
 
     @property
     def is_verified(self) -> bool:
-        """Whether the best one was compiled for the target."""
+        """Whether the best candidate was compiled for the target."""
         return self.best.compiled is not None
 
     def parts(self) -> Iterator[str | Table]:
@@ -170,13 +171,13 @@ class Plan(Printed):
             yield self._make_measured_table(measured)
 
     def _write_times(self) -> str:
-        """Write which of its two times ranks the mappings."""
+        """Name the time that ranks the mappings."""
         if self.best.cost.time.expected is None:
             return "times are bounds, at the peaks of the device"
         return "times are expected ones, by the shares of its peaks that the device reaches"
 
     def _make_table(self, others: Sequence[Candidate]) -> Table:
-        """Make the table of the best candidates by their traced cost, with the reasons why others lose."""
+        """Make the table of the best candidates by traced cost, with the reasons why they lose to the first one."""
         rows: list[tuple[Cell, ...]] = [
             (*_write_mapped(self.best), *_write_traced(self.best), "best")
         ]
@@ -186,7 +187,7 @@ class Plan(Printed):
         return self._trim(Table(header, tuple(rows), right=header[4:7]))
 
     def _make_verified_table(self, verified: Sequence[Candidate]) -> Table:
-        """Make the table of compiled candidates, with their compiled beside their traced cost."""
+        """Make the table of compiled candidates, with their compiled and traced costs side by side."""
         rows: list[tuple[Cell, ...]] = []
         for one in verified:
             traced, compiled = _write_traced(one), ("refused",) * 3
@@ -201,7 +202,7 @@ class Plan(Printed):
         return self._trim(Table((*MAPPED, *numbers), tuple(rows), right=numbers))
 
     def _make_measured_table(self, measured: Sequence[Candidate]) -> Table:
-        """Make the table of candidates that ran, with their measured beside their predicted times."""
+        """Make the table of candidates that ran, with their measured and predicted times side by side."""
         rows: list[tuple[Cell, ...]] = []
         for one in measured:
             seconds, predicted = one.cost.measured or 0.0, one.cost.time.compared
@@ -211,7 +212,7 @@ class Plan(Printed):
         return self._trim(Table((*MAPPED, *header), tuple(rows), right=header))
 
     def _trim(self, table: Table) -> Table:
-        """Drop the column of meshes if there is one mesh, and that of choices if there are none."""
+        """Drop the column of meshes if there is only one mesh, and the column of choices if there are no choices."""
         # A column that says the same in each row tells nothing.
         columns = list(range(len(table.header)))
         if all(other.mesh == self.best.mesh for other in self.others):
@@ -240,7 +241,7 @@ def _write_mapped(one: Candidate) -> tuple[str, str, str, str]:
 
 
 def _write_choices(one: Candidate) -> str:
-    """Write the other choices, such as `8 microbatches, policy=full`."""
+    """Write the choices other than mappings, such as `8 microbatches, policy=full`."""
     found: list[str] = []
     if one.microbatches is not None:
         found.append(f"{one.microbatches} microbatches")
@@ -250,7 +251,7 @@ def _write_choices(one: Candidate) -> str:
 
 
 def _write_value(value: Tree) -> str:
-    """Write a value; equal ones that layers have in turn are counted, as in `7 x True, 3 x False`."""
+    """Write a value; a list is written with numbers of repetitions, as in `7 x True, 3 x False`."""
     if not isinstance(value, list):
         return str(value)
     runs = [(repr(own), len(list(run))) for own, run in itertools.groupby(value)]
@@ -313,7 +314,7 @@ def _explain(one: Candidate, best: Candidate) -> str:
 
 
 def _find_most_sent(one: Cost, best: Cost) -> tuple[str, int]:
-    """Return the axis for which a candidate sends most bytes that the best one does not send, with the bytes."""
+    """Return the axis for which a candidate sends the most bytes that the best one does not send, with the bytes."""
     found = ("", 0)
     for axis, (_, sent, _) in one.by_axis.items():
         more = sent - best.by_axis.get(axis, (0, 0, 0.0))[1]

@@ -1,4 +1,4 @@
-"""Internal. The search for mappings: it begins with what experts write, and then moves one axis after another.
+"""Internal. The search for mappings: it begins with mappings that experts write, and then moves one axis after another.
 
 `axn.plan` runs one `Search` for each mesh. `Axes` says what may be mapped, `Lessons` what is known to fail. It must not
 know how a choice is scored.
@@ -31,10 +31,10 @@ class Axes:
         data: the sizes of each axis of data.
         fixed: the entries that stay.
         arrays: the number of elements of parameters with the same axes, by these axes.
-        piped: the axis of layers that may be stages, and the axis that is cut into microbatches.
-        alternatives: the number of values of each keyword argument that is chosen.
+        piped: the axis of layers that may become stages, and the axis that is cut into microbatches.
+        alternatives: for each chosen keyword argument, the number of its values.
         has_state: whether an optimiser keeps arrays like the parameters.
-        layers: the number of layers that are stored, places without one included, by values of keyword arguments.
+        layers: the number of stored layers, including empty places, by values of keyword arguments.
     """
 
     mesh: Mapping[str, int]
@@ -54,13 +54,13 @@ class Axes:
 
     @property
     def _narrow_first(self) -> list[str]:
-        """The mesh axes, the one with the fewest devices first: it is the most likely one to divide layers."""
+        """The mesh axes, the shortest first, because it is the most likely one to divide layers."""
         # Of equal ones, the last one of the mesh comes first: its devices are neighbours.
         places = {name: place for place, name in enumerate(self.mesh)}
         return sorted(self.mesh_axes, key=lambda name: (self.mesh[name], -places[name]))
 
     def is_divisible(self, name: str, entry: Entry) -> bool:
-        """Return whether mesh axes divide all sizes of an axis."""
+        """Return whether these mesh axes divide all sizes of an axis."""
         sizes = self.parameters.get(name, frozenset()) | self.data.get(name, frozenset())
         return all(size % self.count_devices(entry) == 0 for size in sizes)
 
@@ -69,12 +69,12 @@ class Axes:
         return math.prod(self.mesh[axis] for axis in entry)
 
     def count_ways(self, name: str, entry: Entry) -> int:
-        """Return into how many parts mesh axes can split an axis, if they may be split themselves."""
+        """Return the number of parts into which mesh axes can split an axis, if mesh axes may be split themselves."""
         sizes = self.parameters.get(name, frozenset()) | self.data.get(name, frozenset())
         return math.gcd(self.count_devices(entry), *sizes)
 
     def iterate_entries(self, name: str) -> Iterator[Entry]:
-        """Yield mesh axes that can split an axis, all of them further: none, one, several; the longest ones first."""
+        """Yield sets of mesh axes that can split an axis, where each one adds parts: none, then one, then several."""
         widest = list(reversed(self._narrow_first))
         for count in range(len(widest) + 1):
             for chosen in itertools.combinations(widest, count):
@@ -84,7 +84,7 @@ class Axes:
                     yield only(self.mesh_axes, set(chosen))
 
     def find_widest(self, name: str, among: Entry) -> Entry:
-        """Return those of some mesh axes that split an axis into most parts."""
+        """Return the subset of mesh axes that splits an axis into the most parts."""
 
         def rank(entry: Entry) -> tuple[int, int, list[int]]:
             # Into as many parts, the fewest devices that do so; then long mesh axes, whatever they are called.
@@ -95,7 +95,7 @@ class Axes:
         return max(entries, key=rank)
 
     def list_moves(self) -> list[Change]:
-        """List all changes: those of axes of data first, then those of axes that divide most parameters."""
+        """List all changes: first of axes of data, then of parameter axes, the ones with the most elements first."""
         # Data is divided in almost all good mappings, so its axes come first.
         found: list[Change] = [*self.list_gifts()]
         for name in dict.fromkeys((*self.data, *self._sort_by_elements())):
@@ -116,7 +116,7 @@ class Axes:
         return found
 
     def _list_spreads(self, entry: Entry) -> list[Spread]:
-        """List the axes of data alone that mesh axes divide, to lie there where others leave them free."""
+        """List the moves of pure data axes to mesh axes that divide them, wherever other axes leave these free."""
         names = [name for name in self.data if name not in self.parameters]
         unmapped = [name for name in names if name not in dict(self.fixed.computed)]
         return [Spread(name, entry) for name in unmapped if self.count_ways(name, entry) > 1]
@@ -156,12 +156,12 @@ class Axes:
         ]
 
     def list_starts(self) -> list[Choice]:
-        """List the choices that experts begin with, those that are best most often first.
+        """List the choices that experts begin with, sorted by how often they are the best.
 
-        They are: data on all mesh axes, with parameters stored so, too, or along some of them, or not; axes that divide
-        the layers along one mesh axis or all of them, with data and the other parameters along the rest, and perhaps
-        other data there between the layers; two axes of data on mesh axes of their own; experts and the like along mesh
-        axes of the rows; pipelines along one mesh axis; and nothing.
+        They are: data on all mesh axes, with parameters sharded along all, some or none of them; axes of the layers on
+        one or all mesh axes, with data and the other parameters on the rest, and perhaps other data sharded between the
+        layers; two axes of data on separate mesh axes; axes such as experts on the mesh axes of the rows; pipelines
+        along one mesh axis; and no mapping.
         """
         # Each rule gives its choices in order, and rules take turns: a small limit sees the first choices of all.
         rows: list[Iterator[Choice]] = []
@@ -264,7 +264,7 @@ class Axes:
                 yield from dict.fromkeys((*spreads, choice))
 
     def _divide_stages(self, axis: str) -> Iterator[Choice]:
-        """Yield pipelines along a mesh axis, with data along the others, and stages that are divided, too."""
+        """Yield pipelines along a mesh axis, with data along the others, and perhaps with divided stages."""
         for name in self.data:
             if most := self.find_widest(name, self.mesh_axes):
                 divided = Move(name, most, "computed", evicts=True).apply(self.fixed)
@@ -284,7 +284,7 @@ class Axes:
                 return
 
     def _add_rest(self, choice: Choice) -> Iterator[Choice]:
-        """Yield a choice, and the same with parameters stored along the mesh axes that are free there."""
+        """Yield a choice, and variants with parameters stored along mesh axes that are free in them."""
         yield choice
         taken = {axis for _, entry in choice.stored for axis in entry}
         free = tuple(axis for axis in self.mesh_axes if axis not in taken)
@@ -293,7 +293,7 @@ class Axes:
             yield Move(name, most, "stored", evicts=False).apply(choice)
 
     def _find_stored(self, among: Entry, without: Container[str]) -> tuple[str, Entry]:
-        """Return the axis of parameters whose division saves most memory, and the mesh axes that divide it."""
+        """Return the axis of parameters that saves most memory if it is divided, and the mesh axes that divide it."""
         total = sum(self.arrays.values()) or 1
 
         def count_saved(one: tuple[str, Entry]) -> int:
@@ -308,7 +308,7 @@ class Axes:
         return max(found, key=count_saved, default=("", ()))
 
     def find_groups(self, entry: Entry) -> list[tuple[str, ...]]:
-        """List sets of axes that divide most elements of parameters, where no parameter has two axes of a set."""
+        """List the sets of axes that divide most elements of parameters; no parameter has two axes of one set."""
         names: list[str] = []
         for name in self._sort_by_elements():
             is_divided = name not in self.data and self.count_ways(name, entry) > 1
@@ -336,7 +336,8 @@ class Axes:
     def _sort_by_elements(self) -> list[str]:
         """Return the axes of parameters, the one with most elements first.
 
-        In percent, so that norms do not count. Of axes with as many, the longest one comes first, and so layers last.
+        In percent, so that norms do not count. If several axes have equally many elements, the longest one comes first,
+        and so layers come last.
         """
         total = sum(self.arrays.values()) or 1
 
@@ -412,7 +413,7 @@ class Axes:
 
 
 def _separate(names: Sequence[str], arrays: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
-    """Return the largest sets of axes such that no array has two axes of a set."""
+    """Return the largest sets of axes such that no array has two axes of one set."""
     found: list[tuple[str, ...]] = []
 
     def has_common(name: str, group: Iterable[str]) -> bool:
@@ -444,7 +445,7 @@ class Search:
 
     Args:
         axes: the axes that can be mapped.
-        score: counts a choice; it returns None for one that is not legal.
+        score: counts a choice; it returns None if the choice is not legal.
         budget: the number of choices that may be counted.
         lessons: lessons from other meshes.
     """
@@ -463,11 +464,12 @@ class Search:
         self.scores: dict[Choice, Score | None] = {}
 
     def begin(self, limit: int, *, is_first: bool = True) -> None:
-        """Look at the choices that experts begin with.
+        """Count the choices that experts begin with.
 
         Args:
             limit: the number of choices.
-            is_first: whether this is the first mesh. On others, choices that use all mesh axes as one are the same.
+            is_first: whether this is the first mesh. Choices that use all mesh axes as one are the same on other
+                meshes.
         """
         starts = self._axes.list_starts()
         if not is_first:
@@ -485,7 +487,7 @@ class Search:
                 limit -= 1
 
     def rank_data(self) -> dict[str, frozenset[int]]:
-        """Return the axes of data, the one that is best to divide first, in whatever order arrays have them."""
+        """Return the axes of data, the best one to divide first, whatever the order of axes in arrays."""
         data, divided = self._axes.data, self._axes.list_divided()
         # What divides layers, too, comes last. One axis needs no comparison.
         rows = [name for name in data if name not in self._axes.parameters]
@@ -504,7 +506,7 @@ class Search:
         return sorted(legal, key=self.look_up)
 
     def give(self, choice: Choice) -> None:
-        """Look at a choice with other values of keyword arguments."""
+        """Score a choice with other values of keyword arguments."""
         for gift in self._axes.list_gifts():
             self.look_at(gift.apply(choice))
 
@@ -541,7 +543,7 @@ class Search:
         return {axis for _, entry in (*fixed.stored, *fixed.computed) for axis in entry}
 
     def move_to(self, mesh: Mapping[str, int], score: Callable[[Choice], Score | None]) -> "Search":
-        """Return a search for the same on another mesh."""
+        """Return the same search on another mesh."""
         axes = dataclasses.replace(self._axes, mesh=mesh)
         return Search(axes, score, self._budget, self._lessons)
 
@@ -564,11 +566,11 @@ class Search:
             self.climb(best[0], max(0, self._budget.left - end))
 
     def look_up(self, choice: Choice) -> Score:
-        """Return the score of a legal choice that was looked at."""
+        """Return the score of a legal choice that was counted before."""
         return self.scores[choice] or ()
 
     def look_at(self, choice: Choice, end: int = 0) -> Score | None:
-        """Return the score of a choice, which counts once; None if it is not legal, or no more than `end` are left."""
+        """Return the score of a choice, counted only once; None if it is not legal, or at most `end` are left."""
         # A choice that cannot be legal costs nothing of the budget.
         if choice in self.scores:
             return self.scores[choice]

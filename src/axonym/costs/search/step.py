@@ -1,4 +1,4 @@
-"""Internal. A step whose cost is asked for many times: with other mappings, arguments and microbatches.
+"""Internal. A step whose cost is computed many times, with other mappings, arguments and microbatches.
 
 `axn.plan` makes one. It must not know the search.
 """
@@ -26,15 +26,15 @@ from .layers import EachLayer
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A function with the arguments that stay, and those that may change.
+    """A function with its fixed arguments, and the arguments that a search chooses.
 
     Attributes:
-        fn: the function. Without arguments, it is one that builds the step from the chosen values.
+        fn: the function. Without arguments, it builds the step from the chosen values.
         args: its arguments.
         kwargs: its keyword arguments.
-        target: the device that times and memory are for.
+        target: the device for which times and memory are estimated.
         choices: the values to choose from, for each further keyword argument.
-        piped: the axis of layers that may be stages, and the axis that is cut into microbatches.
+        piped: the axis of layers that may become stages, and the axis that is cut into microbatches.
 
     Raises:
         OperandError: for choices without values, or for an argument that is also a choice.
@@ -104,7 +104,7 @@ class Step:
         return not (self.args or self.kwargs)
 
     def find_sizes(self, given: Sequence[int]) -> dict[str, int]:
-        """Return what devices may divide each axis of the arguments by: the common divisor of its sizes."""
+        """Return, for each axis of the arguments, the common divisor of its sizes, which devices may divide."""
         stacks = self.find_stacks()
         key = tuple(0 if at in stacks else number for at, number in enumerate(given))
         if key not in self._sizes:
@@ -115,7 +115,7 @@ class Step:
         return self._sizes[key]
 
     def iterate_gifts(self) -> Iterator[tuple[Give, dict[str, int]]]:
-        """Yield each value that may change the arguments, with the sizes that it leads to; see `find_sizes`."""
+        """Yield each value that may change the arguments, with the resulting sizes; see `find_sizes`."""
         if not self.is_builder:
             return
         stacks, count = self.find_stacks(), len(self.choices)
@@ -129,7 +129,7 @@ class Step:
                 yield Give(at, number), sizes
 
     def link_parts(self, split: Mapping[str, Mapping[str, int]]) -> "Step":
-        """Return the step on a mesh with some axes split, whose parts have the link of the whole."""
+        """Return the step on a mesh with some axes split; the parts keep the link of the original axis."""
         target = find_target(self.target, "plan")
         links = {
             part: target.links[axis]
@@ -150,7 +150,7 @@ class Step:
         """Return the cost of the step; see `axn.cost`.
 
         Raises:
-            AxonymError: the error of `axn.cost`, in the name of `axn.plan`.
+            AxonymError: the error of `axn.cost`, reported as one of `axn.plan`.
         """
         fn, args, options = self.build(chosen)
         try:
@@ -168,13 +168,13 @@ class Step:
     ) -> float:
         """Return a lower bound of the seconds of the step under any mapping; 0 if none is known.
 
-        The devices share all operations but those that are recomputed, and read the arguments and write the results
-        once, at the rates by which mappings are compared.
+        The devices share all operations except recomputed ones, and read the arguments and write the results once, at
+        the rates that are used to compare mappings.
 
         Args:
             devices: the number of devices.
-            chosen: the values to choose from, together.
-            examples: the number of examples that the seconds are for.
+            chosen: all combinations of the values to choose from.
+            examples: the number of examples in these seconds.
         """
         found: list[float] = []
         for own in chosen:
@@ -248,12 +248,12 @@ def count_examples(cost: Cost) -> int:
 
 
 def find_pace(cost: Cost) -> float:
-    """Return the seconds of a step for each of its examples, by which steps with other batches compare."""
+    """Return the seconds of a step per example, which makes steps with different batches comparable."""
     return cost.time.compared / count_examples(cost)
 
 
 def find_divisors(sizes: Mapping[str, frozenset[int]]) -> dict[str, int]:
-    """Return the common divisor of the sizes of each axis."""
+    """Return, for each axis, the common divisor of its sizes."""
     # Arrays in which an axis has size 1 are not divided along it, so this size does not count.
     return {name: math.gcd(*(own - {1} or own)) for name, own in sizes.items()}
 
@@ -267,7 +267,7 @@ def parse_pipeline(pair: object) -> tuple[str, str] | None:
     """Return the names of the axis of layers and of the axis that is cut into microbatches.
 
     Raises:
-        OperandError: if the argument is no pair of two axes.
+        OperandError: if the argument is not a pair of axes.
     """
     if pair is None:
         return None

@@ -1,4 +1,4 @@
-"""Internal. The verification of the best mappings, by programs that a compiler makes for the target.
+"""Internal. The verification of the best mappings, by programs that are compiled for the target.
 
 `axn.plan` runs it after the search. It knows candidates and costs; it must not know how they were found.
 """
@@ -26,7 +26,7 @@ class Verified(NamedTuple):
 
     Attributes:
         candidates: all candidates, the best one first.
-        text: a text about what was compiled, and why no more was.
+        text: a text that says which mappings were compiled, and why no more were.
     """
 
     candidates: tuple[Candidate, ...]
@@ -54,7 +54,7 @@ class Verifier:
 
     @property
     def reserve(self) -> int:
-        """The part of the limit that the search leaves; never more than half."""
+        """The part of the limit that the search leaves for compiling; never more than half."""
         return 0 if self.obstacle else min(self.wanted, self.limit // (2 * PRICE)) * PRICE
 
     def run(
@@ -62,12 +62,12 @@ class Verifier:
     ) -> Verified:
         """Compile the best candidates, and return all in their new order.
 
-        If none of the wanted number fits by the compiler, further candidates that fit by their traced cost are
-        compiled, until one does. A candidate that is the same on another mesh is not compiled again.
+        If none of these fits by the compiler, further candidates that fit by their traced cost are compiled, until one
+        fits. A candidate that is the same on another mesh is not compiled again.
 
         Args:
             ranked: the candidates, the best one by its traced cost first.
-            counted: the part of the limit that is used.
+            counted: the part of the limit that is already used.
             cost_of: compiles a candidate.
         """
         if self.obstacle:
@@ -94,17 +94,17 @@ class Verifier:
 
 
 def rank(cost: Cost) -> tuple[float, ...]:
-    """Return the numbers that decide: bytes that do not fit, seconds for an example, bytes sent, bytes at the peak."""
+    """Return the numbers that rank candidates: bytes that do not fit, seconds per example, bytes sent, peak bytes."""
     memory, totals = cost.memory.peak, cost.totals
     over = max(0, memory - cost.target.memory)
     return over, find_pace(cost), totals["bytes sent"], memory
 
 
 def sort_near(ordered: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates, with those near the first one sorted by memory, the smallest first.
+    """Return the candidates, where those close to the first one are sorted by memory, the smallest first.
 
-    Near candidates fit and take about as long as the first one. If the first one does not fit, near ones need about as
-    much memory, and the fastest of them comes first.
+    Close candidates fit and take about as long as the first one. If the first one does not fit, close candidates need
+    about as much memory, and the fastest of them comes first.
 
     Args:
         ordered: candidates; the first one takes the least time, or lacks the least memory.
@@ -125,12 +125,12 @@ def sort_near(ordered: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _measure(one: Candidate, first: Candidate) -> float:
-    """Return the number that makes candidates near: the time, or the memory if the first one does not fit."""
+    """Return the number by which candidates are close: the time, or the memory if the first one does not fit."""
     return find_pace(_find_cost(one)) if first.fits else _find_cost(one).memory.peak
 
 
 def _break_tie(one: Candidate, first: Candidate) -> tuple[float, float]:
-    """Return the numbers that decide between near candidates."""
+    """Return the numbers that rank close candidates."""
     cost = _find_cost(one)
     if first.fits:
         return cost.memory.peak, cost.totals["bytes sent"]
@@ -150,7 +150,7 @@ def _compile(one: Candidate, cost_of: Callable[[Candidate], Cost]) -> Candidate:
 
 
 def _is_settled(one: Candidate, done: Sequence[Candidate]) -> bool:
-    """Return whether no further candidate is needed: one fits by the compiler, or this one does not fit anyway."""
+    """Return whether to stop: a candidate fits by the compiler, or this one does not fit by its traced cost."""
     return not one.fits or any(own.fits for own in done)
 
 
@@ -179,7 +179,7 @@ def _find_group(one: Candidate) -> int:
 
 
 def _write_outcome(first: Candidate, best: Candidate, done: Sequence[Candidate]) -> str:
-    """Write what was compiled, and what that changed."""
+    """Write which mappings were compiled, and how that changed the order."""
     if not done:
         return "not verified by a compiler"
     # Usually one kind of device, named once.

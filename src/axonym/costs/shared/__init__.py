@@ -1,1 +1,1 @@
-"""Internal. What both readers of programs share: events, rows, layers, links, overlap and arguments."""
+"""Internal. Modules that both readers of programs share: events, rows, layers, links, overlap and arguments."""

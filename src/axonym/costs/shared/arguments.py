@@ -1,7 +1,7 @@
 """Internal. The arguments of a function, sharded over a mesh without values.
 
 Both readers call `lay_out_arguments` before they trace or compile, and `Arguments.describe` after it. The module knows
-trees and mappings; it must not know what a program looks like.
+trees and mappings; it must not know the contents of programs.
 """
 
 import dataclasses
@@ -74,9 +74,9 @@ class Arguments(NamedTuple):
 
     @contextmanager
     def enter(self, mesh: MeshLike, ledger: Ledger, machine: Machine | None) -> Generator[None]:
-        """Make a mesh, the mapping, a ledger and a machine current, while a reader traces or compiles the function.
+        """Make a mesh, the mappings, a ledger and a machine current while a reader traces or compiles the function.
 
-        Without a machine, the function is one for the devices that are here.
+        Without a machine, the function is traced for the devices of this machine.
         """
         # JAX forgets what it traced before under another ledger, so that all axes are noted anew.
         ledger.is_alone, ledger.sizes = True, {}
@@ -89,7 +89,7 @@ class Arguments(NamedTuple):
     def describe(
         self, ledger: Ledger, mesh: AbstractMesh
     ) -> tuple[dict[str, tuple[ArrayLayout, ...]], NameTable]:
-        """Return the rows of the arguments by kind, and what names say about the program that a ledger saw."""
+        """Return the rows of the arguments by kind, and the table of names for the program that a ledger saw."""
         rows = list_rows(self)
         kinds = sort_by_kind(self, rows)
         return kinds, collect_names(self.mappings, ledger, rows, kinds["parameters"], mesh)
@@ -106,8 +106,8 @@ def lay_out_arguments(
 
     Args:
         fn: a function or a module, as in `axn.cost`.
-        mapping: the mapping; None for that of the function, or the current one.
-        mesh: the mesh, with devices or without.
+        mapping: the mapping; None for the mapping of the function, or the current one.
+        mesh: the mesh, with or without devices.
         args: arguments by position.
         kwargs: arguments by name.
 
@@ -162,7 +162,7 @@ def _call_module(module: Callable[..., Any], *args: Tree, **kwargs: Tree) -> Any
 def _find_mappings(
     mapping: ResourceMapping | Mappings | None, own: AxisMapping | Mappings | None
 ) -> Mappings:
-    """Return the mappings of the caller, or those of the function, or the current one."""
+    """Return the mappings of the caller, else of the function, else the current ones."""
     if isinstance(mapping, Mappings):
         return mapping
     if mapping is None and isinstance(own, Mappings):
@@ -192,7 +192,7 @@ def _keep_memory(leaf: Payload, placed: Payload) -> Any:
 
 
 def _keep_layout(leaf: Payload, placed: Payload, mesh: MeshLike) -> Any:
-    """Return the layout that an array already has on a mesh of the same sizes, otherwise the new one."""
+    """Return the layout that an array already has on a mesh of the same sizes; otherwise, the new one."""
     sharding = getattr(payload_of(leaf), "sharding", None)
     if not isinstance(sharding, NamedSharding) or dict(sharding.mesh.shape) != dict(mesh.shape):
         return placed

@@ -1,6 +1,6 @@
-"""Internal. How a convolution slides along one dimension, and how many of its products meet an element of the image.
+"""Internal. How a convolution slides along one dimension, and how many of its products use an element of the image.
 
-Both readers count convolutions by it. Padding and the gaps between spread elements are multiplied by nobody, and so do
+Both readers count convolutions by it. No operation multiplies padding or the gaps between spread elements, so they do
 not count.
 """
 
@@ -26,7 +26,7 @@ class Sliding(NamedTuple):
 
 
 def count_meetings(image: int, kernel: int, result: int, sliding: Sliding) -> int:
-    """Count the pairs of result and kernel elements that meet an element of the image.
+    """Count the pairs of result and kernel elements that use an element of the image.
 
     Args:
         image: the size of the image.

@@ -15,10 +15,10 @@ from .targets import Target
 
 
 class Amount(NamedTuple):
-    """What all runs of one operation compute, read and write.
+    """The operations and bytes of all runs of one operation.
 
     Attributes:
-        source: the operation of the function that it belongs to.
+        source: the operation in the traced function that it belongs to.
         flops: operations; a multiplication and an addition count as two.
         dtype: that of the operands.
         nbytes: bytes that are read and written.
@@ -33,21 +33,21 @@ class Amount(NamedTuple):
 
 
 class Sending(NamedTuple):
-    """One array that devices send each other at one place of a program.
+    """One array that devices send at one place of a program.
 
     Attributes:
-        kind: as that of a `Collective`, and so are the following ones.
-        mesh_axes: along which devices take part.
-        axes: the named axes that make it necessary.
+        kind: the same as in `Collective`.
+        mesh_axes: the mesh axes along which devices take part.
+        axes: the named axes that make the collective necessary.
         place: the layer and the phase.
         runs: how often it runs.
-        group: the number of devices that take part with each other.
+        group: the number of devices in one group.
         nbytes: bytes of the operand on one device, in one run.
         shape: the dimensions of that operand.
         dtype: its dtype, as XLA writes it.
-        is_one_way: whether a device sends to one neighbour, and nothing to the other one meanwhile.
+        is_one_way: whether a device sends to only one neighbour at a time.
         together: how many arrays one collective sends; they share its latency.
-        distance: how many places further along the group the messages of a permute go.
+        distance: how many positions along the group the messages of a permute move.
     """
 
     kind: str
@@ -64,7 +64,7 @@ class Sending(NamedTuple):
     distance: int = 1
 
     def estimate(self, target: Target, mesh: Mapping[str, int]) -> Collective:
-        """Return the row of a report, with the time on a target and a mesh of these sizes."""
+        """Return the row of a report, with the time on a target for a mesh of these sizes."""
         levels = find_levels(self.mesh_axes, self.group, mesh, target)
         sending = estimate_sending(
             self.kind, self.nbytes, levels, is_one_way=self.is_one_way, distance=self.distance

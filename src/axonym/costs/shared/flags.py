@@ -1,7 +1,7 @@
-"""Internal. Compiler flags that published runs set: without them, a program may be slower than its cost says.
+"""Internal. Compiler flags that published runs set: without them, a program may be slower than its estimated cost.
 
-Reports list them for their target. The list is short: flags for what costs assume, which is that sending and copies
-overlap with computing.
+Reports list them for their target. The list is short: flags that costs rely on, because costs assume that sending and
+copies overlap with computing.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ _FLAGS: Mapping[Platform, tuple[str, Mapping[str, str]]] = {
 
 
 def list_flags(platform: Platform) -> tuple[str, ...]:
-    """Return the flags that published runs on a platform set, each with what it does, and the source at the end."""
+    """Return the flags that published runs on a platform set, each with its effect, and the source at the end."""
     if platform not in _FLAGS:
         return ()
     source, flags = _FLAGS[platform]

@@ -1,7 +1,7 @@
-"""Internal. The facts that names give about a program: mesh axes and sizes of axes, and the layers that have them.
+"""Internal. Facts about a program that come from names: mesh axes and sizes of axes, and the layers that have them.
 
-The readers ask a `NameTable` why a collective is necessary. It knows mappings, the ledger of a trace and arguments; it
-must not know collectives.
+The readers use a `NameTable` to find out why a collective is necessary. It knows mappings, the ledger of a trace and
+arguments; it must not know collectives.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from .places import is_within
 
 @dataclasses.dataclass(frozen=True)
 class NameTable:
-    """What names say about a program.
+    """The facts about a program that come from names.
 
     Attributes:
         mesh: the axes of the mesh with their sizes.
@@ -27,8 +27,8 @@ class NameTable:
         stored: the mesh axes of each axis of parameters.
         sizes: the sizes of each axis, which may have several.
         arguments: the arguments, by their names in the program.
-        of_parameters: the axes that parameters have.
-        kept: the axes of overrides, such as those along which an optimiser spreads its work.
+        of_parameters: the axes of parameters.
+        kept: the axes of overrides, such as the axes along which an optimiser divides its work.
     """
 
     mesh: tuple[tuple[str, int], ...]
@@ -45,7 +45,7 @@ class NameTable:
         return math.prod(sizes.get(axis, 1) for axis in entry)
 
     def find_on(self, entries: Mapping[str, Entry], mesh_axes: Sequence[str]) -> list[str]:
-        """List the names that lie on some of these mesh axes."""
+        """List the names that are mapped to some of these mesh axes."""
         return [name for name, entry in entries.items() if set(entry) & set(mesh_axes)]
 
     @cached_property
@@ -55,7 +55,7 @@ class NameTable:
         return frozenset(found)
 
     def find_in_arguments(self, layer: str) -> list[str]:
-        """Return the parts of the path of a layer that its arguments have, too."""
+        """Return a layer's path from its first part that also occurs in paths of arguments."""
         # A module that is the function itself adds its class to the names of operations.
         parts = layer.split(".")
         while parts and parts[0] not in self._words:
@@ -73,7 +73,7 @@ class NameTable:
         return False
 
     def is_possible_in(self, name: str, layer: str) -> bool:
-        """Return whether a layer may sum over an axis: not if only parameters of other layers have it."""
+        """Return whether a layer may sum over an axis: false if only parameters of other layers have it."""
         return name not in self.of_parameters or self.is_in(name, layer)
 
 
@@ -84,11 +84,11 @@ def collect_names(
     parameters: Sequence[ArrayLayout],
     mesh: AbstractMesh,
 ) -> NameTable:
-    """Collect where axes lie, their sizes, and which ones parameters have.
+    """Collect the mesh axes of axes, their sizes, and the axes that parameters have.
 
     Args:
         mappings: the mappings of parameters and of the computation.
-        ledger: the mappings and sizes that were seen during the trace.
+        ledger: the mappings and sizes that were recorded during the trace.
         rows: the layouts of the arguments, by their names in the program.
         parameters: the layouts of the parameters.
         mesh: the mesh.
@@ -137,7 +137,7 @@ def collect_names(
 
 
 def narrow(candidates: Iterable[str], preferences: Iterable[Callable[[str], bool]]) -> list[str]:
-    """Return the candidates that preferences leave; a preference that would leave none does not count."""
+    """Filter candidates by preferences; ignore a preference that no candidate meets."""
     found = list(dict.fromkeys(candidates))
     for is_preferred in preferences:
         if len(found) > 1:
@@ -146,5 +146,5 @@ def narrow(candidates: Iterable[str], preferences: Iterable[Callable[[str], bool
 
 
 def has_axis(name: str, names: Names) -> bool:
-    """Return whether an array with these names has an axis, or one that derives from it."""
+    """Return whether an array with these names has an axis, or an axis derived from it."""
     return any(name in bases_of(own) for own in names)

@@ -1,7 +1,7 @@
-"""Internal. The networks that a group of devices sends over: axes of a torus, domains behind switches, or both.
+"""Internal. The networks that connect a group of devices: axes of a torus, domains behind switches, or both.
 
-`ring` costs a collective by the levels that it gets here. Mesh axes are placed as `jax.make_mesh` places them: in
-domains, devices along the last ones are neighbours. The module must not know collectives.
+`ring` uses the levels from here to find the cost of a collective. Mesh axes are placed as `jax.make_mesh` places them:
+within a domain, devices along the last mesh axes are neighbours. The module must not know collectives.
 """
 
 import functools
@@ -14,14 +14,15 @@ from .targets import Link, Target, Torus
 
 
 class Level(NamedTuple):
-    """A network, as far as a group of devices uses it.
+    """The part of a network that a group of devices uses.
 
     Attributes:
-        devices: the number of devices, or of groups on faster networks, that it connects.
+        devices: the number of devices, or of groups with faster networks, that it connects.
         bandwidth: bytes per second that one device sends into it.
         both_ways: bytes per second that one device sends to its two neighbours along the group.
-        one_way: bytes per second that it sends to one of them. Behind a switch, that is all it can send.
-        spread: seconds until each device has sent each other one its part of an array, for each byte of the array.
+        one_way: bytes per second that it sends to one of them. Behind a switch, this is the full bandwidth.
+        spread: seconds of an all-to-all for each byte of the array: until each device has sent a part to each other
+            device.
         hops: the number of links on the way to the farthest device.
         latency: seconds for each link.
     """
@@ -36,7 +37,7 @@ class Level(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """The part of an axis of a torus that devices take.
+    """The part of an axis of a torus that devices use.
 
     Attributes:
         axis: the number of the axis.
@@ -84,7 +85,7 @@ def find_levels(
 def _find_inner_levels(
     counts: Mapping[str, int], mesh: Mapping[str, int], target: Target
 ) -> list[Level]:
-    """Return the levels of mesh axes without links of their own: a torus or a switch, and the domains around it."""
+    """Return the network levels for mesh axes without separate links: a torus or a switch, and domains around it."""
     # As many devices in each domain, and neighbours along the last mesh axes in the same one.
     blocks = [math.prod(mesh.values())]
     for domain in reversed(target.domains):
@@ -109,7 +110,7 @@ def _find_divisor(count: int, limit: int) -> int:
 
 
 def _count_inside(mesh: Mapping[str, int], block: int) -> dict[str, int]:
-    """Return how many devices along each mesh axis are in one block of neighbours."""
+    """Return the number of devices along each mesh axis that are in one block of neighbours."""
     found: dict[str, int] = {}
     stride = 1
     for name in reversed(list(mesh)):
@@ -134,7 +135,7 @@ def _join_parts(link: Link, parts: Sequence[tuple[int, int, bool]]) -> Level:
 
     Args:
         link: the connection along one axis.
-        parts: for each axis the number of devices, the distance between two of them, and whether they are a ring.
+        parts: for each axis, the number of devices, the distance between two of them, and whether they form a ring.
     """
     one_way = link.one_way or link.bandwidth / 2
     devices, bandwidth, spread, hops = 1, 0.0, 0.0, 0
@@ -179,11 +180,11 @@ def _find_first_level(counts: Mapping[str, int], mesh: Mapping[str, int], target
 
 @functools.lru_cache(maxsize=1024)
 def _place(torus: Torus, link: Link, sizes: tuple[int, ...]) -> _Placed:
-    """Return the shape of a slice, and the parts of its axes that each mesh axis takes.
+    """Return the shape of a slice, and the parts of its axes that each mesh axis uses.
 
-    A slice of a fixed pod is as square as can be. Where switches join cubes, it has the shape on which mesh axes get
-    the most bandwidth. `jax.make_mesh` lets the last mesh axis choose first; here, the mesh axes choose in the order
-    that gives them the most, since a mesh can be transposed.
+    A slice of a fixed pod is as square as possible. If switches join cubes, the slice has the shape that gives mesh
+    axes the most bandwidth. In `jax.make_mesh`, the last mesh axis chooses first; here, the mesh axes choose in the
+    order that gives the most bandwidth, since a mesh can be transposed.
     """
     count = math.prod(sizes)
     shapes = list(_iterate_shapes(count, torus.axes, torus.longest or count))
@@ -214,7 +215,7 @@ def _place(torus: Torus, link: Link, sizes: tuple[int, ...]) -> _Placed:
 
 
 def _iterate_shapes(count: int, axes: int, longest: int) -> Iterator[tuple[int, ...]]:
-    """Yield the shapes of a torus with so many devices, the shortest axis first."""
+    """Yield the shapes of a torus with this number of devices, the shortest axis first."""
     if axes == 1:
         if count <= longest:
             yield (count,)
@@ -257,7 +258,7 @@ def _assign(
 
 
 def _iterate_factors(size: int, left: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yield the numbers of devices along each axis of a torus whose product is the size of a mesh axis."""
+    """Yield the ways to build a mesh axis from parts of torus axes, as the numbers of devices along each."""
     options = [
         [one for one in range(1, rest + 1) if math.gcd(rest, size) % one == 0] for rest in left
     ]
@@ -267,7 +268,7 @@ def _iterate_factors(size: int, left: Sequence[int]) -> Iterator[tuple[int, ...]
 
 
 def _is_ring(torus: Torus, shape: Sequence[int], axis: int, reach: int) -> bool:
-    """Return whether devices along an axis are a ring: they go all the way, and the axis wraps around."""
+    """Return whether devices along an axis form a ring: they use the complete axis, and it wraps around."""
     # Optical switches join the ends of all axes of whole cubes, or of none.
     joined = shape if torus.longest is None else (shape[axis],)
     return reach == shape[axis] and all(size % torus.wraps == 0 for size in joined)

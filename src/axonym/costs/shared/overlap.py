@@ -1,4 +1,4 @@
-"""Internal. Which part of a collective overlaps with computation, by an assumption or by a window of a schedule.
+"""Internal. The part of a collective that overlaps with computation, by an assumption or by a window of a schedule.
 
 The reader of traced programs has no schedule and assumes overlap within a layer. The reader of compiled programs finds
 windows, and assumes nothing if the program was compiled for the target.
@@ -24,7 +24,7 @@ class Window(NamedTuple):
 
 
 def join_recomputed(several: Iterable[Work]) -> list[Work]:
-    """Return the work of layers, with what each computes again in its backward pass: compilers run both as one."""
+    """Return the work of layers; recomputed work is part of the backward pass, because compilers run both together."""
     found: dict[tuple[str, str], Work] = {}
     for one in several:
         known = found.get((one.layer, one.half))

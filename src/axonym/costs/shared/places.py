@@ -1,4 +1,4 @@
-"""Internal. The layer and the phase of an operation, from the name that JAX gives it.
+"""Internal. The layer and the phase of an operation, from the name that JAX gives to it.
 
 Jaxprs and compiled programs hold the same names, so both readers ask `Places`. It knows how JAX writes names; it must
 not know operations.
@@ -55,7 +55,7 @@ class Places:
         sources: the names of its operations.
 
     Attributes:
-        has_gradient: whether some operation is one of a gradient.
+        has_gradient: whether some operation belongs to a gradient.
     """
 
     def __init__(self, sources: Iterable[str]) -> None:
@@ -64,7 +64,7 @@ class Places:
         self._known: dict[str, Place] = {}
 
     def find(self, source: str) -> Place:
-        """Return the layer and the phase of an operation; of several that are merged, the layer that they share."""
+        """Return the layer and the phase of an operation; for merged operations, return the layer that they share."""
         found = self._known.get(source)
         if found is None:
             several = [
@@ -91,8 +91,8 @@ def find_place(source: str, *, has_gradient: bool) -> Place:
 
     Args:
         source: its name in the program, such as `jit(step)/transpose(jvp(blocks))/while/body/mlp/up/dot_general`.
-        has_gradient: whether the program has a gradient. If so, operations outside of it are `other`, such as those of
-            an optimiser; if not, they are `forward`.
+        has_gradient: whether the program has a gradient. If so, operations outside of it are `other`, such as
+            operations of an optimiser; if not, they are `forward`.
     """
     names: list[str] = []
     phase: Phase = "forward"
@@ -140,7 +140,7 @@ def _is_layer(name: str) -> bool:
 
 
 def expand_merged(source: str) -> list[str]:
-    """Return the names of all operations that the compiler merged into one, written `a/(b:c)/d`."""
+    """Return the names of all operations that the compiler merged into one; JAX writes them as `a/(b:c)/d`."""
     # A name may have several merged parts, which are expanded one after another.
     start = _find_merged(source)
     if start is None:
@@ -153,7 +153,7 @@ def expand_merged(source: str) -> list[str]:
 
 
 def _find_merged(source: str) -> int | None:
-    """Return where the first merged part begins; None if there is none."""
+    """Return the position where the first merged part begins; None if there is none."""
     for match in re.finditer(r"(?:^|/)\(", source):
         start = match.end() - 1
         if len(_segment(source[start + 1 : _find_closing(source, start)], ":")) > 1:
@@ -184,7 +184,7 @@ def _segment(text: str, mark: str) -> list[str]:
 
 
 def is_within(layer: Sequence[str], path: Sequence[str]) -> bool:
-    """Return whether the parts of a layer occur in a path, in order; the path may have more between them."""
+    """Return whether the parts of a layer occur in a path, in order; the path may have other parts between them."""
     rest = iter(path)
     return all(part in rest for part in layer)
 
@@ -194,8 +194,8 @@ def find_layer(path: str, layers: Mapping[str, str]) -> str:
 
     Args:
         path: the path of the parameter in the arguments.
-        layers: the layers of operations, by the parts that must occur in the path; the longest one counts. If none
-            occurs, the owner of the parameter counts.
+        layers: the layers of operations, by the parts that must occur in the path; the longest match counts. Without a
+            match, the module that holds the parameter counts.
     """
     parts = path.split(".")
     best = ""

@@ -1,6 +1,6 @@
-"""Internal. How long a device computes, reads and sends in each layer: the roofline of its events.
+"""Internal. The time for computing, memory access and sending in each layer: the roofline of a device's events.
 
-Both readers call `sum_by_place` and `make_work` at their end. The module must not know which reader calls it.
+Both readers call `sum_by_place` and `make_work` at the end. The module must not know which reader calls it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,11 +14,11 @@ from .targets import Target
 
 
 class Sums(NamedTuple):
-    """What a device does in a layer and phase.
+    """The work of a device in a layer and phase.
 
     Attributes:
         flops: operations.
-        computing: their seconds at the peak.
+        computing: the seconds of the operations at the peak.
         nbytes: bytes that are read and written.
         copied: bytes that are copied to the host or from it.
         attending: the seconds of attention, a part of `computing`.
@@ -37,12 +37,12 @@ Counted: TypeAlias = Mapping[tuple[str, Phase], Sums]
 def sum_by_place(
     amounts: Iterable[Amount], place_of: Callable[[str], Place], target: Target
 ) -> Counted:
-    """Sum up what is computed, read and written, by layer and phase.
+    """Sum up operations and bytes by layer and phase.
 
     Args:
         amounts: the operations of a program.
         place_of: returns the place of an operation.
-        target: the device that seconds are for.
+        target: the device for which seconds are estimated.
     """
     counted: dict[tuple[str, Phase], Sums] = {}
     for amount in amounts:
@@ -69,7 +69,7 @@ def make_work(
     Args:
         counted: the sums of operations, by layer and phase.
         communication: the collectives.
-        target: the device that times are for.
+        target: the device for which times are estimated.
     """
     sending: dict[tuple[str, Phase], float] = {}
     for one in communication:

@@ -18,26 +18,26 @@ OUTSIDE = "outside of layers"
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """A collective at one place of a program, with all of its runs.
+    """A collective at one place of a program, for all its runs together.
 
     Attributes:
         kind: `all-gather`, `all-reduce`, `reduce-scatter`, `all-to-all`, `ragged-all-to-all` or `collective-permute`.
         mesh_axes: the mesh axes along which devices take part; a partly used axis is written `data:2`.
-        axes: the named axis that makes it necessary: it is summed over, gathered or moved. Several axes share a
-            dimension of the array; the tuple is empty if the axis is not known.
+        axes: the named axis that makes the collective necessary, because it is summed over, gathered or moved. The
+            tuple has several axes if they share a dimension of the array; it is empty if the axis is not known.
         layer: the path of the layer, such as `blocks.attention.out`; empty outside of layers.
-        phase: `forward`, `backward`, `recomputed` for the backward pass, or `other`, such as the optimiser.
-        count: the number of runs, iterations of loops included.
-        group: the number of devices that take part with each other.
+        phase: `forward`, `backward`, `recomputed` (for the backward pass), or `other`, such as the optimiser.
+        count: the number of runs, including iterations of loops.
+        group: the number of devices in one group.
         nbytes: bytes of its operand on one device, in one run.
         shape: the dimensions of that operand.
         dtype: its dtype, as XLA writes it.
         seconds: the time of all runs together on the target, in seconds.
-        hidden: the part of these seconds in which the device computes or reads something else. In a program of the
-            target's own compiler, the device computes between the start and the end of the collective; otherwise, the
-            layer is assumed to compute in the same phase.
-        hidden_by: the layers that are computed meanwhile; or `computing` or `memory` of its own layer, whichever takes
-            longer.
+        hidden: the part of these seconds that overlaps with computing or memory access. In a program of the target's
+            own compiler, this is the work between the start and the end of the collective; otherwise, the work of the
+            same layer and phase is assumed to overlap.
+        hidden_by: the layers that are computed meanwhile; or `computing` or `memory`, whichever takes longer in its own
+            layer.
 
     Examples:
         >>> from axonym.costs.report import Collective
@@ -67,7 +67,7 @@ class Collective:
 
     @property
     def sent(self) -> int:
-        """Bytes that one device sends in all runs together, if the devices form a ring."""
+        """Bytes that one device sends in all runs together, assuming that the devices form a ring."""
         return round(self.count * count_wire_bytes(self.kind, self.nbytes, self.group))
 
     @property
@@ -112,13 +112,13 @@ class Memory:
     """Bytes that one device holds; arrays on the host count only as `host`.
 
     Attributes:
-        parameters: bytes of parameters: of the arrays of a model, and of named arrays that are sharded like them.
+        parameters: bytes of parameters: arrays of a model, and named arrays that are sharded like them.
         optimizer: bytes of the state of an optimiser.
         data: bytes of all other arguments.
         results: bytes that the program returns.
-        donated: bytes of results that take the place of arguments.
-        temporary: bytes that the program needs beside arguments and results, at its peak.
-        kept: the arrays that the backward pass needs, those on the host included; empty for a compiled program.
+        donated: bytes of results that reuse the memory of arguments.
+        temporary: bytes that the program needs at its peak, in addition to arguments and results.
+        kept: the arrays that the backward pass needs, including arrays on the host; empty for a compiled program.
         host: bytes that the host holds for one device, at their peak.
 
     Examples:
@@ -154,7 +154,7 @@ class Work:
 
     Attributes:
         layer: the path of the layer; empty outside of layers.
-        phase: the phase, as that of a `Collective`.
+        phase: the phase, as in `Collective`.
         flops: operations of products and convolutions; a multiplication and an addition count as two.
         nbytes: bytes that are read from memory and written to it.
         computing: seconds of the operations at the peak of the target.
@@ -181,7 +181,7 @@ class Work:
     attending: float = 0.0
 
     def slow_down(self, efficiency: Efficiency) -> "Work":
-        """Return the work on a device that reaches only these shares of its peaks.
+        """Return the same work for a device that reaches only these shares of its peaks.
 
         Examples:
             >>> from axonym.costs.report import Work
@@ -201,12 +201,12 @@ class Work:
 
     @property
     def half(self) -> str:
-        """The half of the step in which it runs: what is computed again runs in the backward pass."""
+        """The half of the step in which it runs: recomputation runs in the backward pass."""
         return "backward" if self.phase == "recomputed" else self.phase
 
     @property
     def seconds(self) -> float:
-        """The time of the layer in seconds, if computing, reading and sending overlap; copies are not in it."""
+        """The seconds of the layer if computing, memory access and sending overlap; copies are not included."""
         return max(self.computing, self.moving, self.sending)
 
     @property
@@ -230,20 +230,20 @@ class Time:
     Attributes:
         seconds: the bound: the time at the peaks of the target if computing, reading and sending overlap within each
             layer and pass, and layers follow each other.
-        serial: the time if sending overlaps with nothing.
+        serial: the time if nothing overlaps with sending.
         scheduled: the time by the schedule of the program, if the target's own compiler made it: operations follow each
             other, and collectives overlap with them. Otherwise the same as `seconds`.
         computing: seconds of the operations alone, at the peak of the target.
         moving: seconds of reading and writing memory alone.
         sending: seconds of the collectives alone.
         bubble: the share of the time in which a stage of a pipeline waits.
-        utilisation: the share of the peak that the model gets: operations of the forward and backward pass, without
-            recomputed ones, divided by the operations that the device could do in `seconds`.
+        utilisation: the share of the peak that the model uses: operations of the forward and backward pass, without
+            recomputation, divided by the operations that the device could do in `seconds`.
         copying: seconds of the copies to the host and from it alone.
-        copied: seconds of these copies that nothing hides: they overlap with all layers of the forward pass, or of the
-            backward pass, or with the rest of the step.
-        expected: the expectation: the time if the device reaches only the shares of its peaks that `efficiency` of the
-            target says; None if the target has no such shares.
+        copied: seconds of these copies that do not overlap: copies may overlap with all layers of the forward pass, or
+            of the backward pass, or with the rest of the step.
+        expected: the expected time, if the device reaches only the shares of its peaks in `efficiency` of the target;
+            None if the target has no such shares.
 
     Examples:
         >>> x = axn.zeros({"batch": 64})
@@ -266,7 +266,7 @@ class Time:
 
     @property
     def compared(self) -> float:
-        """The time to compare mappings by: the expectation if the target has one, otherwise that of the schedule.
+        """The time that ranks mappings: the expected time if the target has shares, otherwise the scheduled time.
 
         Examples:
             >>> x = axn.zeros({"batch": 64})

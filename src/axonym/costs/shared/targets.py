@@ -1,4 +1,4 @@
-"""Targets: the operations, memory and links of devices, as the data sheets say."""
+"""Targets: the operations, memory and links of devices, from data sheets."""
 
 import dataclasses
 import itertools
@@ -18,8 +18,8 @@ class Link:
 
     Attributes:
         bandwidth: bytes per second that one device sends along it, in both directions together.
-        latency: seconds until the first byte arrives at the next device, or behind the switch.
-        one_way: bytes per second to one neighbour of a ring; None if one direction may use the whole bandwidth, as
+        latency: seconds until the first byte arrives at the next device, or at a device behind the switch.
+        one_way: bytes per second to one neighbour of a ring; None if one direction may use the full bandwidth, as
             behind a switch.
 
     Raises:
@@ -42,13 +42,13 @@ class Link:
 
 @dataclasses.dataclass(frozen=True)
 class Torus:
-    """Devices that are connected with their neighbours, along two or three axes.
+    """Devices that are connected with their neighbours along two or three axes.
 
     Attributes:
         axes: the number of axes.
         wraps: an axis is a ring if its length is a multiple of this. Otherwise, it is a line.
-        longest: the length of an axis of the largest slice, of which others are parts. None if optical switches join
-            slices of any shape from cubes; then all axes are rings, or none.
+        longest: the length of an axis of the largest slice; other slices are parts of this one. None if optical
+            switches join cubes to slices of any shape; then either all axes are rings, or none is.
 
     Raises:
         ArgumentError: if a number is not positive.
@@ -73,7 +73,7 @@ class Domain:
     """Devices that a fast network connects, such as a slice of TPUs or an NVLink domain.
 
     Attributes:
-        devices: the largest number of devices of one domain. Domains of a mesh have equally many.
+        devices: the largest number of devices in one domain. All domains of a mesh have equally many.
         link: the connection of each device with other domains.
 
     Raises:
@@ -96,9 +96,9 @@ class Efficiency:
     """The shares of its peaks that a device reaches in programs of many layers.
 
     Attributes:
-        products: the share of its operations per second in products and convolutions.
+        products: the share of the peak operations per second in products and convolutions.
         attention: that in attention.
-        links: the share of the bandwidth of links, also of the one to the host.
+        links: the share of the bandwidth of links, including the link to the host.
         memory: the share of the bandwidth of memory.
 
     Raises:
@@ -124,24 +124,24 @@ class Efficiency:
 class Target:
     """A kind of device with its links.
 
-    Mesh axes are placed as `jax.make_mesh` places them: devices that are neighbours along the last mesh axes are in the
-    same domain, and on a torus, the last mesh axis chooses first.
+    Mesh axes are placed as `jax.make_mesh` places them: neighbours along the last mesh axes are in the same domain, and
+    on a torus, the last mesh axis chooses first.
 
     Attributes:
         name: its name in reports.
         flops: operations per second by dtype, such as `{"bfloat16": 197e12}`. A multiplication and an addition count as
-            two. A dtype that is not listed counts as the slowest one.
+            two. An unlisted dtype has the rate of the slowest one.
         memory: bytes of one device.
-        memory_bandwidth: bytes per second between memory and the units that compute.
+        memory_bandwidth: bytes per second between memory and compute units.
         link: the connection of devices: along each axis of the torus, or through a switch.
-        links: the connections along mesh axes that differ, such as one between slices. They are networks around those
-            of the other mesh axes.
+        links: the connections along mesh axes with links of another kind, such as between slices. These networks
+            connect groups of devices that the other mesh axes connect.
         platform: the platform whose compiler knows the device: `tpu`, `cuda` or `cpu`.
         host_bandwidth: bytes per second between a device and the memory of its host, in one direction.
         torus: the torus that `link` belongs to; None for a switch.
-        domains: the networks around the one of `link`, the fastest one first.
-        efficiency: the shares of these peaks that programs reach, from which a cost expects its time; None if they are
-            not known. `axn.partitioning.calibrate` measures them.
+        domains: the outer networks around the network of `link`, the fastest one first.
+        efficiency: the shares of these peaks that programs reach, which give the expected time of a cost; None if they
+            are not known. `axn.partitioning.calibrate` measures them.
 
     Raises:
         OperandError: if `flops` is empty; if a domain is not larger than the one before.
@@ -185,7 +185,7 @@ class Target:
 
     @property
     def peak(self) -> float:
-        """The operations per second in the dtype that models are trained in, bfloat16 where it is listed."""
+        """The operations per second in the dtype for training: bfloat16 if it is listed."""
         return self.flops.get("bfloat16") or max(self.flops.values())
 
     def linked(self, **links: Link) -> "Target":
@@ -193,7 +193,7 @@ class Target:
         return dataclasses.replace(self, links={**self.links, **links})
 
     def resize_domains(self, devices: int) -> "Target":
-        """Return the target with so many devices in each of its outermost domains, such as its slices.
+        """Return the target with this number of devices in each outermost domain, such as a slice.
 
         Raises:
             OperandError: if the target has no domains.
@@ -245,7 +245,7 @@ _V5P_LINK = Link(200e9, 1e-6, one_way=100e9)
 
 
 def _make_shares(products: float) -> Efficiency:
-    """Return the shares of a TPU."""
+    """Return the shares of the peaks that a TPU reaches."""
     return Efficiency(products, products, links=0.86, memory=0.9)
 
 

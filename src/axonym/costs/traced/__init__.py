@@ -1,1 +1,1 @@
-"""Internal. The reader of traced programs: what equations compute, send and keep, by the types of arrays."""
+"""Internal. The reader of traced programs: operations, communication and memory of equations, from types of arrays."""

@@ -1,4 +1,4 @@
-"""Internal. Sums among devices whose results are only added: a compiler that adds first sends one of them.
+"""Internal. Sums among devices whose results are only added: a compiler that adds first needs only one collective.
 
 `Walk` asks it about each addition. It must not know layouts.
 """
@@ -14,9 +14,9 @@ _MOVING = tuple(name for name in PASSING if name != "convert_element_type")
 
 
 class Additions:
-    """The arrays that are results of a sum among devices, and of nothing since.
+    """The arrays that are direct results of a sum among devices.
 
-    If `a` and `b` are such sums, a compiler sums `a + b` among devices instead, so that one of the two is not sent.
+    If `a` and `b` are such sums, a compiler sums `a + b` among devices instead, which saves one of the two collectives.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Additions:
     def note_results(
         self, inside: Sequence[Variable], outside: Sequence[Variable], body: Sequence[Equation]
     ) -> None:
-        """Note that the results of a body are those of the equation that calls it, unless the body reads them, too."""
+        """Note that the results of a body are the results of its equation, unless the body also reads them."""
         read = {id(one) for equation in body for one in equation.invars}
         for own, result in zip(inside, outside, strict=False):
             found = self._sums.get(id(own))
@@ -42,7 +42,7 @@ class Additions:
         readers: Mapping[int, Sequence[Equation]],
         returned: Set[int],
     ) -> Sent | None:
-        """Return the collective that is not needed, if an equation adds two arrays that devices summed alike."""
+        """Return the redundant collective if an equation adds two arrays that were summed over the same devices."""
         name = equation.primitive.name
         if name not in (*_ADDING, *_MOVING):
             return None

@@ -1,6 +1,6 @@
 """Internal. Differences between the compilers for CPU, GPU and TPU.
 
-`Walk` and `moves` ask a `Compiler` where programs for different devices differ. No other module names a platform.
+`Walk` and `moves` use a `Compiler` wherever programs for different devices differ. No other module names a platform.
 """
 
 from typing import NamedTuple
@@ -12,18 +12,19 @@ class Compiler(NamedTuple):
     Attributes:
         scatters: whether it turns an all-reduce into a reduce-scatter if each device uses a part of the sum.
         folds: whether it sums over several divided dimensions in one all-reduce.
-        merges: whether it merges a recomputed value with the first one, which a checkpoint asks it not to do.
-        adds: whether it adds partial sums first, and then sums among devices once.
+        merges: whether it merges a recomputed value with the original one, although a checkpoint forbids this.
+        adds: whether it adds partial sums first, and then sums only once among devices.
         rounds: whether it rounds an array before it is gathered, if only products read it.
-        tiles: whether the parts of a reduce-scatter must be whole tiles.
-        windows: the least size, in bytes, of a product whose parts it sends around in both directions as soon as each
-            is computed, instead of a reduce-scatter; None if it never does. Nothing else may divide the product. On a
-            v5e, products of 256 KiB are scattered, and those of 2.25 MiB are not.
-        intensity: the least number of operations for each byte of such a product, so that it takes long enough to send
-            something meanwhile. On 8 devices of v5e, float32 products with 1024 terms for each number are scattered;
-            those with 2048 terms are not, nor are bfloat16 products with 1024.
-        masks: whether it multiplies each row of a ragged product with the matrices of all groups, and keeps one result.
-        masks_sums: whether it also does so for the gradients of these matrices, which sum over the rows of a group.
+        tiles: whether the parts of a reduce-scatter must be complete tiles.
+        windows: the least size in bytes from which it replaces the reduce-scatter of a product: it sends each part
+            around in both directions as soon as it is computed. None if it never does. No other mesh axis may divide
+            the product. On a v5e, products of 256 KiB are scattered, and those of 2.25 MiB are not.
+        intensity: the least number of operations per byte of such a product, which then takes long enough to overlap
+            with sending. On 8 devices of v5e, float32 products with 1024 terms for each number are scattered; those
+            with 2048 terms are not, nor are bfloat16 products with 1024.
+        masks: whether it multiplies each row of a ragged product with the matrices of all groups, and keeps only one
+            result.
+        masks_sums: whether it does the same for the gradients of these matrices, which sum over the rows of a group.
     """
 
     scatters: bool

@@ -1,7 +1,6 @@
 """Internal. The equations of a jaxpr: the layouts of their arrays, their operands, and their operations.
 
-All modules of this room call it. It is the one place that knows how JAX stores equations; it must not know names or
-layers.
+All modules of this room call it. Only this module knows how JAX stores equations; it must not know names or layers.
 """
 
 import functools
@@ -48,7 +47,7 @@ class Value(NamedTuple):
     """An array of a traced function.
 
     Attributes:
-        shape: its dimensions; inside of a `shard_map`, those of the part of one device.
+        shape: its dimensions; inside of a `shard_map`, the dimensions of one device's shard.
         dtype: its dtype.
         itemsize: bytes of one element.
         entries: the mesh axes of each dimension.
@@ -65,21 +64,21 @@ class Value(NamedTuple):
 
 
 def count_shards(entry: Entry, mesh: Mapping[str, int]) -> int:
-    """Return into how many parts mesh axes split a dimension."""
+    """Return the number of parts into which mesh axes split a dimension."""
     return math.prod(mesh[axis] for axis in entry)
 
 
 def divide_shape(
     shape: Sequence[int], entries: Sequence[Entry], mesh: Mapping[str, int]
 ) -> tuple[int, ...]:
-    """Return the dimensions of what one device holds of an array; uneven parts are rounded up."""
+    """Return the dimensions of one device's shard of an array; uneven shards are rounded up."""
     return tuple(
         -(-size // count_shards(entry, mesh)) for size, entry in zip(shape, entries, strict=True)
     )
 
 
 def count_bytes(value: Value, mesh: Mapping[str, int]) -> int:
-    """Return the bytes that one device holds of an array."""
+    """Return the bytes of one device's shard of an array."""
     return math.prod(divide_shape(value.shape, value.entries, mesh)) * value.itemsize
 
 
@@ -89,17 +88,17 @@ def abbreviate(dtype: str) -> str:
 
 
 def is_literal(variable: Variable) -> bool:
-    """Return whether an operand is a number that stands in the program."""
+    """Return whether an operand is a literal."""
     # The class of literals is private to JAX.
     return hasattr(variable, "val")
 
 
 def find_layout(variable: Variable, guess: Sequence[Entry] = ()) -> Value:
-    """Return an array with its layout: that of its type, completed by a guess.
+    """Return an array with the layout of its type, completed by a guess.
 
     Args:
         variable: the array in the program.
-        guess: mesh axes of its dimensions; those that are Explicit in its type do not count.
+        guess: mesh axes of its dimensions; mesh axes that are Explicit in its type are ignored.
     """
     aval = variable.aval
     # Tokens and keys of random numbers have no shape or no dtype with a size.
@@ -122,7 +121,7 @@ _write_dtype = functools.cache(str)
 
 @functools.lru_cache(maxsize=1024)
 def _read_sharding(sharding: Any, rank: int) -> tuple[tuple[Entry, ...], Entry, Entry | None]:
-    """Return the mesh axes of each dimension by a type, those of partial sums, and those that may be guessed."""
+    """Return the mesh axes in a type: of each dimension, of partial sums, and the ones that may be guessed."""
     # Without a mesh in the type, all mesh axes are free to be guessed.
     if sharding is None or sharding.mesh.empty:
         return ((),) * rank, (), None
@@ -134,7 +133,7 @@ def _read_sharding(sharding: Any, rank: int) -> tuple[tuple[Entry, ...], Entry, 
 def _complete(
     typed: Sequence[Entry], guess: Sequence[Entry], free: Entry | None
 ) -> tuple[Entry, ...]:
-    """Return the mesh axes of each dimension by a type, with those of a guess that are free."""
+    """Return the mesh axes of each dimension in a type, completed by the free mesh axes of a guess."""
     entries: list[Entry] = []
     used: set[str] = set()
     for i, entry in enumerate(typed):
@@ -151,7 +150,7 @@ def _complete(
 # Each pass asks for the bodies of each equation several times.
 @functools.lru_cache(maxsize=2**13)
 def list_bodies(equation: Equation) -> Sequence[Program]:
-    """Return the programs that an equation runs, without those that only say how two elements combine."""
+    """Return the programs that an equation runs, except programs that only combine two elements."""
     name = equation.primitive.name
     # Kernels count by their own estimate.
     if name.startswith(("scatter", "reduce")) or name == "pallas_call" or is_kernel_call(equation):
@@ -187,7 +186,7 @@ def is_kernel_call(equation: Equation) -> bool:
 
 
 def count_unstacked(outside: Sequence[Variable], inside: Sequence[Variable]) -> int:
-    """Return how many arrays a scan does not slice or stack; they come first."""
+    """Return the number of arrays that a scan does not slice or stack; they come first."""
     # A slice has one dimension less than the array outside.
     count = 0
     for variable, own in zip(outside, inside, strict=True):
@@ -196,7 +195,7 @@ def count_unstacked(outside: Sequence[Variable], inside: Sequence[Variable]) -> 
 
 
 def write_source(equation: Equation, prefix: str) -> str:
-    """Return the name of an operation, as a compiled program has it.
+    """Return the name of an operation as it appears in a compiled program.
 
     Args:
         equation: the equation.
@@ -230,7 +229,7 @@ def find_needed(program: Program, used: Sequence[bool] | None = None) -> list[Eq
 
 
 def _find_operands(equation: Equation, used: Sequence[bool]) -> Sequence[Variable]:
-    """Return the operands that the used results of an equation depend on; for a call, these may be some of all."""
+    """Return the operands that the used results of an equation depend on; for a call, these may be a subset."""
     operands: Sequence[Variable] = equation.invars
     inner = list_bodies(equation)
     # With several bodies, or other arguments than operands, all operands count.
@@ -248,13 +247,13 @@ def _find_operands(equation: Equation, used: Sequence[bool]) -> Sequence[Variabl
 
 
 def has_effect(equation: Equation) -> bool:
-    """Return whether an equation must run even if nobody uses its results."""
+    """Return whether an equation must run even if its results are not used."""
     # Collectives in a `shard_map` have an effect that only names mesh axes. JAX has no public name for it.
     return any(type(effect).__name__ != "NamedAxisEffect" for effect in equation.effects)
 
 
 def find_used_inside(equation: Equation, body: Program, used: Sequence[bool]) -> list[bool] | None:
-    """Return which results of a body are used, in a loop also by its next iteration; None for all.
+    """Return which results of a body are used, also by the next iteration of a loop; None for all.
 
     Args:
         equation: what runs the body.
@@ -301,13 +300,13 @@ def count_flops(
     mesh: Mapping[str, int],
     compiler: Compiler | None = None,
 ) -> float:
-    """Return the operations of a product, a convolution or a kernel on one device; others count as none.
+    """Return the operations of a product, a convolution or a kernel on one device; zero for other equations.
 
     Args:
         equation: the equation.
         inputs: its operands with their layouts.
         mesh: sizes of the mesh axes.
-        compiler: the compiler, whose wasted operations count, too; without it, none are wasted.
+        compiler: the compiler, whose redundant operations count, too; without it, there are none.
     """
     name = equation.primitive.name
     if name == "dot_general":
@@ -325,7 +324,7 @@ def count_flops(
 
 
 def write_unknown(equation: Equation) -> str:
-    """Return a note about an equation that computes what is not counted; an empty text for others."""
+    """Return a note about an equation whose operations are not counted; an empty text for others."""
     name = equation.primitive.name
     if name == "pallas_call":
         return "kernels that do not say what they compute count as nothing"
@@ -333,7 +332,7 @@ def write_unknown(equation: Equation) -> str:
 
 
 def _count_kernel(equation: Equation, mesh: Mapping[str, int]) -> float:
-    """Return the operations of a kernel by its name, for the part of the arrays that a device has."""
+    """Return the operations of a kernel by its name, for one device's shards of the arrays."""
     one = find_kernel_call(equation.params["name"])
     result = find_layout(equation.outvars[0])
     if one is None or not one.elements:
@@ -343,7 +342,7 @@ def _count_kernel(equation: Equation, mesh: Mapping[str, int]) -> float:
 
 
 def find_rate_dtype(equation: Equation, inputs: Sequence[Value]) -> str:
-    """Return the dtype whose rate a product or a kernel has: that of its wider operand."""
+    """Return the dtype that sets the rate of a product or a kernel: the dtype of its wider operand."""
     if equation.primitive.name in ("pallas_call", "jit"):
         # Numbers that say what to do, such as a table of blocks, may stand in front of the arrays.
         floating = [one for one in inputs if "float" in one.dtype]
@@ -381,7 +380,7 @@ class Label(NamedTuple):
 
 
 def label_dimensions(equation: Equation, inputs: Sequence[Value]) -> dict[tuple[str, int], Label]:
-    """Return the dimensions of a product: those of the result in its order, then those that it sums over."""
+    """Return the dimensions of a product: first the dimensions of the result, in order, then the summed ones."""
     left, right = inputs[:2]
     (left_over, right_over), (left_shared, right_shared) = equation.params["dimension_numbers"]
     pairs: list[tuple[tuple[str, int], int, Entry, bool]] = []
@@ -479,7 +478,7 @@ def _count_convolution(
 
 
 def iterate_arrays(variables: Sequence[Variable]) -> Iterator[Variable]:
-    """Yield the arrays that an equation reads, without numbers that stand in the program."""
+    """Yield the arrays that an equation reads, without literals."""
     for variable in variables:
         if not is_literal(variable):
             yield variable

@@ -1,6 +1,6 @@
 """Internal. Which equations a compiler computes together: chains of elements, with the sums at their ends.
 
-`Walk` counts accesses of memory by it, and `memory` counts what is held. It must not know layouts.
+`Walk` uses it to count memory accesses, and `memory` to count memory. It must not know layouts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ _CALLS = ("jit", "custom_jvp_call", "custom_vjp_call")
 
 
 def is_chain(equation: Equation) -> bool:
-    """Return whether an equation calls a function of elements, which is fused with the equations around it."""
+    """Return whether an equation calls an elementwise function, which is fused with the equations around it."""
     if equation.primitive.name not in _CALLS or is_kernel_call(equation):
         return False
     for program in list_bodies(equation):
@@ -58,7 +58,7 @@ def is_barrier(equation: Equation) -> bool:
 
 
 def has_programs(equation: Equation) -> bool:
-    """Return whether an equation runs programs, whose equations are computed one by one."""
+    """Return whether an equation runs programs with equations that are computed one by one."""
     return bool(list_bodies(equation)) and not is_chain(equation)
 
 
@@ -72,8 +72,8 @@ def is_kernel(equation: Equation) -> bool:
 def _skips_elements(equation: Equation) -> bool:
     """Return whether an equation reads or writes every other element, as an associative scan and its gradient do.
 
-    Two such equations read an array for each level of the scan. A chain through all levels would compute the first one
-    once for each way to get there, so a compiler keeps the array of each level.
+    At each level of the scan, two such equations read the same array. A fused chain through all levels would compute
+    the first array again for every path through them, so a compiler keeps the array of each level.
     """
     name, params = equation.primitive.name, equation.params
     if name == "slice":
@@ -84,9 +84,9 @@ def _skips_elements(equation: Equation) -> bool:
 class Fusion:
     """The arrays of a program that are in memory, if chains of elements are computed together.
 
-    These are in memory: arguments and results of the program, results of kernels, and operands of barriers, of kernels
-    that are no sums, and of what reads or writes every other element. A sum is computed at the end of a chain, so its
-    operand never reaches memory.
+    These are in memory: arguments and results of the program; results of kernels; and operands of barriers, of kernels
+    other than sums, and of equations that read or write every other element. A sum is computed at the end of a chain,
+    so its operand is never written to memory.
 
     Args:
         equations: the equations of the program.
@@ -118,21 +118,21 @@ class Fusion:
         return id(variable) in self._stored or id(variable) not in self._made
 
     def find_operands(self, equation: Equation) -> list[Variable]:
-        """Return the arrays in memory that an equation reads, itself or through the chain before it."""
+        """Return the arrays in memory that an equation reads, directly or through the chain before it."""
         found: dict[int, Variable] = {}
         for variable in iterate_arrays(equation.invars):
             found.update(self._find_sources(variable, self._sources))
         return list(found.values())
 
     def _find_read(self, equation: Equation) -> list[Variable]:
-        """Return the arrays whose elements an equation reads: of an array in memory that is sliced, the slice."""
+        """Return the arrays whose elements an equation reads: for a slice of an array in memory, this is the slice."""
         found: dict[int, Variable] = {}
         for variable in iterate_arrays(equation.invars):
             found.update(self._find_sources(variable, self._read))
         return list(found.values())
 
     def _is_sliced(self, equation: Equation) -> bool:
-        """Return whether an equation only gives a slice its shape: its readers read the slice where it is."""
+        """Return whether an equation only reshapes a slice: then its readers read the slice in place."""
         if equation.primitive.name not in ("squeeze", "reshape"):
             return False
         maker = self._made.get(id(equation.invars[0]))
@@ -167,7 +167,7 @@ class Fusion:
                 yield equation, operands
 
     def iterate_all(self) -> Iterator[tuple[Equation, list[Variable], list[Variable]]]:
-        """Yield all equations, with the arrays in memory that they read and those that they make."""
+        """Yield all equations, with the arrays in memory that they read and write."""
         for equation in self._equations:
             made = [variable for variable in equation.outvars if self.is_stored(variable)]
             yield equation, self.find_operands(equation), made

@@ -1,7 +1,7 @@
-"""Internal. A program without calls: their equations stand where they are called, as compilers have them.
+"""Internal. A program without calls: the equations of a called program replace the call, as in compilers.
 
-`memory` reads it. So an array that a call returns is fused with what reads it, and is freed within the next call. It
-must not know layouts.
+`memory` reads it. So an array that a call returns can be fused with its readers, and can be freed within the next call.
+It must not know layouts.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ _REPEATED = ("scan", "while", "cond")
 
 
 class Instance:
-    """An array of one call: a program that is called twice makes each of its arrays twice.
+    """An array of one call: if a program is called twice, each of its arrays has two instances.
 
     Attributes:
         variable: the array in the program.
@@ -42,10 +42,10 @@ class Inlined(NamedTuple):
     """A program without calls.
 
     Attributes:
-        equations: its equations, which are no calls.
+        equations: its equations, without calls.
         given: its arguments and constants.
         results: its results.
-        awaited: the operands of recomputations that wait for them, so they are in memory.
+        awaited: the operands that recomputations wait for, so they are in memory.
     """
 
     equations: list[Equation]
@@ -55,7 +55,7 @@ class Inlined(NamedTuple):
 
 
 def inline(program: Program) -> Inlined:
-    """Return a program without calls, and without equations whose results nobody uses."""
+    """Return a program without calls, and without equations whose results are not used."""
     equations: list[Equation] = []
     awaited: list[Variable] = []
 

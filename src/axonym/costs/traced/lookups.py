@@ -1,6 +1,7 @@
-"""Internal. Lookups in a table whose rows are divided along the same mesh axes as the indices.
+"""Internal. Lookups in a table that is sharded along the same mesh axes as the indices.
 
-`Walk` asks how many bytes a `gather` of rows and its gradient send. Other gathers are left to `propagation`.
+`Walk` uses it to count the bytes that a `gather` of rows and its gradient send. Other gathers are left to
+`propagation`.
 """
 
 import itertools
@@ -27,7 +28,7 @@ class Part(NamedTuple):
 def find_lookup_moves(
     equation: Equation, inputs: Sequence[Value], result: Value, mesh: Mapping[str, int]
 ) -> list[Part]:
-    """List the collectives of a `gather` of rows, if each device has indices of its own and a part of each row.
+    """List the collectives of a `gather` of rows, if each device has separate indices and a part of each row.
 
     The indices are gathered, and each device looks up its part of all rows. Then an all-to-all brings the parts of a
     row to the device that asked for it.
@@ -61,7 +62,7 @@ def find_gradient_moves(
     parts: Entry,
     mesh: Mapping[str, int],
 ) -> tuple[list[Part], list[Entry]] | None:
-    """List the collectives of the gradient of such a lookup, with the layout of the gradient after them.
+    """List the collectives for the gradient of such a lookup, with the layout of the gradient after them.
 
     An all-to-all brings the parts of each row to the device that stores them, which adds them.
 
@@ -69,7 +70,7 @@ def find_gradient_moves(
         equation: a `scatter-add`.
         inputs: its operands.
         users: the equations that read its result.
-        parts: the mesh axes along which devices have rows of their own.
+        parts: the mesh axes along which devices have different rows.
         mesh: sizes of the mesh axes.
 
     Returns:
@@ -107,7 +108,7 @@ def find_sum_layout(
 
     Args:
         entries: the mesh axes of the sum by those of its operands.
-        parts: the mesh axes along which devices have rows of their own.
+        parts: the mesh axes along which devices have different rows.
         users: the equations that read the sum.
     """
     found = list(entries)

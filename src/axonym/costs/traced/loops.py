@@ -1,6 +1,6 @@
-"""Internal. Operations that do the same in every iteration of a loop: compilers run them once, before the loop.
+"""Internal. Loop-invariant operations: compilers run them once, before the loop.
 
-`Walk` asks how often an equation runs. The module must not know layouts or costs.
+`Walk` uses it to find how often an equation runs. The module must not know layouts or costs.
 """
 
 import math
@@ -31,13 +31,13 @@ class Loops:
 
         Args:
             equation: the equation.
-            count: how often it runs where it stands.
+            count: how often it runs at its place in the program.
         """
         depth = self._find_deepest(equation.invars)
         return count // math.prod(self._lengths[depth:])
 
     def enter(self, equation: Equation, body: Program) -> int:
-        """Note what the arguments of a body depend on; return the number of loops around its equation."""
+        """Note the loops that the arguments of a body depend on; return the number of loops around its equation."""
         outer = len(self._lengths)
         outside, inside = equation.invars, body.invars
         name = equation.primitive.name
@@ -59,7 +59,7 @@ class Loops:
         return outer
 
     def leave(self, equation: Equation, body: Program, outer: int) -> None:
-        """Note what the results of an equation depend on, after a walk through its body."""
+        """Note the loops that the results of an equation depend on, after a walk through its body."""
         is_loop = len(self._lengths) > outer
         del self._lengths[outer:]
         if is_loop or len(equation.outvars) != len(body.outvars):
@@ -88,7 +88,7 @@ def _count_carried(equation: Equation, body: Program) -> int:
 
 
 def is_barrier(equation: Equation) -> bool:
-    """Return whether an equation computes again for the backward pass, and waits for all of its operands."""
+    """Return whether an equation recomputes for the backward pass, and waits for all of its operands."""
     params = equation.params
     is_recomputed = equation.primitive.name in RECOMPUTED and params.get("differentiated", False)
     return bool(is_recomputed and params.get("prevent_cse", True))

@@ -1,4 +1,4 @@
-"""Internal. What a traced function holds: at its peak, and from the forward to the backward pass.
+"""Internal. The memory of a traced function: at its peak, and from the forward to the backward pass.
 
 The reader calls it after a `Walk`, which knows the layouts. It must not know collectives.
 """
@@ -28,7 +28,7 @@ class Residual(NamedTuple):
     Attributes:
         variable: the array.
         layer: where it is made.
-        several: the number of such arrays: a loop stacks one of each iteration.
+        several: the number of such arrays: a loop stacks one from each iteration.
     """
 
     variable: Variable
@@ -47,13 +47,13 @@ def find_peak(
     is_whole: bool = False,
     in_place: bool = False,
 ) -> int:
-    """Return the bytes of the arrays that a program makes, at the time when it holds most.
+    """Return the peak of the bytes that a program holds in arrays that it makes.
 
     Args:
         program: the program.
-        count: returns the bytes of an array, in the memory that is asked for.
+        count: returns the bytes of an array in the requested memory.
         is_whole: whether the caller counts the results.
-        in_place: whether a loop makes each result where the stacked array has it, as a copy to the host does.
+        in_place: whether a loop writes each result directly into the stacked array, as a copy to the host does.
     """
     inlined = inline(program)
     fusion = Fusion(inlined.equations, [*inlined.results, *inlined.awaited])
@@ -91,7 +91,7 @@ def find_peak(
 
 
 def _find_roots(inlined: Inlined) -> dict[int, Variable]:
-    """Return the array whose bytes each view has, by the id of the view."""
+    """Return, by the id of each view, the array whose memory it shares."""
     roots: dict[int, Variable] = {}
     for equation in inlined.equations:
         if equation.primitive.name in _VIEWS:
@@ -103,7 +103,7 @@ def _find_roots(inlined: Inlined) -> dict[int, Variable]:
 def _find_inner_peak(
     equation: Equation, body: Program, count: Callable[[Variable], int], in_place: bool
 ) -> int:
-    """Return the bytes that a body needs beside its operands and the results of its equation."""
+    """Return the bytes that a body needs in addition to its operands and the results of its equation."""
     if equation.primitive.name in ("scan", "while") and not in_place:
         # A loop writes each result into the stacked array, so both are held.
         return find_peak(body, count, in_place=in_place)
@@ -173,7 +173,7 @@ def count_donated(
     walk: Walk,
     count: Callable[[Variable], int],
 ) -> int:
-    """Return the bytes of results that take the place of donated arguments of the same shape, dtype and layout."""
+    """Return the bytes of results that reuse the memory of donated arguments of the same shape, dtype and layout."""
     free: dict[object, int] = {}
     for variable, is_donated in zip(given, donated, strict=True):
         if is_donated:

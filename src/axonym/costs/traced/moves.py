@@ -18,7 +18,7 @@ class Move(NamedTuple):
     """One collective.
 
     Attributes:
-        kind: as that of a `Collective`.
+        kind: the same as in `Collective`.
         mesh_axes: the mesh axes along which devices take part.
         shape: the shape of the operand on one device.
         sizes: the full sizes of the dimensions that are summed over, gathered or moved.
@@ -31,7 +31,7 @@ class Move(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """The number of elements that one device has of the operand."""
+        """The number of elements in one device's shard of the operand."""
         return math.prod(self.shape)
 
 
@@ -44,7 +44,7 @@ class Sent(NamedTuple):
         itemsize: bytes of one element.
         source: the name of the operation.
         runs: how often it runs.
-        is_windowed: whether a product sends each part of its result around as soon as it is computed.
+        is_windowed: whether a product sends each part of its result around as soon as the part is computed.
         pairs: source and target of each message of a permute, by their places along the mesh axis.
     """
 
@@ -74,12 +74,12 @@ def list_moves(
 ) -> list[Move]:
     """List the collectives that bring an array to another layout.
 
-    First, partial sums are added, by reduce-scatter along mesh axes that divide the result. Then dimensions change
-    places, and at last they are gathered. A device that keeps a part of what it has sends nothing.
+    First, partial sums are added, by a reduce-scatter along mesh axes that divide the result. Then mesh axes move to
+    other dimensions, and at last dimensions are gathered. A device that only keeps a part of its shard sends nothing.
 
     Args:
         value: the array before.
-        wanted: the mesh axes of each dimension after.
+        wanted: the mesh axes of each dimension in the new layout.
         mesh: sizes of the mesh axes.
         sums: the unfinished sums over single dimensions.
         keeping: mesh axes along which sums stay unfinished.
@@ -147,5 +147,5 @@ def _collect_axes(sums: Sequence[Sum]) -> set[str]:
 
 
 def count_group(move: Move, mesh: Mapping[str, int]) -> int:
-    """Return how many devices take part with each other."""
+    """Return the number of devices in a group."""
     return count_shards(move.mesh_axes, mesh)

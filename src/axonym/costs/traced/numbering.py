@@ -1,6 +1,6 @@
-"""Internal. Which equations compute the same: a compiler computes it once.
+"""Internal. Common subexpressions: a compiler computes equal equations once.
 
-`Walk` asks it about each equation. It numbers arrays as compilers number values; it must not know layouts.
+`Walk` uses it for each equation. It numbers arrays as compilers number values; it must not know layouts.
 """
 
 import itertools
@@ -17,12 +17,12 @@ _CALLS = ("jit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call
 class Numbering:
     """Numbers of arrays: equal arrays have equal numbers, as in the value numbering of a compiler.
 
-    A loop has a scope of its own, since a compiler merges nothing across its border. The inside of a `shard_map` has
-    one, too, which another `shard_map` over the same mesh axes shares.
+    A loop has a separate scope, since a compiler merges nothing across its border. The body of a `shard_map` also has a
+    scope, shared with other `shard_map`s over the same mesh axes.
 
     Args:
-        merges: whether the compiler merges a recomputed value with the first one, and looks through barriers, as the
-            compiler for CPU does. A checkpoint asks for the opposite.
+        merges: whether the compiler merges a recomputed value with the original one, and looks through barriers, as the
+            compiler for CPU does, although a checkpoint forbids this.
     """
 
     def __init__(self, *, merges: bool = False) -> None:
@@ -47,7 +47,7 @@ class Numbering:
         self._numbers[id(variable)] = number
 
     def is_repeated(self, equation: Equation) -> bool:
-        """Return whether an earlier equation computed the same, after the results have their numbers."""
+        """Return whether an earlier equation computed the same, and give numbers to the results."""
         if self._merges and equation.primitive.name == "optimization_barrier":
             for variable, result in zip(equation.invars, equation.outvars, strict=True):
                 self.assign(result, self.find(variable))
@@ -86,7 +86,7 @@ class Numbering:
         return self._make(("sliced", self.find(variable)), 1)[0]
 
     def stack(self, stacked: Variable, only: Variable) -> None:
-        """Note that an array has another one as its only element."""
+        """Note that an array has another array as its only element."""
         number = next(_fresh)
         self.assign(stacked, number)
         self._known["sliced", number] = [self.find(only)]
@@ -143,11 +143,11 @@ class Numbering:
                 self.stack(variable, result)
 
     def _find_part(self, number: int, spec: object) -> int:
-        """Return the number of the part of an array that a device has in a `shard_map`."""
+        """Return the number of a device's shard of an array in a `shard_map`."""
         return self._make(("part", number, str(spec)), 1)[0]
 
     def _find_scope(self, equation: Equation) -> int:
-        """Return the scope inside of a `shard_map`, which those over the same mesh axes in one scope share."""
+        """Return the scope inside of a `shard_map`, shared by all in this scope over the same mesh axes."""
         params = equation.params
         divided = tuple(sorted(map(str, params["newly_manual_axes"])))
         return self._make(("within", self.scope, str(params["mesh"]), divided), 1)[0]

@@ -1,7 +1,7 @@
 """Internal. Products whose operands are split along one mesh axis in different dimensions.
 
-`Walk` asks what the compiler gathers for them: where positions and features share a mesh axis, the gradient of what a
-product gives out.
+`Walk` uses it to find the operand that the compiler gathers: if positions and features share a mesh axis, this is the
+gradient of a product's result.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from .moves import Move
 def find_product_moves(
     equation: Equation, inputs: Sequence[Value], mesh: Mapping[str, int]
 ) -> Iterator[tuple[Variable, Part]]:
-    """Yield the operands of a product that are gathered, so that each mesh axis divides one of its dimensions."""
+    """Yield the operands of a product that are gathered, so that each mesh axis divides only one dimension."""
     left, right = inputs[:2]
     (left_over, right_over), (left_shared, right_shared) = equation.params["dimension_numbers"]
     labels = label_dimensions(equation, inputs)

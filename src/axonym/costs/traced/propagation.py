@@ -1,6 +1,6 @@
-"""Internal. The layout of a result if devices use what they have, and the sums that are then unfinished.
+"""Internal. The layout of a result if devices use only their shards, and the resulting unfinished sums.
 
-`Walk` compares it with the layout that the type asks for. One rule stands here for each kind of equation.
+`Walk` compares it with the layout in the type. One rule stands here for each kind of equation.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from .equations import Equation, Value, find_layout, label_dimensions
 
 
 class Sum(NamedTuple):
-    """An unfinished sum over a dimension: each device has a part of it.
+    """An unfinished sum over a dimension: each device has a partial sum.
 
     Attributes:
         mesh_axes: the mesh axes along which devices have parts.
@@ -28,7 +28,7 @@ Rule: TypeAlias = Callable[[Equation, Sequence[Value]], Natural]
 
 
 def propagate(equation: Equation, inputs: Sequence[Value]) -> Natural:
-    """Return the layout of the first result of an equation if each device uses what it has, and the unfinished sums."""
+    """Return the layout of an equation's first result if each device uses only its shards, and the unfinished sums."""
     name = equation.primitive.name
     if name.startswith(("reduce_", "arg")) and "axes" in equation.params:
         return _reduce(equation, inputs)
@@ -38,7 +38,7 @@ def propagate(equation: Equation, inputs: Sequence[Value]) -> Natural:
 
 
 def _align(equation: Equation, inputs: Sequence[Value]) -> Natural:
-    """Lay out each dimension like the first operand that has as many dimensions, and the same size there."""
+    """Lay out each dimension like the first operand that has equally many dimensions, and the same size in this one."""
     shape = find_layout(equation.outvars[0]).shape
     entries: list[Entry] = [()] * len(shape)
     used: set[str] = set()
@@ -111,7 +111,7 @@ def _broadcast(equation: Equation, inputs: Sequence[Value]) -> Natural:
 def _reshape(equation: Equation, inputs: Sequence[Value]) -> Natural:
     """Keep the mesh axes of the first of several dimensions that are merged or split.
 
-    Two dimensions belong together if as many elements follow them: the products of the sizes behind are equal.
+    Two dimensions match if the product of the sizes from each one to the last is equal.
     """
     before: dict[int, Entry] = {}
     # The number of elements from a dimension to the last one is its place; sizes of 1 have none.
@@ -132,7 +132,7 @@ def _reshape(equation: Equation, inputs: Sequence[Value]) -> Natural:
 
 
 def _gather(equation: Equation, inputs: Sequence[Value]) -> Natural:
-    """Look up on each device what it has; where another device has the row, it adds zeros."""
+    """Look up each row on the device that has it; the other devices contribute zeros."""
     table, indices = inputs[:2]
     numbers = equation.params["dimension_numbers"]
     sizes = equation.params["slice_sizes"]
@@ -165,7 +165,7 @@ def _gather(equation: Equation, inputs: Sequence[Value]) -> Natural:
 
 
 def _scatter(equation: Equation, inputs: Sequence[Value]) -> Natural:
-    """Add on each device the updates that it has; divided updates give unfinished sums."""
+    """Add the updates of each device on this device; sharded updates give unfinished sums."""
     table, _, updates = inputs[:3]
     numbers = equation.params["dimension_numbers"]
     windows = list(numbers.update_window_dims)
@@ -195,7 +195,7 @@ def _scatter(equation: Equation, inputs: Sequence[Value]) -> Natural:
 
 
 def _drop_repeats(entries: Sequence[Entry]) -> list[Entry]:
-    """Leave a mesh axis to the first of several dimensions that have it."""
+    """Keep a mesh axis only in the first of several dimensions that have it."""
     used: set[str] = set()
     found: list[Entry] = []
     for entry in entries:

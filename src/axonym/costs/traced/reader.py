@@ -1,6 +1,6 @@
 """Internal. Trace a function for Explicit mesh axes, and make a report from the types of its arrays.
 
-`axn.cost` calls `trace_cost`. On Explicit mesh axes, types have the layouts of arrays, so that neither a compiler nor
+`axn.cost` calls `trace_cost`. On Explicit mesh axes, types contain the layouts of arrays, so neither a compiler nor
 devices are needed. The module joins the others of this room.
 """
 
@@ -43,10 +43,10 @@ def trace_cost(
     *,
     is_explained: bool = True,
 ) -> Cost:
-    """Trace a function for a mesh that needs no devices, and count what its equations cost.
+    """Trace a function for a mesh that needs no devices, and count the costs of its equations.
 
-    The arguments are those of `axn.cost`. Without `is_explained`, a function that cannot be traced is not traced for
-    Auto mesh axes, too, to tell why.
+    The arguments are those of `axn.cost`. With `is_explained`, a function that cannot be traced is also traced for Auto
+    mesh axes, to find the reason.
 
     Raises:
         ShardingError: if the function can be traced on Auto mesh axes alone.
@@ -129,7 +129,7 @@ def _count_memory(
 
 
 def _write_notes(walk: Walk, places: Places) -> tuple[str, ...]:
-    """List what the numbers leave out, each with its layers."""
+    """List the work that the numbers leave out, each kind with its layers."""
     found: dict[str, dict[str, None]] = {}
     for text, source in walk.unknown:
         found.setdefault(text, {})[places.find(source).layer or OUTSIDE] = None

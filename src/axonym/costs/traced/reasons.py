@@ -16,9 +16,9 @@ def find_reasons(move: Move, named: NameTable, layer: str, *, is_update: bool) -
 
     Args:
         move: the collective.
-        named: what names say about the program.
+        named: the facts about the program that come from names.
         layer: the layer of the collective.
-        is_update: whether an optimiser sends it.
+        is_update: whether it belongs to an optimiser.
     """
     rest = list(move.mesh_axes)
     found: list[str] = []

@@ -1,6 +1,6 @@
-"""Internal. How many bytes of an element products read: a compiler that rounds for them sends rounded numbers.
+"""Internal. The bytes per element that products read: a compiler that rounds operands sends rounded numbers.
 
-`Walk` asks it about each array that is gathered for a TPU.
+`Walk` uses it for each array that is gathered for a TPU.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -18,7 +18,7 @@ _ONE_BY_ONE = ("while", "cond", "shard_map")
 def find_width(
     variable: Variable, readers: Mapping[int, Sequence[Equation]], returned: Set[int]
 ) -> int:
-    """Return the bytes of an element that the readers of an array need, which are at most its own.
+    """Return the bytes per element that the readers of an array need, at most the size of its own dtype.
 
     Args:
         variable: the array.

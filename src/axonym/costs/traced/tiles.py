@@ -1,6 +1,7 @@
-"""Internal. How a TPU stores an array: in tiles, which the last dimensions fill.
+"""Internal. The tiles in which a TPU stores an array; the last dimensions fill them.
 
-`Walk` asks whether the parts of a sum are whole tiles. Otherwise the compiler makes no reduce-scatter.
+`Walk` uses it to find out whether the parts of a sum consist of complete tiles. If not, the compiler makes no
+reduce-scatter.
 """
 
 import itertools
@@ -17,7 +18,7 @@ def is_tiled(part: Sequence[int], dimensions: Iterable[int], *, as_written: bool
     Args:
         part: the dimensions of one part.
         dimensions: the dimensions along which the array is divided.
-        as_written: whether the last two dimensions are rows and columns of tiles, however much of a tile that wastes.
+        as_written: whether the last two dimensions are rows and columns of tiles, even if this wastes space.
     """
     # A vector has no rows of tiles that a part could cut.
     if len(part) < 2:
@@ -30,9 +31,9 @@ def is_tiled(part: Sequence[int], dimensions: Iterable[int], *, as_written: bool
 
 
 def choose_tile(part: Sequence[int]) -> tuple[int, int]:
-    """Return the dimensions that are rows and columns of tiles: those that waste least of the tiles.
+    """Return the dimensions that are rows and columns of tiles: the two that waste least space in the tiles.
 
-    If several waste as much, the last dimension is that of columns, and the one before it that of rows.
+    If there is a tie, columns are the last dimension, and rows are the one before it.
     """
     last_first = range(len(part) - 1, -1, -1)
     pairs = [(rows, columns) for columns, rows in itertools.permutations(last_first, 2)]
@@ -40,7 +41,7 @@ def choose_tile(part: Sequence[int]) -> tuple[int, int]:
 
 
 def _count_padded(part: Sequence[int], pair: tuple[int, int]) -> int:
-    """Return how many numbers the tiles of a part hold, with their empty places."""
+    """Return the number of elements in the tiles of a part, including empty places."""
     held = list(part)
     for dimension, step in zip(pair, TILE, strict=True):
         held[dimension] = -(-held[dimension] // step) * step

@@ -1,4 +1,4 @@
-"""Internal. A walk through a traced function: what its equations compute, send, read and write, and how often.
+"""Internal. A walk through a traced function, which counts operations, communication and memory accesses.
 
 The reader runs one `Walk`, which runs another one for each body. It emits events; it must not know names, layers or
 times.
@@ -73,21 +73,21 @@ _MOVING = ("reshard", "sharding_constraint", "dot_general", "gather", "conv_gene
 
 
 class Walk:
-    """A walk through one program: it notes what devices compute, send, read and write.
+    """A walk through one program, which notes the operations, communication and memory accesses of devices.
 
-    A program inside of an equation, such as the body of a loop, gets a walk of its own.
+    A program inside of an equation, such as the body of a loop, gets a separate walk.
 
     Args:
         mesh: sizes of the mesh axes.
         compiler: the compiler whose program is counted.
-        is_auto: whether the compiler is given Auto mesh axes.
+        is_auto: whether the mesh axes are Auto for the compiler.
         numbering: which arrays are known to be the same.
         loops: which arrays are known to be the same in every iteration of a loop.
         additions: which arrays are known to be sums among devices.
 
     Attributes:
         sent: the collectives.
-        done: what was computed, read and written.
+        done: the operations and memory accesses so far.
         unknown: notes about what cannot be counted, each with its operation: loops whose length the program does not
             say, and kernels that do not say what they compute.
         values: the arrays with their layouts, by the id of their variables.
@@ -138,12 +138,12 @@ class Walk:
         return any(value.is_on_host for value in self.values.values())
 
     def count_bytes(self, variable: Variable) -> int:
-        """Return the bytes of an array in the memory of one device; none of an array on the host."""
+        """Return the bytes of an array in the memory of one device; zero for an array on the host."""
         value = self.find_value(variable)
         return 0 if value.is_on_host else count_bytes(value, self._mesh)
 
     def count_host_bytes(self, variable: Variable) -> int:
-        """Return the bytes that the host holds of an array for one device."""
+        """Return the bytes of an array that the host holds for one device."""
         value = self.find_value(variable)
         return count_bytes(value, self._mesh) if value.is_on_host else 0
 
@@ -160,7 +160,7 @@ class Walk:
 
         Args:
             program: the program.
-            given: its arguments with their layouts.
+            given: the arguments with their layouts.
             source: the name of the equation that runs it.
             count: how often it runs.
             used: which of its results are used; by default all.
@@ -245,7 +245,7 @@ class Walk:
         entries: Sequence[Entry],
         sums: Sequence[Sum],
     ) -> tuple[list[Entry], tuple[Sum, ...]]:
-        """Send the updates of rows that other devices keep; return the layout and the unfinished sums."""
+        """Send the updates of rows that other devices store; return the layout and the unfinished sums."""
         parts = tuple(axis for one in sums for axis in one.mesh_axes)
         users = self._readers.get(id(equation.outvars[0]), ())
         found = find_gradient_moves(equation, inputs, users, parts, self._mesh)
@@ -287,7 +287,7 @@ class Walk:
         return found
 
     def _reach(self, equation: Equation, has: "Reached", source: str) -> None:
-        """Send as the layout of a result requires; a sum may wait until devices use a part of it."""
+        """Note the collectives that a result's layout requires; a sum may wait until devices use a part of it."""
         variable = equation.outvars[0]
         wanted = self.find_value(variable)
         count = self._loops.count_runs(equation, self._count)
@@ -330,7 +330,7 @@ class Walk:
             self.values[id(variable)] = wanted._replace(partial=has.parts)
 
     def _round(self, variable: Variable, move: Move, value: Value) -> tuple[str, int]:
-        """Return the dtype and the bytes of an element as they are sent."""
+        """Return the dtype and the bytes per element in which an array is sent."""
         if move.kind in _ROUNDED and self._compiler.rounds:
             width = find_width(variable, self._readers, self._returned)
             if width < value.itemsize:
@@ -338,7 +338,7 @@ class Walk:
         return value.dtype, value.itemsize
 
     def _is_windowed(self, variable: Variable, move: Move, value: Value) -> bool:
-        """Return whether a product sends around the parts of its result."""
+        """Return whether a product sends the parts of its result around while it computes."""
         least = self._compiler.windows
         if least is None or id(variable) not in self._products:
             return False
@@ -349,7 +349,7 @@ class Walk:
         return is_long and not is_split and nbytes >= least
 
     def _is_scattered(self, variable: Variable, move: Move) -> bool:
-        """Return whether the compiler makes a reduce-scatter of a sum of which devices use parts."""
+        """Return whether the compiler makes a reduce-scatter of a sum, if each device uses a part of it."""
         if not self._compiler.tiles:
             return True
         wanted = self.find_value(variable)
@@ -360,7 +360,7 @@ class Walk:
     def _is_cut_at_tiles(
         self, shape: Sequence[int], cut: Mapping[str, int], over: Sequence[str]
     ) -> bool:
-        """Return whether parts of a sum in a `shard_map` are whole tiles, of the last two dimensions there."""
+        """Return whether parts of a sum in a `shard_map` are complete tiles of its last two dimensions."""
         if not self._compiler.tiles:
             return True
         part = list(shape)
@@ -387,7 +387,7 @@ class Walk:
 
         Args:
             variable: the array.
-            within: whether readers outside of this program do not count.
+            within: whether to ignore readers outside of this program.
         """
         found: dict[str, int] = {}
         here = variable
@@ -406,7 +406,7 @@ class Walk:
         return found
 
     def _visit_collective(self, equation: Equation, inputs: Sequence[Value]) -> None:
-        """Note a collective of a `shard_map`: for each result, an operand is sent; others say where to."""
+        """Note a collective of a `shard_map`: one operand is sent for each result; others give the destinations."""
         params = equation.params
         source = write_source(equation, self._prefix)
         named = params.get("axes", params.get("axis_name", ()))
@@ -433,7 +433,7 @@ class Walk:
     def _visit_bodies(
         self, equation: Equation, inner: Sequence[Program], inputs: Sequence[Value]
     ) -> None:
-        """Walk through what an equation runs: of branches, the one that computes most."""
+        """Walk through the program that an equation runs; among branches, take the one with the most operations."""
         name, results = equation.primitive.name, equation.outvars
         source = write_source(equation, self._prefix)
         used = [id(one) in self._readers or id(one) in self._returned for one in results]
@@ -489,7 +489,7 @@ class Walk:
             self.values[id(variable)] = find_layout(variable, guess)
 
     def _count_accesses(self, fusion: Fusion) -> None:
-        """Count the bytes that are read and written, of chains of elements only at their ends."""
+        """Count the bytes that are read and written; fused chains of elementwise operations count only at the ends."""
         for equation, operands in fusion.iterate_kernels():
             nbytes = sum(map(self.count_bytes, equation.outvars))
             name = equation.primitive.name
@@ -514,7 +514,7 @@ class Walk:
 
 
 class Reached(NamedTuple):
-    """The result of an equation if devices use what they have.
+    """The result of an equation if devices use only their shards.
 
     Attributes:
         entries: the mesh axes of each dimension of the result.
@@ -528,7 +528,7 @@ class Reached(NamedTuple):
 
 
 def _measure(walk: Walk) -> tuple[float, float]:
-    """Return the operations and the bytes of a walk, which say which branch takes longest."""
+    """Return the operations and the bytes of a walk, to find the branch that takes longest."""
     return sum(one.flops for one in walk.done), sum(one.nbytes for one in walk.done)
 
 
@@ -537,7 +537,7 @@ def _collect_axes(value: Value) -> set[str]:
 
 
 def _pass_arguments(equation: Equation, body: Program, inputs: Sequence[Value]) -> list[Value]:
-    """Return the arguments of a body with their layouts, by the operands of the equation that runs it."""
+    """Return the arguments of a body, with layouts from the operands of the equation that runs it."""
     name, params = equation.primitive.name, equation.params
     if name == "scan":
         whole = count_unstacked(equation.invars, body.invars)
@@ -561,7 +561,7 @@ def _pass_arguments(equation: Equation, body: Program, inputs: Sequence[Value]) 
 def _pass_divisions(
     equation: Equation, body: Program, divided: Sequence[Mapping[str, int]]
 ) -> dict[int, Mapping[str, int]]:
-    """Return the mesh axes that divide the results of a body where they are used."""
+    """Return the mesh axes that divide the results of a body at their uses."""
     name = equation.primitive.name
     if name in ("while", "cond"):
         return {}
@@ -574,7 +574,7 @@ def _pass_divisions(
 
 
 def _join_entries(spec: PartitionSpec, entries: Sequence[Entry]) -> list[Entry]:
-    """Return the mesh axes of a result of a `shard_map`: those that divide it, and those that did inside."""
+    """Return the mesh axes of a `shard_map`'s result: the ones that divide it outside, and the ones inside."""
     own = Layout.from_spec(spec)
     found: list[Entry] = []
     for i, entry in enumerate(entries):
@@ -584,5 +584,5 @@ def _join_entries(spec: PartitionSpec, entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _slice(value: Value) -> Value:
-    """Return what a loop takes of an array in one iteration."""
+    """Return the slice of an array that a loop takes in one iteration."""
     return value._replace(shape=value.shape[1:], entries=value.entries[1:])
