@@ -44,7 +44,7 @@ def cost(
         kwargs: keyword arguments.
 
     Returns:
-        The report, which prints as tables and has its content in attributes. All numbers are those of one device.
+        The report, which prints as tables and has its content in attributes. All numbers are for one device.
 
     Raises:
         ShardingError: if there is no mapping, or it does not fit; if a function to trace needs Auto mesh axes.

@@ -66,10 +66,10 @@ def plan(
     are then compiled for the target, and the compiled costs decide between them. If programs for the target cannot be
     compiled here, the plan says why.
 
-    The search begins with mappings that experts write. Some put an axis of data on all mesh axes; parameters are
-    sharded along all of them, along one, or replicated. Some put axes of the layers, such as heads, the width of a
-    perceptron or experts, on one or all mesh axes, and data on the others; other data, such as positions, may be
-    sharded between the layers (`if_free`). Some map two axes of data, and one maps nothing. From the best two of these,
+    The search begins with mappings that experts write. Some put an axis of data on all mesh axes, with parameters
+    sharded along all or one of them, or replicated. Some put axes of the layers, such as heads, the width of a
+    perceptron or experts, on one or all mesh axes, and data on the others; between the layers, other data axes, such as
+    positions, may be sharded (`if_free`). Some map two axes of data, and one maps nothing. From the best two of these,
     the search moves one axis after another to other mesh axes, for the parameters, the computation or both, as long as
     a move helps. If you give a number of devices, it then divides a mesh axis of the best mapping, and moves something
     to the new mesh axis `inner`. The search learns from mappings that are not legal, and from good mappings on other

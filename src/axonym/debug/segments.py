@@ -24,7 +24,7 @@ FINE, LARGE, INFINITE, NAN = range(4)
 
 @functools.partial(jax.jit, static_argnums=1)
 def look(x: Any, bound: float) -> Any:
-    """Return, as a traced number, what is wrong with an array."""
+    """Return a traced code for the worst number in an array: fine, large, infinite or NaN."""
     if not is_inexact(x):
         return jnp.int32(FINE)
     wrong = [jnp.isnan(x).any(), jnp.isinf(x).any(), (jnp.abs(x) > bound).any()]

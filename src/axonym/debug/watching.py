@@ -314,7 +314,7 @@ class _Watch(Visitor):
         return last
 
     def _branch(self, equation: Any, operands: list[Any], site: Site) -> Sequence[Any]:
-        """Run a branch that also returns the sizes of the layers of all branches: zeros for those that do not run."""
+        """Run a branch that also returns the sizes of the layers of all branches: zeros for skipped branches."""
         index, *given = operands
         branches = equation.params["branches"]
         inside = site.enter(equation, "cond")

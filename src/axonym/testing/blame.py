@@ -2,8 +2,8 @@
 
 Two runs of one program differ in their inputs. Some differences are right: if example 3 changed, the part of each value
 that belongs to example 3 changes too. The search goes down the tree of layers. At each level, it takes the first part
-whose results change more, and break the claim if they alone are put into the first run. So only the results of a layer
-count, not what it does inside, such as sorting tokens by expert.
+whose results change otherwise, and break the claim if only these results are put into the first run. So only the
+results of a layer count, not what it does inside, such as sorting tokens by expert.
 """
 
 import itertools

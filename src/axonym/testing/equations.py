@@ -292,7 +292,7 @@ def _name_modules(tree: Tree) -> Generator[None]:
 
 
 def list_modules(tree: Any) -> list[eqx.Module]:
-    """Return the modules of a tree, also those in static fields, of bound methods, and in closures of functions."""
+    """Return the modules of a tree, including static fields, bound methods, and closures of functions."""
     found: list[eqx.Module] = []
     waiting, seen = [tree], set[int]()
     while waiting:

@@ -34,7 +34,8 @@ def assert_ignores(
     """Check that the content of masked positions changes no results elsewhere, and no gradient of a parameter.
 
     Args:
-        f: any function of named arrays, a module or its method. If it needs the mask, it is one of the arguments.
+        f: any function of named arrays, a module or its method. If it reads the mask, pass the mask among the
+            arguments.
         axis: the axis of positions.
         args: its arguments. Floats and integers of arguments with the axis are changed where `where` is false.
         where: booleans, with the axis: which positions count.

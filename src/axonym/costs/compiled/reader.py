@@ -41,7 +41,7 @@ def compile_cost(
 ) -> Cost:
     """Compile a function for a mesh, and count the costs of the program.
 
-    The arguments are those of `axn.cost`; `abstract` is the mesh without its devices.
+    The arguments are the same as in `axn.cost`; `abstract` is the mesh without its devices.
 
     Raises:
         OperandError: if there are too few devices; if the program does not fit into their memory.

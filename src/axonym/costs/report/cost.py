@@ -39,7 +39,7 @@ WORDS = {"parameters": "parameters", "optimizer": "the state of the optimiser"}
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Cost(Printed):
-    """The cost of a program, which prints as tables, also in notebooks. All numbers are those of one device.
+    """The cost of a program, which prints as tables, also in notebooks. All numbers are for one device.
 
     Attributes:
         title: the name of the function and the mapping.

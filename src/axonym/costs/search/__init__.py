@@ -1,1 +1,1 @@
-"""Internal. The search for a mapping: choices, what steps cost, and candidates that a compiler verifies."""
+"""Internal. The search for a mapping: choices, the costs of steps, and candidates that a compiler verifies."""

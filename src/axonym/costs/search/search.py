@@ -1,7 +1,7 @@
 """Internal. The search for mappings: it begins with mappings that experts write, and then moves one axis after another.
 
-`axn.plan` runs one `Search` for each mesh. `Axes` says what may be mapped, `Lessons` what is known to fail. It must not
-know how a choice is scored.
+`axn.plan` runs one `Search` for each mesh. `Axes` says which axes may be mapped, and `Lessons` which choices are known
+to fail. It must not know how a choice is scored.
 """
 
 import dataclasses
@@ -336,8 +336,8 @@ class Axes:
     def _sort_by_elements(self) -> list[str]:
         """Return the axes of parameters, the one with most elements first.
 
-        In percent, so that norms do not count. If several axes have equally many elements, the longest one comes first,
-        and so layers come last.
+        In percent, so norms do not count. If several axes have equally many elements, the longest one comes first, and
+        so layers come last.
         """
         total = sum(self.arrays.values()) or 1
 

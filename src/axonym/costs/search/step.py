@@ -173,7 +173,7 @@ class Step:
 
         Args:
             devices: the number of devices.
-            chosen: all combinations of the values to choose from.
+            chosen: the combinations of chosen values, of which the fastest gives the bound.
             examples: the number of examples in these seconds.
         """
         found: list[float] = []
@@ -200,10 +200,10 @@ class Step:
         chosen: Mapping[str, Tree],
         microbatches: int | None,
     ) -> Cost:
-        """Return the traced cost of the step, for a search that does not ask why a mapping is not legal.
+        """Return the traced cost of the step, without an explanation if the mapping is not legal.
 
         Raises:
-            AxonymError: if it is not.
+            AxonymError: if the mapping is not legal.
         """
         fn, args, options = self.build(chosen)
         target, abstract = find_target(self.target, "plan"), abstract_mesh(mesh, "plan")

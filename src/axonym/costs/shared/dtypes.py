@@ -1,6 +1,7 @@
 """Internal. The names of dtypes in XLA's programs, and in JAX.
 
-Jaxprs use the names of JAX, compiled programs those of XLA. Reports show XLA's names, and tables of targets have JAX's.
+Jaxprs use the names of JAX, and compiled programs use the names of XLA. Reports show XLA's names, and tables of targets
+have JAX's.
 """
 
 XLA_NAMES = {

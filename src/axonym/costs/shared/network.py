@@ -131,7 +131,7 @@ def _make_level(link: Link, devices: int) -> Level:
 
 
 def _join_parts(link: Link, parts: Sequence[tuple[int, int, bool]]) -> Level:
-    """Return the network of some axes of a torus, all of which send at the same time.
+    """Return the network of several axes of a torus, which all send at the same time.
 
     Args:
         link: the connection along one axis.
@@ -232,7 +232,7 @@ def _assign(
 ) -> tuple[tuple[_Part, ...], ...]:
     """Assign mesh axes to axes of a torus by the preferences of `jax.make_mesh`.
 
-    It prefers whole axes to parts of them, and more axes to fewer.
+    It prefers complete axes to parts of them, and more axes to fewer.
 
     Args:
         shape: the lengths of the axes of the torus.

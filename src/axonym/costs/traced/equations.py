@@ -179,7 +179,7 @@ def is_copy(equation: Equation) -> bool:
 
 
 def is_kernel_call(equation: Equation) -> bool:
-    """Return whether an equation calls a kernel whose name says what it computes."""
+    """Return whether an equation calls a kernel whose name gives its operations."""
     if equation.primitive.name != "jit":
         return False
     return find_kernel_call(equation.params.get("name", "")) is not None

@@ -45,8 +45,8 @@ def trace_cost(
 ) -> Cost:
     """Trace a function for a mesh that needs no devices, and count the costs of its equations.
 
-    The arguments are those of `axn.cost`. With `is_explained`, a function that cannot be traced is also traced for Auto
-    mesh axes, to find the reason.
+    The arguments are the same as in `axn.cost`. With `is_explained`, a function that cannot be traced is also traced
+    for Auto mesh axes, to find the reason.
 
     Raises:
         ShardingError: if the function can be traced on Auto mesh axes alone.

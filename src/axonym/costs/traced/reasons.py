@@ -12,7 +12,7 @@ from .moves import Move
 
 
 def find_reasons(move: Move, named: NameTable, layer: str, *, is_update: bool) -> tuple[str, ...]:
-    """Return the named axes that make a collective necessary; none if they are not known.
+    """Return the named axes that make a collective necessary; empty if they are not known.
 
     Args:
         move: the collective.

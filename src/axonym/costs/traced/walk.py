@@ -383,7 +383,7 @@ class Walk:
     def _find_divisions(self, variable: Variable, *, within: bool = False) -> dict[str, int]:
         """Return the mesh axes that divide the result of an array's only reader, each with the dimension.
 
-        The dimensions are counted from the last one, -1, so that they are the same for an array that a loop stacks.
+        Dimensions are counted from the last one, -1, so they stay the same if a loop stacks the array.
 
         Args:
             variable: the array.
