@@ -76,7 +76,7 @@ def calibrate(mesh: MeshLike | Mapping[str, int]) -> Target:
     medians = [statistics.median(one) for one in (first, attention, links, copies)]
     if known is not None:
         return dataclasses.replace(known, efficiency=Efficiency(*medians))
-    # The peaks of an unknown device are the best that it did; attention is a share of that of products.
+    # The peaks of an unknown device are the best measured rates; attention is a share of the peak of products.
     peaks = max(first), max(first), max(links), max(copies)
     shares = [median / peak for median, peak in zip(medians, peaks, strict=True)]
     return dataclasses.replace(
@@ -127,7 +127,7 @@ class _Bench:
             small, large = (
                 self._time(fn, (self.make_rows(size),), "sending") for size in (1 / 64, 1)
             )
-            # What a larger array takes longer, it takes for its bytes.
+            # The extra time of a larger array is due to its bytes.
             sending = (large[0] - small[0]) / max(large[1] - small[1], 1e-9)
             shares.append(min(sending, large[0] / large[1] * 4))
             rest = small[1] - (small[0] - waiting) / sending

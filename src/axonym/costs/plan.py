@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 __all__ = ["plan"]
 
-# The search moves on from so many of the best starts.
+# The number of best starts from which the search moves on.
 CLIMBED = 2
-# Other values of arguments are tried with so many of the best starts.
+# The number of best starts with which other values of arguments are tried.
 GIVEN = 2
-# What published rules would choose is among so many starts.
+# The number of starts that include the choices of published rules.
 STARTS = 12
 # This part of the budget is for meshes with one axis more, and this one for decisions layer by layer.
 FINER = 0.125
 DECIDING = 0.25
-# Python looks at all objects after so many looks at those that are newer: some 500 mappings of a small model.
+# Python collects all objects after this many collections of newer ones: some 500 mappings of a small model.
 RARELY = 1000
 
 
@@ -261,7 +261,7 @@ def _begin(
     from .search.lessons import Lessons
     from .search.search import Search
 
-    # The searches on all meshes share what they may spend, and what they learn.
+    # The searches on all meshes share their budget and their lessons.
     share, lessons = budget.left, Lessons()
     found: list[tuple[_Counter, Search]] = []
     data: Mapping[str, frozenset[int]] = {}
@@ -270,7 +270,7 @@ def _begin(
         data = data or _rank_data(counting, axes)
         axes = dataclasses.replace(axes, data=data)
         search = Search(axes, counting.score, budget, lessons)
-        # The starts use half of the budget, so that the rest is left for changes; of a small one, they use more.
+        # The starts use half of the budget, to leave the rest for changes; they use more of a small budget.
         starts = max(share // 2, min(3 * share // 4, STARTS))
         search.begin(max(1, starts // len(counters)), is_first=not found)
         found.append((counting, search))

@@ -191,7 +191,7 @@ class _Layer(NamedTuple):
         return ".".join([self.parts[0], *map(str, self.turns), *self.parts[1:]])
 
 
-# The parts of the path that are no numbers, and how often this path has run before.
+# The parts of the path other than numbers, and how often this path has run before.
 _Key = tuple[tuple[str, ...], int]
 
 
@@ -201,7 +201,7 @@ class _Side:
     def __init__(self, f: Callable[..., Any], args: tuple[Tree, ...], mesh: Mesh | None) -> None:
         program = Program("compare", f, args)
         if mesh is not None:
-            # An array that lies on one mesh cannot be used on another one.
+            # An array on one mesh cannot be used on another one.
             program.arrays = [x if is_key(x) else np.asarray(x) for x in program.arrays]
         with contextlib.nullcontext() if mesh is None else set_mesh(mesh):
             self.trace = Trace(program.run_unwrapped, program.arrays, program)
@@ -272,7 +272,7 @@ def _list_layers(trace: Trace, stacks: set[tuple[str, ...]]) -> dict[_Key, _Laye
     """
     loops = take_slice, stack_slices
     operations = [each for each in trace.operations if each.run not in loops and each.results]
-    # The turns around each loop of a stack.
+    # The iterations of the loops around each loop of a stack.
     around = {
         (words, each.turns[:-1])
         for each in operations
@@ -289,7 +289,7 @@ def _list_layers(trace: Trace, stacks: set[tuple[str, ...]]) -> dict[_Key, _Laye
             path = last.layer[:depth]
             words = _join_words(path)
             if len(path) == depth and (words, last.turns) not in around:
-                # Of a layer and the last one of a list in it, which have one result, the inner one stays.
+                # A layer and the last layer of a list in it have the same result: keep the inner one.
                 found[words, last.results[0]] = _Layer(path, last.turns, last.results[0])
     calls: Counter[tuple[str, ...]] = Counter()
     listed: dict[_Key, _Layer] = {}

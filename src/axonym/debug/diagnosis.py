@@ -362,7 +362,7 @@ def _find_devices(array: jax.Array | np.ndarray) -> object:
 
 
 def _find_mixed(model: Tree) -> Iterator[Finding]:
-    # All arrays in 64 bits are a choice. Only some of them widen what they meet, one operation after the other.
+    # All arrays in 64 bits are a choice. If only some are, they widen other arrays, one operation after another.
     wide = _paths(model, lambda array: array.dtype in (np.float64, np.complex128))
     if 0 < len(wide) < len(_paths(model, _is_floating)):
         text = "arrays of 64 bits in a model that has narrower ones"
@@ -498,7 +498,7 @@ def _follow_operation(eqn: Any, known: list[bool]) -> list[bool]:
         return _follow_inner(inner, known)
     if name in _PRODUCTS:
         return [any(known)] * count
-    # Indices and masks of zeros decide where elements go, and not whether there are any.
+    # Indices and masks of zeros decide where elements go, not whether they are zero.
     floats = [zero for atom, zero in zip(eqn.invars, known, strict=True) if _is_inexact(atom)]
     return [_LINEAR.fullmatch(name) is not None and bool(floats) and all(floats)] * count
 

@@ -31,9 +31,9 @@ class Part(NamedTuple):
     first: int = 0
 
 
-# The name of an axis that got lost: where elements are chosen, those of others do not have known positions either.
+# The name of a lost axis: if it is chosen from, the other operands' elements have no known positions either.
 _LOST = "?"
-# The parts of one dimension, of which the last one varies fastest; and all dimensions.
+# The parts of one dimension, the last one varying fastest; and all dimensions.
 Parts: TypeAlias = tuple[Part, ...]
 Dimensions: TypeAlias = tuple[Parts, ...]
 
@@ -353,7 +353,7 @@ def _group(dimensions: Sequence[Parts]) -> list[tuple[str, str, list[int]]]:
 
 def _overlap(one: Part, other: Part) -> bool:
     low, high = sorted((one, other), key=lambda part: abs(part.step))
-    # One position, such as that of a device, counts nothing.
+    # A single position, such as a device's, enumerates nothing.
     return min(one.size, other.size) > 1 and abs(low.step) * low.size > abs(high.step)
 
 

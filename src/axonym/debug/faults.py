@@ -186,7 +186,7 @@ class _Run(Visitor):
         super().__init__(run, program.arrays, program)
         self._limit = float("inf") if bound is None else bound
         self._numbers = itertools.count()
-        # For each array with wrong numbers, those that it was computed from; those that come from none are faults.
+        # For each array with wrong numbers, the wrong arrays it was computed from; without any, it is a fault.
         self._sources: dict[int, list[int]] = {}
         self._faults: dict[int, Fault] = {}
         self._functions: dict[tuple[int, tuple[bool, ...]], Callable[..., Sequence[Any]]] = {}
@@ -404,10 +404,10 @@ class _Run(Visitor):
         at = {
             name: positions
             for name, (positions, count) in found.items()
-            # What all devices have is not about devices.
+            # A problem on all devices is not specific to some of them.
             if not (name.startswith("mesh axis ") and len(positions) == count)
         }
-        # All positions of a part of an axis, such as a window, are not all of the axis.
+        # All positions of a part of an axis, such as a window, are not the complete axis.
         known = {name for name, _ in self._sizes}
         sizes = {
             name: count if name not in known or (name, count) in self._sizes else 0

@@ -13,7 +13,7 @@ __all__ = ["Heat"]
 WIDTH = 760  # of a picture, in pixels
 HEIGHT = 18  # of a line
 LEGEND = 9  # cells
-# A cell that is not finite is grey, and none of the colours of sizes, from blue to red.
+# A cell that is not finite is grey, which is no colour of a size (blue to red).
 GREY = "hsl(0 0% 50% / 0.9)"
 
 

@@ -18,7 +18,7 @@ from ..testing.equations import Site, Visitor, find_call, list_variables, make_p
 from .devices import Split, make_untyped
 from .dimensions import Dimensions, follow, unknown
 
-# What is wrong with an array, by what a look returns.
+# The codes that a check returns: what is wrong with an array.
 FINE, LARGE, INFINITE, NAN = range(4)
 
 

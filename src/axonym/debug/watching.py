@@ -376,7 +376,7 @@ class _Watch(Visitor):
             counted.update(part.counted)
             rows, shares = part.rows, part.shares
             if params["check_vma"]:
-                # A sum is over all devices: also over those that have the same numbers.
+                # A sum is over all devices, including devices that have the same numbers.
                 rows, shares = jax.tree.map(lambda x: varying(x, axes), (rows, shares))
             rows = OrderedDict((path, gather(row)) for path, row in rows.items())
             return found, (rows, jax.tree.map(lambda x: jax.lax.psum(x, axes), shares))
@@ -457,7 +457,7 @@ def _lead(row: Row, names: tuple[str, ...]) -> Row:
 
     def one(x: Any) -> NamedArray:
         array = payload_of(x)
-        # A loop in a loop would have the name again.
+        # A loop in a loop would repeat the name.
         own = [f"{name}.outer" if name in x.names else name for name in names]
         return NamedArray(array, (*own, *x.names))
 

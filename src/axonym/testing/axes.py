@@ -40,9 +40,9 @@ __all__ = ["assert_causal", "assert_independent"]
 
 Mask = np.ndarray[Any, Any]
 Probes = Iterable[tuple[Mask, Mask]]
-# So many positions are looked at one by one; of more, a sample.
+# Up to this many positions are checked one by one; of more, a sample is checked.
 _MOST_CUTS = 32
-# To name a single position, so many are tried one by one.
+# The number of positions that are tried one by one to name a single one.
 _MOST_SINGLE = 64
 # With so many keys, positions that may share random numbers are looked at, and by chance they may do so this often.
 _MOST_KEYS = 24
@@ -179,7 +179,7 @@ class _Claim:
         """Find the smallest pair of positions that breaks the claim, and build the error."""
         found = self.find_changes(self.program(self.change(sources)), targets)
         assert found is not None
-        # One position alone may have no effect, or next to none, such as one of two that fill a capacity.
+        # A single position may have almost no effect, such as one of two that fill a capacity.
         least = find_clear(found[1])
         for at in np.flatnonzero(sources)[:_MOST_SINGLE]:
             only = np.arange(self.size) == at
@@ -212,7 +212,7 @@ class _Claim:
         """Find the first layer whose results change at positions where they should not."""
         program = self.program
         trace = Trace(program.run_unwrapped, program.arrays, program)
-        # Later positions may change along with one, and in a batch nothing else.
+        # In a causal claim, later positions may change, too; in a batch, nothing else may.
         own = ~targets
 
         def is_explained(x: Any, y: Any) -> bool:
@@ -351,7 +351,8 @@ class _Claim:
             if each.name.startswith(("random_bits", "random_wrap", "threefry"))
         ]
         if not draws:
-            # They are inside of an operation, such as a `shard_map`: the first one whose numbers go by the key.
+            # They are inside of an operation, such as a `shard_map`: name the first one whose numbers depend on the
+            # key.
             before, after = trace.run(one), trace.run(other)
             draws = [
                 each

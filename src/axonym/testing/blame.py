@@ -96,7 +96,7 @@ def find_place(
         groups = [list(group) for group in _group(part, depth)]
         wrong = next((group for group in groups if is_wrong(group)), None)
         if wrong is None:
-            # Together these operations break the claim, and none of them does so alone.
+            # Together these operations break the claim, but no single one does.
             return part[-1][1].place if depth else None
         if len(wrong) == 1:
             return wrong[0][1].place
@@ -111,7 +111,7 @@ def _group(
     def key(item: tuple[int, Operation]) -> object:
         number, operation = item
         inside = operation.layer[depth : depth + 1]
-        # In a loop, each turn is a part of its own: it comes below the layer of the loop.
+        # In a loop, each iteration is a separate part, below the layer of the loop.
         return (inside, operation.turns) if inside else number
 
     for _, group in itertools.groupby(part, key):

@@ -38,7 +38,7 @@ _CALLS = {
 }
 
 
-# Whose lines say nothing to users.
+# Libraries whose lines mean nothing to users.
 _OURS = str(Path(__file__).parents[1])
 _OF_OTHERS = tuple(str(Path(str(module.__file__)).parent) for module in (jax, eqx))
 
@@ -72,12 +72,12 @@ class Visitor:
         program: the program, as JAX traced it.
     """
 
-    # A loop of more turns is one operation.
+    # A loop of more iterations is one operation.
     most_turns: float = float("inf")
 
     def __init__(self, run: Callable[..., Any], arrays: Arrays, program: Program) -> None:
         with _name_modules((program.f, program.args)):
-            # A function of its own, since JAX remembers the traces of functions.
+            # A separate function, since JAX caches the traces of functions.
             self.program = jax.make_jaxpr(lambda arrays: run(arrays))(arrays)
         self._classes = _list_classes((program.f, program.args))
 
@@ -129,7 +129,7 @@ class Visitor:
             given = [read(atom) for atom in equation.invars]
             results = self.visit(equation, given, site)
             frame |= zip(equation.outvars, results, strict=True)
-            # Values that nobody reads any more may be large.
+            # Values that are no longer read may be large.
             for atom in list_variables(equation.invars):
                 if last[atom] == i:
                     frame.pop(atom, None)
@@ -214,7 +214,7 @@ def make_function(equation: Any) -> Callable[..., Sequence[Any]]:
     results = [
         variable for variable, is_used in zip(equation.outvars, used, strict=True) if is_used
     ]
-    # A variable may be an operand twice, and a program has it as one argument.
+    # A variable may be an operand twice, but is only one argument of the program.
     given = list(dict.fromkeys(variables))
     call = jaxpr_as_fun(ClosedJaxpr(make_program([equation], given, results), ()))
 

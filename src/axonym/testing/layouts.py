@@ -70,7 +70,7 @@ def assert_same_layouts(
             message("assert_same_layouts", problem, hint=f"kinds: {', '.join(KINDS)}")
         )
     program = Program("assert_same_layouts", f, args)
-    # An array that lies on one mesh cannot be used on another one.
+    # An array on one mesh cannot be used on another one.
     program.arrays = [x if is_key(x) else np.asarray(x) for x in program.arrays]
     alone = Mesh(mesh.devices.reshape(-1)[:1].reshape((1,) * mesh.devices.ndim), mesh.axis_names)
     wanted = _Run(program, alone, several[0], optimizer)
@@ -132,7 +132,8 @@ class _Run:
                     self.gradient = jax.tree.map(np.asarray, found["gradients"])
                     own, _ = eqx.partition((f, args), _has_gradient)
                     run = named_jit(self._update, self.mapping, strict=False)
-                    # Of one gradient for all: where it is zero but for rounding, Adam makes of that a large update.
+                    # Use one gradient for all: if it is zero up to rounding, Adam turns the rounding into a large
+                    # update.
                     found["updates"] = run(self._wanted.gradient, own)
             for name, result in found.items():
                 numbers = self._list(name, result)
@@ -163,7 +164,7 @@ class _Run:
 
     def _list(self, what: str, result: Tree) -> Numbers:
         found = Program(self.program.function, lambda: None, (result,))
-        # A gradient is one of the function and its arguments: paths are those of the inputs.
+        # A gradient has the structure of the function and its arguments, so it has the paths of the inputs.
         cut = 1 if what == "values" else 2
         pairs = [(".".join(place.path.split(".")[cut:]), place) for place in found.places]
         return {

@@ -20,7 +20,7 @@ from .trace import Trace
 __all__ = ["assert_ignores"]
 
 Mask = np.ndarray[Any, Any]
-# To name a single position, so many are tried one by one.
+# The number of positions that are tried one by one to name a single one.
 _MOST_SINGLE = 64
 
 
@@ -66,7 +66,7 @@ class _Padding:
     ) -> None:
         self.axis, self.where = axis, check_where("assert_ignores", where, axis)
         self.program = Program("assert_ignores", f, args)
-        # The mask itself, and other booleans, say what counts; they are no content.
+        # The mask itself, and other booleans, say which elements count; they are no content.
         self.carriers = [
             i
             for i in self.program.carriers(axis)
@@ -230,7 +230,7 @@ class _Padding:
 
     def _explain_absent(self, shorter: Program, at: Mask, place: Place, change: Mask) -> ClaimError:
         def is_explained(x: Any, y: Any) -> bool:
-            # Numbers of positions are no mistake by themselves, but what is made of them.
+            # Position numbers are not mistakes by themselves; values computed from them may be.
             if not is_float(x):
                 return True
             candidates = [

@@ -218,7 +218,7 @@ class Program:
         return found
 
 
-# No seed that users take: the same numbers would be no change.
+# A seed that users do not take: the same numbers would be no change.
 _SEED = 6_803_111_957
 
 
@@ -309,7 +309,7 @@ def _draw(array: Payload, random: np.random.Generator) -> Payload:
     if not old.size or old.min() == old.max():
         return array
     low, high = int(old.min()), int(old.max())
-    # Every element gets another value than it has, within the range.
+    # Every element gets a different value within the range.
     shift = random.integers(1, high - low + 1, size=old.shape)
     moved = (old.astype(np.int64) - low + shift) % (high - low + 1) + low
     return moved.astype(old.dtype)
@@ -411,5 +411,5 @@ class Pullback:
         return drawn
 
 
-# Of whatever else wraps a function, such as `eqx.filter_grad` or `shard_map`, the result is another one without it.
+# Other wrappers, such as `eqx.filter_grad` or `shard_map`, change the result, so they stay.
 _JITS: tuple[type[Any], ...] = (type(jax.jit(is_float)), type(eqx.filter_jit(is_float)), NamedJit)

@@ -94,7 +94,7 @@ class Claims(Printed):
 def _explain(claim: Claim) -> str:
     if claim.result == "declared":
         return claim.reason or ""
-    # Why it was tried, and not proven.
+    # Why it was tested but not proven.
     return str(claim.verdict) if claim.result == "holds" and claim.verdict is not None else ""
 
 

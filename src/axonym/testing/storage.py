@@ -85,12 +85,13 @@ def assert_same_storage(
         raise ArgumentError(message("assert_same_storage", problem))
     wanted = _measure((f, args), optimizer)
     for form in forms:
-        # Where a gradient is zero but for rounding, Adam makes of that a large update: it is given the same one.
+        # If a gradient is zero up to rounding, Adam turns the rounding into a large update, so it gets the same
+        # gradient.
         given = form.change(wanted["gradients"]) if "gradients" in wanted else None
         found = _measure(form.change((f, args)), optimizer, form.read, given)
         for what in ("values", *sorted(wanted.keys() - {"values"})):
             result = wanted[what]
-            # A gradient has the form of what it is a gradient of.
+            # A gradient is stored in the same form as its array.
             changed = result if what == "values" else form.change(result)
             others = dict(_list(found[what]))
             gradients = [getattr(x, "array", x) for _, x in _list(changed) if what == "gradients"]

@@ -20,7 +20,7 @@ from .trace import Trace
 __all__ = ["assert_equivariant", "assert_invariant"]
 
 Order = np.ndarray[Any, Any]
-# To name a pair of positions, so many are tried.
+# The number of positions that are tried to name a pair.
 _MOST_PAIRS = 64
 
 

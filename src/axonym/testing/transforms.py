@@ -51,7 +51,7 @@ def assert_same_under(f: Callable[..., Any], *args: Tree, under: Sequence[Any] =
             for i, (one, other) in enumerate(zip(wanted, found, strict=True)):
                 change = differences(one, other, is_same_program=False)
                 if dtype is not None:
-                    # Whatever dtype the result has, it was computed in this one.
+                    # The result was computed in this dtype, even if it has another one.
                     change = _beyond(one, other, dtype)
                 if change.any():
                     place = program.results[i]

@@ -120,7 +120,7 @@ class Attribution:
         is_one_way: bool,
         distance: int,
     ) -> Collective:
-        # Devices send what the function has, though a compiler may have widened it.
+        # Devices send the array of the function, even if the compiler has widened it.
         part = self._find_part(transfer, mesh_axes, i)
         array = self._find_array(transfer, part, i)
         event = Sending(
@@ -152,7 +152,7 @@ class Attribution:
         place = self.places.find(source)
         if argument is not None:
             layer = find_layer(argument.path, self._argument_layers)
-            # The longer path says more: a gather before a loop has no layer of its own.
+            # The longer path is more specific: a gather before a loop has no layer of its own.
             layer = max(place.layer, layer, key=count_parts)
             place = place._replace(layer=layer)
         plain = strip_counts(mesh_axes)

@@ -14,7 +14,7 @@ from jax.experimental import topologies
 # The plugin looks for a driver, and is not loaded without one, unless this variable tells it not to.
 SKIP_CHECK = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
 _PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
-# How the compiler knows a device, as OpenXLA writes it in xla/tools/hlo_opt/gpu_specs/h100_sxm.txtpb.
+# The description of a device for the compiler, as in OpenXLA's xla/tools/hlo_opt/gpu_specs/h100_sxm.txtpb.
 _CHIPS: Mapping[str, str] = {
     "h100": """
         gpu_device_info {

@@ -24,7 +24,7 @@ _PASSING = {
     "slice",
     "transpose",
 }
-# So many steps back are taken at most: a loop may pass its value on to itself.
+# The largest number of steps back: a loop may pass its value on to itself.
 _LONGEST = 200
 # The compiler for CPU computes and sends these in float32.
 _NARROW = ("bf16", "f16")
@@ -164,7 +164,7 @@ def _find_argument(program: Program, here: str, op: Instruction) -> tuple[str, I
     callers = program.callers.get(here)
     if not callers:
         return None
-    # Several callers pass alike arrays, so the first one stands for all.
+    # Several callers pass similar arrays, so the first one represents all.
     outside, call = callers[0]
     at = int(op.line.split(" parameter(", 1)[1].split(")")[0])
     if at >= len(call.operands):

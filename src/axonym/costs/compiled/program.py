@@ -183,7 +183,7 @@ class Program:
 
     def _count_runs(self) -> None:
         """Count how often each computation runs."""
-        # In the text, a computation stands behind those that it calls, so callers come first in reverse.
+        # In the text, a computation comes after the ones that it calls, so callers come first in reverse order.
         self.runs[self.entry] = 1
         for computation in reversed(self.computations):
             count = self.runs[computation]
@@ -197,7 +197,7 @@ class Program:
     def _count_calls(
         self, computation: str, op: Instruction, called: Sequence[str], count: int
     ) -> None:
-        # Inside of a loop of unknown length, all that runs is unknown, too.
+        # Inside of a loop of unknown length, all numbers of runs are unknown, too.
         loop = self.unknown.get(computation)
         if op.opcode == "while":
             known = count_iterations(op, computation, self.computations)
@@ -258,7 +258,7 @@ class Program:
                 f"{self.unknown[computation]}, whose trip count XLA does not know; "
                 "pass unknown_trip_count="
             )
-        # Inside of such a fusion stands an all-reduce, but devices send only parts.
+        # Such a fusion contains an all-reduce, but devices send only parts.
         if computation.startswith(_SUM_AND_SLICE):
             kind = "reduce-scatter"
         ops = self.computations[computation]
@@ -428,7 +428,7 @@ def _parse(text: str) -> tuple[str, dict[str, dict[str, Instruction]]]:
             operands = tuple(_OPERANDS.findall(_END_OF_OPERANDS.split(rest, maxsplit=1)[0]))
             current[name], last = Instruction(name, type_, opcode, operands, line, bool(root)), name
         elif last and line != "}":
-            # What a kernel of Pallas notes about itself takes several lines.
+            # The metadata of a Pallas kernel takes several lines.
             current[last] = current[last]._replace(line=current[last].line + line)
     if not entry:
         raise ValueError(

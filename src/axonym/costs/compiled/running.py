@@ -49,7 +49,7 @@ def measure_run(
     """
     devices = find_devices(mesh, function)
     given = lay_out_arguments(fn, mapping, devices, args, kwargs)
-    # The kernels of this machine run, not calls that stand for those of a target.
+    # The kernels of this machine run, not placeholder calls for kernels of a target.
     with given.enter(devices, Ledger(), None):
         lowered = given.fn.lower(*given.args, **given.kwargs)
         donates = any(info.donated for info in jax.tree.leaves(lowered.args_info))
@@ -58,7 +58,7 @@ def measure_run(
         found: list[float] = []
         # The first run does not count: it loads the program.
         for _ in range(rounds + 1):
-            # A run that donates its arguments needs others the next time.
+            # A run that donates its arguments needs new ones the next time.
             own, options = _copy(filled) if donates else filled
             start = time.perf_counter()
             jax.block_until_ready(jax.tree.leaves(program(*own, **options)))

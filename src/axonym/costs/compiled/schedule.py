@@ -173,7 +173,7 @@ def _find_chains(program: Program) -> list[tuple[_Span, list[Key]]]:
 
 def _find_caller(program: Program, computation: str) -> tuple[str, int]:
     """Return the computation and the place of the instruction that runs a fusion."""
-    # A fusion may stand in another fusion.
+    # A fusion may be inside of another fusion.
     here, op = program.callers[computation][0]
     while here in program.fused:
         here, op = program.callers[here][0]

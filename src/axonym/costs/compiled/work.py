@@ -65,7 +65,7 @@ def iterate_amounts(program: Program) -> Iterator[Amount]:
         if one.flops or one.nbytes or one.copied:
             source = _find_source(program, op) or program.find_source_around(computation)
             if one.flops and op.operands and not source:
-                # Some products of the compiler for CPU have no name: that of what they multiply is near.
+                # Some products of the compiler for CPU have no name: the name of an operand is close.
                 source = find_origin(program, computation, op.operands[0]).source
             numbers = count * one.flops, one.dtype, count * one.nbytes, count * one.copied
             yield Amount(source, *numbers)
@@ -91,7 +91,7 @@ def _find_dtype(program: Program, computation: str, op: Instruction) -> str:
         narrow = find_origin(program, computation, name).narrow
         found += parse_arrays(ops[name].type)[:1] if narrow is None else [narrow]
     if op.opcode == "custom-call":
-        # Tables of integers, which say what a kernel does, may stand in front of the arrays.
+        # Tables of integers, which tell a kernel what to do, may come before the arrays.
         found = [array for array in found if "f" in array.dtype][:1] or found
     return max(found[:2], key=lambda array: array.bits).dtype
 
@@ -239,7 +239,7 @@ def count_bytes(arrays: Iterable[Array]) -> int:
 
 def _count_accessed(program: Program, op: Instruction, ops: Computation) -> int:
     """Return the bytes that an instruction reads and writes; a slice reads only its part of the operand."""
-    # The start of an asynchronous operation has counted.
+    # The start of an asynchronous operation has already counted.
     if op.opcode.endswith(("-done", "-update")):
         return 0
     results = parse_arrays(op.type)

@@ -21,7 +21,7 @@ from .file import compare, list_times, save, summarise
 __all__ = ["Cost"]
 
 Depth: TypeAlias = Literal["compiled", "traced"]
-# Columns of numbers, which stand at the right.
+# Columns of numbers, aligned to the right.
 RIGHT = (
     "runs",
     "sent",
@@ -127,11 +127,11 @@ class Cost(Printed):
             return None
         rows = [work.slow_down(shares) for work in self.work]
         if self.operations is None:
-            # Published times are those of recomputations that do not overlap with the rest of the backward pass.
+            # In published times, recomputation does not overlap with the rest of the backward pass.
             sums = _sum_work(rows)
             return sums.overlapped + sums.copied
         sums = _sum_work(join_recomputed(rows))
-        # Operations of a schedule are slower as layers are; what is sent and not hidden stays so.
+        # Operations of a schedule slow down like layers; exposed sending stays exposed.
         slower = sums.busy / bound.busy if bound.busy else 1.0
         return max(self.operations * slower, sums.moving) + exposed / shares.links + sums.copied
 

@@ -69,7 +69,7 @@ def list_times(cost: "Cost") -> dict[str, str | int]:
 def compare(before: Locked, after: Locked, titles: tuple[str, str]) -> Difference:
     """Compare the contents of two files, whose titles appear in the result."""
     changes: list[Change] = []
-    # Rows that are new or gone differ, too.
+    # New or missing rows differ, too.
     for section in dict.fromkeys((*before, *after)):
         old, new = before.get(section, {}), after.get(section, {})
         for what in dict.fromkeys((*old, *new)):

@@ -48,7 +48,7 @@ def assert_layout(report: "Cost", path: str | Path, *, tolerance: float = 0.05) 
         )
 
     written, version = load(path)
-    # A measured time is a record, and no promise.
+    # A measured time is a record, not a promise.
     written.pop("time", None)
     found = compare(written, summarise(report), (str(path), report.title))
     lines = [

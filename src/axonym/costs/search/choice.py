@@ -54,7 +54,7 @@ class Choice:
         }
         if self.kept is None:
             return Mappings(listed, mapped)
-        # Entries of the parameters do not apply to the state, so those on no mesh axis are listed, too.
+        # Entries of the parameters do not apply to the state, so entries without a mesh axis are listed, too.
         kept = {**dict.fromkeys(listed, ()), **dict(self.kept)}
         return Mappings(listed, mapped, dict.fromkeys(states, kept))
 

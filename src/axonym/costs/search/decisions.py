@@ -72,7 +72,7 @@ def mix(parts: Sequence[tuple[float, Cost]]) -> Mix:
     rows: dict[tuple[str, Phase], Work] = {}
     for share, cost in parts:
         for row in cost.work:
-            # Layers hide what others send, so times are not mixed, but what they are made of.
+            # Layers hide what others send, so the parts of times are averaged, not the times.
             empty = Work(row.layer, row.phase, 0.0, 0.0, 0.0, 0.0, 0.0)
             before = rows.get((row.layer, row.phase), empty)
             rows[row.layer, row.phase] = dataclasses.replace(
@@ -173,14 +173,14 @@ class Decisions:
             return
         fitting = [one for one in self._families if one.least_bytes <= _find_capacity(one)]
         if not fitting:
-            # Nothing fits, so the best one is that which lacks least.
+            # Nothing fits, so the best one is the one that lacks least memory.
             self._solve(min(self._families, key=lambda one: one.least_bytes))
         solved: list[Mapping[str, float]] = []
         for family in sorted(fitting, key=lambda one: one.least_seconds):
             known = (cost for one in self._families for cost in one.known.values())
             if family.least_seconds >= _find_fastest(known):
                 return
-            # Mappings that differ in name alone, as in where parameters are, have the same numbers.
+            # Mappings that differ only in name, such as in where parameters are, have the same numbers.
             start = family.find(family.choice)
             if start is not None and start.totals not in solved:
                 self._solve(family)

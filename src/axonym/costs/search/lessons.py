@@ -37,7 +37,7 @@ class Lessons:
             self._bad -= reasons
             return
         unknown = reasons - self._good
-        # A pair that shares a mesh axis is a better explanation than one mapped name.
+        # A pair that shares a mesh axis is a better explanation than a single mapped name.
         several = {reason for reason in unknown if len(reason) > 2}
         blamed = several or unknown
         if len(blamed) == 1:
@@ -54,12 +54,12 @@ class Lessons:
         for score, parts in self._scores:
             for part in parts:
                 seen.setdefault(part, []).append((places[score] - mean) / len(places))
-        # What was seen once may be chance, so it counts half.
+        # A part that was seen once may be good by chance, so it counts half.
         effects = {part: sum(own) / (len(own) + 1) for part, own in seen.items()}
 
         def expect(choice: Choice) -> float:
             found = (effects.get(part, 0.0) for part in _list_parts(choice))
-            # Rounded, so that the order in which it is summed does not matter.
+            # Rounded, so the order of the sum does not matter.
             return round(math.fsum(found), 9)
 
         return expect

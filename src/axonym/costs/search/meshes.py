@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Set
 from ...errors import ArgumentError, message
 from ...report import abstract_mesh
 
-# The mesh axis that a part of another one becomes, and the one between slices.
+# The mesh axis for a part of another one, and the mesh axis of slices.
 INNER = "inner"
 SLICE = "slice"
 # Tensor parallelism over more devices is rarely faster.

@@ -193,7 +193,7 @@ class Plan(Printed):
             traced, compiled = _write_traced(one), ("refused",) * 3
             if one.compiled is not None:
                 compiled = _write_numbers(one.compiled)
-            # Each compiled number stands beside its traced one.
+            # Each compiled number is next to its traced one.
             pairs: list[Cell] = []
             for own, other in zip(traced, compiled, strict=True):
                 pairs += [own, other]

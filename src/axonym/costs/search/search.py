@@ -13,11 +13,11 @@ from ...engine import Entry, only
 from .choice import Change, Choice, Give, Keep, Move, Pipeline, Role, Spread
 from .lessons import Budget, Lessons, Score
 
-# So many sets of axes are tried for dividing the layers.
+# The number of sets of axes that are tried for dividing the layers.
 GROUPS = 4
 # Microbatches for each stage of a pipeline, in this order. Stages wait for a shorter time if there are more.
 MICROBATCHES = (4, 8, 2, 1)
-# The state of the optimiser is tried along so many axes of its own.
+# The number of axes of its own along which the state of the optimiser is tried.
 KEPT = 2
 
 
@@ -55,7 +55,7 @@ class Axes:
     @property
     def _narrow_first(self) -> list[str]:
         """The mesh axes, the shortest first, because it is the most likely one to divide layers."""
-        # Of equal ones, the last one of the mesh comes first: its devices are neighbours.
+        # Among equal mesh axes, the last one of the mesh comes first: its devices are neighbours.
         places = {name: place for place, name in enumerate(self.mesh)}
         return sorted(self.mesh_axes, key=lambda name: (self.mesh[name], -places[name]))
 
@@ -87,7 +87,7 @@ class Axes:
         """Return the subset of mesh axes that splits an axis into the most parts."""
 
         def rank(entry: Entry) -> tuple[int, int, list[int]]:
-            # Into as many parts, the fewest devices that do so; then long mesh axes, whatever they are called.
+            # For equally many parts, prefer the fewest devices; then long mesh axes, whatever their names are.
             sizes = [self.mesh[axis] for axis in entry]
             return self.count_ways(name, entry), -math.prod(sizes), sorted(sizes, reverse=True)
 
@@ -180,7 +180,7 @@ class Axes:
         rules += layers[1:]
         if len(self.mesh_axes) > 1:
             rules.append(self._divide_layers(self.mesh_axes))
-        # For a small model, nothing is worth what it sends. Of few rules, the second turn comes early.
+        # For a small model, no mapping is worth its communication. With few rules, the second turn comes early.
         rules.append(iter((None, self.fixed)))
         # Axes of the layers have one turn more: with other data between the layers, and without.
         first = itertools.chain.from_iterable(itertools.islice(rule, 1) for rule in layers[:1])
@@ -323,7 +323,7 @@ class Axes:
         total = sum(self.arrays.values()) or 1
         divided = 0.0
         for own, count in self.arrays.items():
-            # What a size does not divide stays on all devices.
+            # Mesh axes count only as far as they divide the size; beyond that, devices hold copies.
             parts = max((self.count_ways(name, entry) for name in names if name in own), default=1)
             divided += count * (1 - 1 / parts) / (1 - 1 / self.count_devices(entry))
         size = sum(max(self.parameters[name]) for name in names)
@@ -352,7 +352,7 @@ class Axes:
         found = [pipeline.apply(choice) for pipeline in self.list_pipelines(axis)]
         names = [(name,) for name in dict.fromkeys((*self._sort_by_elements(), *self.data))]
         for group in (*self.find_groups((axis,))[:1], *names):
-            # Axes that lie there may have to leave, or may stay on other arrays.
+            # Axes that are there may have to leave, or may stay in other arrays.
             for evicts in (True, False):
                 other = choice
                 for name in group:
@@ -399,7 +399,7 @@ class Axes:
         if self.piped is not None and self.piped[0] not in computed:
             microbatches = self.fixed.microbatches
         kept = choice.kept
-        # A state that lies like the parameters needs no entries of its own.
+        # A state that is sharded like the parameters needs no entries of its own.
         if kept == tuple(sorted(stored.items())):
             kept = None
         return dataclasses.replace(
@@ -474,10 +474,10 @@ class Search:
         starts = self._axes.list_starts()
         if not is_first:
             starts = [start for start in starts if not self._axes.is_one(start)]
-        # Those that are not legal say nothing of the others: a rule that comes later must not go unseen for them.
+        # Choices that are not legal say nothing about others: they must not keep a later rule from being tried.
         listed = 0 if is_first else limit // 2
         while starts and limit:
-            # What was good on other meshes comes first at the end, when all rules have had a turn.
+            # At the end, when all rules have had a turn, choices like the good ones on other meshes come first.
             at = 0
             if limit <= listed:
                 expect = self._lessons.make_forecast()
@@ -489,7 +489,7 @@ class Search:
     def rank_data(self) -> dict[str, frozenset[int]]:
         """Return the axes of data, the best one to divide first, whatever the order of axes in arrays."""
         data, divided = self._axes.data, self._axes.list_divided()
-        # What divides layers, too, comes last. One axis needs no comparison.
+        # Axes that also divide layers come last. A single axis needs no comparison.
         rows = [name for name in data if name not in self._axes.parameters]
 
         def rank(name: str) -> tuple[bool, Score, int]:

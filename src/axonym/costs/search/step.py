@@ -85,7 +85,7 @@ class Step:
         """
         if not self.is_builder:
             return self.fn, self.args, {**self.kwargs, **chosen}
-        # Values need not be hashable, and the lists of choices hold them.
+        # Values need not be hashable; their ids are stable, because the lists of choices hold them.
         key = tuple(map(id, chosen.values()))
         if key not in self._built:
             built = self.fn(**chosen)
@@ -157,7 +157,7 @@ class Step:
             with self._enter_pipeline(microbatches):
                 return cost(fn, mappings, mesh, *args, target=self.target, depth=depth, **options)
         except AxonymError as error:
-            # The user called `axn.plan`, and does not know of calls of `axn.cost`.
+            # The user called `axn.plan`, and does not know about calls of `axn.cost`.
             if error.function != "cost":
                 raise
             text = message("plan", error.problem, *error.facts, hint=error.hint)

@@ -14,10 +14,10 @@ from ..report.cost import Cost
 from .result import Candidate
 from .step import find_pace
 
-# A compiled mapping counts as so many. On two busy cores, compiling for a v5e took 6 times as long as tracing for 4
+# A compiled mapping counts as this many. On two busy cores, compiling for a v5e took 6 times as long as tracing for 4
 # small layers, and 49 to 149 times for GPT-2 124M.
 PRICE = 10
-# An estimate cannot distinguish times that differ by less.
+# An estimate cannot distinguish times that differ by less than this.
 NEAR = 0.01
 
 

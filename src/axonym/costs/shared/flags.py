@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from .targets import Platform
 
-# By platform: the source, and each flag with what it does.
+# By platform: the source, and each flag with its effect.
 _FLAGS: Mapping[Platform, tuple[str, Mapping[str, str]]] = {
     "tpu": (
         "MaxText, benchmarks/xla_flags_library.py",

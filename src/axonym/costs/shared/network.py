@@ -69,7 +69,7 @@ def find_levels(
     for axis in mesh_axes:
         name, _, count = axis.partition(":")
         counts[name] = int(count or mesh.get(name, group))
-    # A group along no known mesh axis is taken to be one of neighbours.
+    # A group along no known mesh axis is assumed to consist of neighbours.
     if not counts or not counts.keys() <= mesh.keys():
         counts, mesh = {"": group}, {"": group}
     # A mesh axis with a link of its own is a network around all others.
@@ -140,12 +140,12 @@ def _join_parts(link: Link, parts: Sequence[tuple[int, int, bool]]) -> Level:
     one_way = link.one_way or link.bandwidth / 2
     devices, bandwidth, spread, hops = 1, 0.0, 0.0, 0
     for count, stride, is_ring in parts:
-        # At the ends of a line, a device sends one way alone. Groups with gaps share the links between them.
+        # At the ends of a line, a device sends in only one direction. Groups with gaps share the links between them.
         rate = (link.bandwidth if is_ring else one_way) / stride
         devices *= count
         bandwidth += rate
         hops += stride * (count // 2 if is_ring else count - 1)
-        # Half of what each device has crosses the middle of the axis, which is the bottleneck of an all-to-all.
+        # Half of each shard crosses the middle of the axis, which is the bottleneck of an all-to-all.
         spread = max(spread, count / (4 * rate))
     return Level(devices, bandwidth, 2 * one_way, one_way, spread, hops, link.latency)
 
@@ -201,7 +201,7 @@ def _place(torus: Torus, link: Link, sizes: tuple[int, ...]) -> _Placed:
                 (own, stride, _is_ring(torus, shape, axis, own * stride))
                 for axis, own, stride in parts
             ]
-            # Among shapes that are about as good, whole axes are preferred: JAX and people split none.
+            # Among shapes that are about equally good, complete axes are preferred: JAX and people do not split axes.
             split = sum(part.devices < shape[part.axis] for part in parts)
             rates.append(_join_parts(link, rings).bandwidth * 0.9**split)
         # In the end, the shorter mesh axis gets more.
@@ -242,7 +242,7 @@ def _assign(
     left = list(shape)
     found: list[tuple[_Part, ...]] = [()] * len(sizes)
     for number in reversed(order):
-        # Whole axes of the torus have links that wrap around, which a part of one lacks.
+        # Complete axes of the torus have links that wrap around; a part of an axis has none.
         def rank(factors: tuple[int, ...], left: Sequence[int] = tuple(left)) -> tuple[object, ...]:
             whole = [one for one, full in zip(factors, shape, strict=True) if one == full]
             several = sum(one > 1 for one in whole)
@@ -269,6 +269,6 @@ def _iterate_factors(size: int, left: Sequence[int]) -> Iterator[tuple[int, ...]
 
 def _is_ring(torus: Torus, shape: Sequence[int], axis: int, reach: int) -> bool:
     """Return whether devices along an axis form a ring: they use the complete axis, and it wraps around."""
-    # Optical switches join the ends of all axes of whole cubes, or of none.
+    # Optical switches join the ends of all axes of complete cubes, or of none.
     joined = shape if torus.longest is None else (shape[axis],)
     return reach == shape[axis] and all(size % torus.wraps == 0 for size in joined)

@@ -222,9 +222,9 @@ def _check_positive(function: str, **numbers: float) -> None:
 # a chip has two ports, so it sends the bidirectional bandwidth of a chip, divided by the number of ports: 400 GB/s of 4
 # (v5e), 1200 of 6 (v5p), 800 of 4 (v6e). For v4, and for which axes are rings: Austin et al., "How to Scale Your Model"
 # (2025), part 2; a hop takes about a microsecond there. Between slices, a chip sends 50 Gbit/s (v5p), 100 (v6e), or its
-# part of the host's 25 GB/s (v4: 4 chips, v5e: 8). The latency of that network is a round number. Products of float32
-# take one pass in bfloat16, by the default precision of JAX. PCI Express to the host has 15 GB/s for each chip, and 32
-# for a v6e (part 2).
+# part of the host's 25 GB/s (v4: 4 chips, v5e: 8). The latency of that network is a round number. With JAX's default
+# precision, float32 products take one pass in bfloat16. PCI Express to the host has 15 GB/s for each chip, and 32 for a
+# v6e (part 2).
 #
 # JAX shows each chip of v7x as two devices, which share its ports; a device has half of the numbers of a chip. The
 # faster connection of the two is not modelled.
@@ -237,11 +237,11 @@ _V5P_LINK = Link(200e9, 1e-6, one_way=100e9)
 # CPU has 225 for each of its two GPUs. Latencies are round numbers. "h100-96gb" has HBM2e: torchtitan publishes
 # measurements on it, in benchmarks/llama3_h100_202412_torchtitan.md.
 #
-# Shares of peaks: products are fitted on the rows of benchmarks/published.py that say so. The share depends on the
-# versions of compilers, and that of the H100 on a limit of 500 W, so that other H100s have none. No row tells attention
-# on a TPU apart from products; on the H100, it has the 600 TFLOP/s of cuDNN in Shah et al. (2024), FlashAttention-3,
-# for heads of 128. Links: Austin et al., parts 3 and 12, measure 95 % of 45 GB/s, of which the data sheet of a v5e says
-# 50, and 370 of 450 GB/s on NVLink. The share of memory is a round number.
+# Shares of peaks: products are fitted on the rows of benchmarks/published.py that say so. The share depends on compiler
+# versions, and the share of the H100 on a limit of 500 W, so other H100s have none. No row tells attention on a TPU
+# apart from products; on the H100, it has the 600 TFLOP/s of cuDNN in Shah et al. (2024), FlashAttention-3, for heads
+# of 128. Links: Austin et al., parts 3 and 12, measure 95 % of 45 GB/s, of which the data sheet of a v5e says 50, and
+# 370 of 450 GB/s on NVLink. The share of memory is a round number.
 
 
 def _make_shares(products: float) -> Efficiency:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 def write_time(seconds: float) -> str:
     """Write a time, such as `1.5 ms`."""
-    # The largest unit that leaves at least one whole.
+    # The largest unit in which the number is at least one.
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"

@@ -49,7 +49,7 @@ class Additions:
         found: list[Sent] = []
         for variable in equation.invars:
             own = self._sums.get(id(variable))
-            # Another reader needs the sum of this array alone.
+            # Another reader needs the sum of this array by itself.
             if own is None or id(variable) in returned or len(readers[id(variable)]) != 1:
                 return None
             found.append(own)

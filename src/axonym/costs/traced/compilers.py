@@ -39,7 +39,7 @@ class Compiler(NamedTuple):
     masks_sums: bool = False
 
 
-# Found by comparing programs of XLA's compilers with what is counted: see benchmarks/cost.py.
+# Found by comparing programs of XLA's compilers with the counts: see benchmarks/cost.py.
 CPU = Compiler(scatters=False, folds=False, merges=True, masks=True, adds=False)
 # The compilers for GPU and TPU have these in common.
 ACCELERATOR = Compiler(scatters=True, folds=True, merges=False, masks=False)

@@ -107,7 +107,7 @@ def find_layout(variable: Variable, guess: Sequence[Entry] = ()) -> Value:
     sharding = getattr(aval, "sharding", None)
     typed, partial, free = _read_sharding(sharding, len(shape))
     entries = typed
-    # Mesh axes that are Explicit leave nothing to guess.
+    # Explicit mesh axes leave nothing to guess.
     if guess and free != ():
         entries = _complete(typed, guess, free)
     itemsize = int(getattr(dtype, "itemsize", 0))
@@ -397,7 +397,7 @@ def label_dimensions(equation: Equation, inputs: Sequence[Value]) -> dict[tuple[
     for j, size in enumerate(right.shape):
         if j not in right_over and j not in right_shared:
             pairs.append((("right", j), size, right.entries[j], False))
-    # Each mesh axis divides one dimension of the product: that which it divides in the type of the result.
+    # Each mesh axis divides one dimension of the product: the one that it divides in the type of the result.
     asked = find_layout(equation.outvars[0]).entries
     owners = {
         axis: key
@@ -423,7 +423,7 @@ def _count_ragged(
     """Count each row once, with the matrix of its group, or with the matrices of all groups."""
     sums = False
     numbers = equation.params.get("ragged_dot_dimension_numbers")
-    # Dimensions of the right operand that the rows do not multiply: groups, and what is summed over.
+    # Dimensions of the right operand that are not its columns: groups, and the summed dimension.
     shared: tuple[int, ...] = (0, 1)
     if numbers is not None:
         (_, over), (_, alike) = numbers.dot_dimension_numbers

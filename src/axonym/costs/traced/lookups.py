@@ -44,7 +44,7 @@ def find_lookup_moves(
         if not both or i in dropped or equation.params["slice_sizes"][i] != table.shape[i]:
             continue
         if entry not in indices.entries:
-            # The parts of a row would change places twice, so that the compiler gathers the table.
+            # The parts of a row would be exchanged twice, so the compiler gathers the table.
             whole = divide_shape(table.shape, table.entries, mesh)
             found.append(Part(Move("all-gather", both, whole, (table.shape[i],)), table))
             continue

@@ -52,7 +52,7 @@ class Loops:
             self._lengths.append(1)
             self._set_depths(inside, outer + 1)
         elif len(outside) != len(inside) or is_barrier(equation):
-            # A checkpoint waits for all of its operands, so it depends on all that they depend on.
+            # A checkpoint waits for all of its operands, so it depends on everything that they depend on.
             self._set_depths(inside, self._find_deepest(outside))
         else:
             self._copy_depths(outside, inside)

@@ -107,7 +107,7 @@ def _find_inner_peak(
     if equation.primitive.name in ("scan", "while") and not in_place:
         # A loop writes each result into the stacked array, so both are held.
         return find_peak(body, count, in_place=in_place)
-    # The results of the body are those of the equation, and count there.
+    # The results of the body are the results of the equation, and count there.
     return find_peak(body, count, is_whole=True, in_place=in_place)
 
 
@@ -140,7 +140,7 @@ def list_residuals(
                     layer, count = _find_origin(makers[id(variable)], variable, place_of, source)
                     found[id(variable)] = Residual(variable, layer, count)
         elif has_programs(equation) and equation.primitive.name != "scan":
-            # The results of a forward loop are stacked, and their readers stand in this program.
+            # The results of a forward loop are stacked, and their readers are in this program.
             for body in list_bodies(equation):
                 more += list_residuals(body, place_of, own)
     return [*found.values(), *more]
@@ -158,7 +158,7 @@ def _find_origin(
     (body,) = list_bodies(maker)
     if at >= count_unstacked(maker.outvars, body.outvars):
         count = int(maker.params["length"])
-    # The layer is that of the equation inside which makes it.
+    # The layer is the layer of the inner equation that makes it.
     inner = body.outvars[at]
     for equation in body.eqns:
         if id(inner) in set(map(id, equation.outvars)):

@@ -94,7 +94,7 @@ def list_moves(
     def find_shape() -> tuple[int, ...]:
         return divide_shape(value.shape, now, mesh)
 
-    # A mesh axis that divides nothing yet costs nothing: each device keeps a part of what it has.
+    # A mesh axis that divides nothing yet costs nothing: each device keeps a part of its array.
     for i, entry in enumerate(wanted):
         fresh = without(entry, {*now[i], *has, *parts})
         now[i] = (*now[i], *fresh)
@@ -104,7 +104,7 @@ def list_moves(
         for i, entry in enumerate(wanted):
             now[i] = (*now[i], *only(entry, scattered))
     elif scattered:
-        # Each device gets the whole sum by all-reduce, and keeps a part.
+        # Each device gets the complete sum by all-reduce, and keeps a part.
         found.append(Move("all-reduce", scattered, find_shape(), _list_sizes(sums)))
     rest = order(without(parts, scattered), mesh)
     # One all-reduce for all dimensions, or one for each.
@@ -115,7 +115,7 @@ def list_moves(
         own = only(rest, _collect_axes(several)) if several else rest
         if own:
             found.append(Move("all-reduce", own, find_shape(), _list_sizes(several)))
-    # A device keeps its part of a sum along these mesh axes for nothing.
+    # A device keeps its part of a sum along these mesh axes at no cost.
     rest = order(parts, mesh)
     for i, entry in enumerate(wanted):
         now[i] = (*now[i], *without(only(entry, rest), now[i]))

@@ -43,7 +43,7 @@ def _align(equation: Equation, inputs: Sequence[Value]) -> Natural:
     entries: list[Entry] = [()] * len(shape)
     used: set[str] = set()
     for value in inputs:
-        # A scalar, such as the operand of a clamp, has no say.
+        # A scalar, such as the operand of a clamp, does not count.
         if len(value.shape) != len(shape):
             continue
         for i, size in enumerate(shape):
@@ -80,13 +80,13 @@ def _multiply(equation: Equation, inputs: Sequence[Value]) -> Natural:
 def _convolve(equation: Equation, inputs: Sequence[Value]) -> Natural:
     image, kernel = inputs[:2]
     numbers = equation.params["dimension_numbers"]
-    # Dimensions of the image stay whole: a window over a border needs its neighbour.
+    # Dimensions of the image are not divided: a window over a border needs its neighbour.
     entries: list[Entry] = [()] * len(image.shape)
     batch, features = numbers.lhs_spec[:2]
     entries[numbers.out_spec[0]] = image.entries[batch]
     entries[numbers.out_spec[1]] = kernel.entries[numbers.rhs_spec[0]]
     if image.shape[features] != kernel.shape[numbers.rhs_spec[1]]:
-        # With groups of features, each device has whole groups, and sums over no other.
+        # With groups of features, each device has complete groups, and sums over no others.
         return entries, ()
     parts = image.entries[features] or kernel.entries[numbers.rhs_spec[1]]
     sums: tuple[Sum, ...] = (Sum(parts, image.shape[features]),) if parts else ()

@@ -137,7 +137,7 @@ def _write_notes(walk: Walk, places: Places) -> tuple[str, ...]:
 
 
 def _trace(given: Arguments, mesh: AbstractMesh, ledger: Ledger, machine: Machine) -> Any:
-    # A mesh of the caller would be current beside this one, so the empty mesh clears it first.
+    # A mesh of the caller would stay current together with this one, so the empty mesh clears it first.
     with jax.sharding.use_abstract_mesh(AbstractMesh((), ())), given.enter(mesh, ledger, machine):
         return given.fn.trace(*given.args, **given.kwargs)
 
@@ -167,8 +167,8 @@ def _list_collectives(
         is_one_way = is_sent_one_way(one.pairs, devices, beside)
         nbytes, kind, runs = move.elements * one.itemsize, move.kind, one.runs
         levels = find_levels(move.mesh_axes, devices, dict(named.mesh), target)
-        # A ring through several slices would wait for the slowest link at each turn; and one of so many devices that a
-        # part takes less time than a hop, for each hop.
+        # A ring through several slices would wait for the slowest link in each step; in a ring of so many devices that
+        # a part takes less time than a hop, each step would wait for the hop.
         least = levels[0].both_ways * levels[0].latency
         if one.is_windowed and len(levels) == 1 and nbytes >= devices * least:
             # The parts go around in both directions, with one more message each way than a ring needs.

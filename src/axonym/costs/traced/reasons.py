@@ -22,7 +22,7 @@ def find_reasons(move: Move, named: NameTable, layer: str, *, is_update: bool) -
     """
     rest = list(move.mesh_axes)
     found: list[str] = []
-    # Types name mesh axes exactly, so each is explained alone, and the name may explain others, too.
+    # Types name mesh axes exactly, so each one is explained separately, and a name may also explain others.
     while rest:
         name = _find_reason(move, rest[:1], named, layer, is_update=is_update)
         if name is None:

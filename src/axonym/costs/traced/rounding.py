@@ -46,7 +46,7 @@ def _find_width_for(
     if name == "dot_general" and _is_rounding(reader.params["precision"]):
         return _ROUNDED
     if name in PASSING:
-        # A reader that rounds by itself may as well round before; others ask their own readers.
+        # A reader that rounds its operands may as well round before; for others, their own readers decide.
         (result,) = reader.outvars
         width = int(result.aval.dtype.itemsize)
         return width if width < whole else find_width(result, readers, returned)

@@ -64,9 +64,9 @@ _COLLECTIVES = {
 }
 # Sums among devices.
 _SUMS = ("all-reduce", "reduce-scatter")
-# These send numbers as they are, so a compiler may round the numbers before.
+# These send numbers unchanged, so a compiler may round the numbers before.
 _ROUNDED = ("all-gather", "all-to-all")
-# A result of these is not the result of one run of the body: it is stacked, chosen or put together.
+# A result of these is not the result of one run of the body: it is stacked, chosen or combined.
 _REPEATING = ("scan", "while", "cond", "shard_map")
 # The type of a result of these may ask for another layout than that of the operands.
 _MOVING = ("reshard", "sharding_constraint", "dot_general", "gather", "conv_general_dilated")
@@ -114,7 +114,7 @@ class Walk:
         self.done: list[Amount] = []
         self.unknown: list[tuple[str, str]] = []
         self.values: dict[int, Value] = {}
-        # Operations of the product that an array is, for products that send their results in parts.
+        # For arrays that are products: their operations, to find products that send their results in parts.
         self._products: dict[int, float] = {}
         # These describe the program that `run` walks through.
         self._readers: Mapping[int, Sequence[Equation]] = {}
@@ -173,7 +173,7 @@ class Walk:
             self.values[id(variable)] = find_layout(variable, value.entries)
         equations = find_needed(program, used)
         self._readers = find_readers(equations)
-        # A result that nobody uses keeps no equation alive, and so no collective.
+        # An unused result keeps no equation alive, and so no collective.
         self._returned = {
             id(variable) for i, variable in enumerate(program.outvars) if used is None or used[i]
         }
@@ -317,7 +317,7 @@ class Walk:
                 move = move._replace(kind="reduce-scatter")
             is_scattered = move.kind == "reduce-scatter"
             is_windowed = is_scattered and self._is_windowed(variable, move, value)
-            # A windowed product sends parts of any size; a reduce-scatter needs whole tiles.
+            # A windowed product sends parts of any size; a reduce-scatter needs complete tiles.
             if is_scattered and not is_windowed and not self._is_scattered(variable, move):
                 move = move._replace(kind="all-reduce")
             dtype, itemsize = self._round(variable, move, value)
@@ -365,7 +365,7 @@ class Walk:
             return True
         part = list(shape)
         dimensions = {len(part) + cut[axis] for axis in over}
-        # A dimension that a loop stacks is none of this array.
+        # A dimension along which a loop stacks does not belong to this array.
         if min(dimensions) < 0:
             return False
         for axis in over:
@@ -393,14 +393,14 @@ class Walk:
         here = variable
         while id(here) not in self._returned:
             users = self._readers.get(id(here), ())
-            # Two readers, or one that computes, need the whole array.
+            # Two readers, or one that computes, need the complete array.
             if len(users) != 1 or users[0].primitive.name not in PASSING:
                 return found
             here = users[0].outvars[0]
             entries = find_layout(here).entries
             for dimension, entry in enumerate(entries):
                 found |= dict.fromkeys(entry, dimension - len(entries))
-        # A result that is also read inside is needed as it is.
+        # A result that is also read inside is needed complete.
         if not within and id(here) not in self._readers:
             found |= self._divisions.get(id(here), {})
         return found

@@ -145,7 +145,7 @@ def check(traced: Traced, claim: Claim) -> Verdict:
         _judge(claim, one, *own, variable.aval.shape, count, is_gradient=is_gradient)
         for own, one, variable in found
     ]
-    # Where every result is a total, nothing was asked. Gradients are asked for beside values: with tokens, which are
+    # If every result is a total, nothing was claimed. Gradients are asked for beside values: with tokens, which are
     # integers, only parameters have gradients, and these are totals.
     has_axis = is_gradient or any(
         {claim.axis, *claim.out_axes} & {*names} for names in dict(traced.results).values()

@@ -47,7 +47,7 @@ def divide(
             whole = Digit(place, inner, mesh[axis], 1)
             if any(part.meets(whole) for part in known.varies):
                 varies |= {Part(token)}
-    # What is known by the numbers of positions does not hold for the numbers within a block.
+    # Facts about the numbers of positions do not hold for the numbers within a block.
     facts = known.move_facts({place: None for place, axes in enumerate(entries) if axes})
     facts["origin"] = None
     is_divided = any(axes for axes in entries)
@@ -156,11 +156,11 @@ def _gather(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[K
             reach = rewrite(known.reach, _join(place, axes[0], inner), cause)
         else:
             reach = forget_dimensions([known], axes, cause).reach
-        # What devices have alike repeats along the dimension.
+        # If devices have equal parts, these repeat along the dimension.
         varies = {
             Part(place, inner)
             if part.place in axes
-            # Within what one device has, coordinates are as before.
+            # Within one device's part, coordinates are unchanged.
             else part._replace(last=min(part.last, inner))
             if part.place == place
             else part

@@ -19,12 +19,12 @@ def split_words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# These return what they are given, each operand by itself.
+# These return their operands unchanged, each one separately.
 IDENTITIES = split_words(
     "copy copy_p device_put name optimization_barrier pbroadcast pcast pvary random_clone "
     "reshard sharding_constraint stop_gradient"
 )
-# Operands of these have the shape of the result, or none.
+# Operands of these have the shape of the result, or are scalars.
 ELEMENTWISE = split_words(
     "abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e "
     "cbrt ceil clamp clz complex conj convert_element_type cos cosh digamma "
@@ -40,7 +40,7 @@ _KEEPS_ZERO = split_words(
     "abs asin asinh atan atanh cbrt ceil conj convert_element_type copy erf expm1 floor imag "
     "log1p neg real round sign sin sinh sqrt square tan tanh"
 )
-# What these return is never large, unless it is infinite, or is no number that scores are made of.
+# Results of these are never large, unless they are infinite or do not enter scores.
 _BOUNDED = split_words(
     "and cos eq erf exp exp2 ge gt is_finite le logistic lt ne not or sign sin tanh threefry2x32 "
     "xor"
@@ -104,10 +104,10 @@ def _add(equation: Equation, inputs: Sequence[Known], found: Known) -> Known:
         if guard is not None:
             guard = guard._replace(may_hide=guard.may_hide or any(others))
     elif not right.may_hide:
-        # Subtracting a hidden score would bring back what the first one hides.
+        # Subtracting a hidden score would bring back the scores that the first one hides.
         guard = _keep(left.guard, "hidden")
     if guard is None and left.guard and right.guard and left.guard.kind == right.guard.kind:
-        # Both are zero where neither may be something else.
+        # The sum is zero where both operands are zero.
         both = left.guard.side.join(right.guard.side)
         guard = Guard("zero", both) if left.guard.kind == "zero" else None
     return dataclasses.replace(found, count=count, guard=guard)
@@ -243,7 +243,7 @@ def _select(equation: Equation, inputs: Sequence[Known], found: Known) -> Known:
     found = dataclasses.replace(found, may_hide=may_hide)
     if len(cases) != 2 or condition.truth is None:
         return found
-    # Where the other case is taken, the result is zero, or hidden from a softmax: a mask is known by this.
+    # Where the other case is taken, the result is zero or hidden from a softmax: this is a mask.
     guard = None
     for side, other, one in (
         (condition.truth.false, cases[1], cases[0]),

@@ -23,7 +23,7 @@ Pair: TypeAlias = tuple[Place, Place]
 # Scores that are hidden are no greater than the negative of this.
 # The masks of this library take the least number of a dtype.
 _LARGE = 1e4
-# Constants with more elements than this are not looked at.
+# Constants with more elements than this are not inspected.
 _MOST = 2**24
 
 

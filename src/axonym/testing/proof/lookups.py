@@ -26,7 +26,7 @@ def _gather(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[K
             to[i] = _find_token(indices, numbers.start_index_map, i, size)
         else:
             place = windows.pop(0)
-            # A whole slice starts at zero.
+            # A complete slice starts at zero.
             to[i] = place if sizes[i] == size else None
     own: dict[Place, Place | None] = dict(enumerate([*rows, None]))
     parts = [move_known(table, to, cause), move_known(indices, own, cause)]
@@ -48,7 +48,7 @@ def _scatter(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[
     pairs = zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
     for place, at in pairs:
         to[rows[at]] = own[at] = place
-    # An element of the table may come from any update, unless a dimension of the updates covers the whole one.
+    # An element of the table may come from any update, unless a dimension of the updates covers the complete one.
     moved: set[Part] = set()
     for i, size in enumerate(shape):
         if i in numbers.operand_batching_dims:
@@ -57,7 +57,7 @@ def _scatter(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[
             moved.add(Part(i))
             token = _find_token(indices, numbers.scatter_dims_to_operand_dims, i, size)
             if token is not None:
-                # An element at a coordinate was written in the turn of this number.
+                # An element at a coordinate was written in the iteration of this number.
                 to[token], indices = i, Known()
             continue
         at = windows.pop(0)
@@ -75,7 +75,7 @@ def _slice(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[Kn
     old, new = shape_of(equation.invars[0]), shape_of(equation.outvars[0])
     turn = _find_turn(starts, old, new)
     if turn is not None:
-        # What a turn reads at its own number, it would get as a slice of a loop over the array.
+        # An iteration that reads at its own number gets the same slice as in a loop over the array.
         place, token = turn
         known, starts[place] = move_known(known, {place: token}, cause), Known()
         old = (*old[:place], 1, *old[place + 1 :])

@@ -30,7 +30,7 @@ class Turn(str):
 Number: TypeAlias = int | float | Fraction
 
 INFINITY = float("inf")
-# An element with more different spans than this depends, as far as a proof goes, on everything.
+# An element with more different spans than this is assumed to depend on everything.
 _MOST = 12
 
 
@@ -299,7 +299,7 @@ def find_weight(reaches: Iterable[Reach], place: Place) -> Number:
     """Return by how many positions one step along a place advances; one if no digit says so."""
     every = [digit for reach in reaches for digits in reach for digit in digits]
     own = sorted((one for one in every if one.place == place), key=lambda one: one.size > 1)
-    # Several elements say more than one, which may have been taken by itself if it is the first.
+    # A digit of several elements is surer than a digit of one, which may be the first element, taken by itself.
     return own[-1].weight if own else 1
 
 

@@ -37,7 +37,7 @@ def move_known(known: Known, to: Dimensions, cause: Cause | None) -> Known:
     varies = move_parts(known.varies, to)
     count = known.count
     facts = known.move_facts(to)
-    # A number that changes along a dimension that is gone is not known.
+    # A number that changes along a removed dimension is not known.
     if count is not None and any(to.get(place, place) is None for place in count.steps):
         facts["count"] = None
     return dataclasses.replace(known, reach=move(known.reach, to, cause), varies=varies, **facts)
@@ -83,7 +83,7 @@ def _reshape(equation: Equation, inputs: Sequence[Known], cause: Cause) -> list[
         # The array is transposed first.
         known = move_known(known, {i: place for place, i in enumerate(order)}, cause)
         old = tuple(old[i] for i in order)
-    # Dimensions with as many elements behind them, and of one size, are the same.
+    # Dimensions of equal size with equally many elements behind them are the same.
     after = {pair: i for i, pair in enumerate(zip(new, count_behind(new), strict=True))}
     to: dict[Place, Place | None] = {
         i: after.get(pair) if pair[0] > 1 else None
@@ -186,7 +186,7 @@ def pad_known(
         return known
     step = Fraction(1, interior + 1)
     if size == 1:
-        # In a concatenation, elements are as far apart as those of the longest operand.
+        # In a concatenation, elements are as far apart as the elements of the longest operand.
         own = weight if weight is not None else find_weight([known.reach], place) * step
         reach = anchor(known.reach, place, low, new_size, make_exact(own))
     else:
@@ -218,7 +218,7 @@ def _concatenate(equation: Equation, inputs: Sequence[Known], cause: Cause) -> l
     start, weight = 0, find_weight([one.reach for one in inputs], place)
     for variable, known in zip(equation.invars, inputs, strict=True):
         size = shape_of(variable)[place]
-        # Of an empty array, no element is taken.
+        # An empty array contributes no elements.
         if size:
             found.append(pad_known(known, place, size, start, 0, total, cause, weight))
         start += size

@@ -60,14 +60,14 @@ _RULES: Mapping[str, Rule] = {
 }
 Run: TypeAlias = Callable[[Sequence[Known]], list[Known]]
 
-# Calls of one program with the operands of the equation. A derivative of its own has no part in the values.
+# Calls of one program with the operands of the equation. A custom derivative does not change the values.
 _CALLS = split_words(
     "checkpoint closed_call core_call custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr jit "
     "pjit remat remat2"
 )
-# Effects that decide no result: names of mesh axes, and what is printed. JAX has no public names for them.
+# Effects that do not change results: names of mesh axes, and printing. JAX has no public names for them.
 _HARMLESS = {"DebugEffect", "NamedAxisEffect", "OrderedDebugEffect"}
-# A loop settles after few rounds: then its spans are without bounds.
+# A loop that has not settled after these rounds gets spans without bounds.
 _ROUNDS = 3
 _MOST_ROUNDS = 30
 
@@ -108,7 +108,7 @@ class Walk:
         known: dict[int, Known] = {}
         for variable, value in zip(program.constvars, constants, strict=True):
             if isinstance(value, Tracer):
-                # What it depends on is known to another program.
+                # Only another program knows what it depends on.
                 raise NoProofError(Cause(None, prefix, "a program that closes over a traced array"))
             known[id(variable)] = self._number(variable, know_constant(value))
         for variable, value in zip(program.invars, inputs, strict=True):
@@ -162,7 +162,7 @@ class Walk:
             return None
         inner = params[keys[0]]
         program = getattr(inner, "jaxpr", inner)
-        # What names another version of JAX may give, a call has a result for each of those of its program.
+        # Whatever names another version of JAX uses, a call has one result for each result of its program.
         if (len(program.invars), len(program.outvars)) != (count, len(equation.outvars)):
             return None
         return self._enter(inner, write_source(equation, prefix))
@@ -192,7 +192,7 @@ class Walk:
 
         def turn(carried: Sequence[Known]) -> list[Known]:
             (again,) = ask([*asked, *carried])
-            # How often the body runs decides about all that it changes.
+            # All values that the body changes depend on how often it runs.
             return [_join_known([one], [again]) for one in step([*given, *carried])]
 
         return _settle(inputs[carried:], turn, cause)
@@ -216,7 +216,7 @@ class Walk:
         counters = _find_counters(body, start, whole - carried, token, step)
 
         def compute(values: Sequence[Known]) -> list[Known]:
-            # What a turn gets from the one before differs from turn to turn.
+            # The values that an iteration gets from the one before differ between iterations.
             own = [dataclasses.replace(one, varies=one.varies | {Part(token)}) for one in values]
             for i, count in counters.items():
                 own[i] = Known(varies=frozenset((Part(token),)), count=count)
@@ -340,7 +340,7 @@ def _take_slice(known: Known, token: str, rank: int, length: int) -> Known:
 def _stack(known: Known, token: str, rank: int, cause: Cause) -> Known:
     to: dict[Place, Place | None] = {i: i + 1 for i in range(rank)}
     to[token] = 0
-    # Of an array that each turn makes, the turn is no coordinate.
+    # Each iteration makes an array of its own, so the iteration is no coordinate of an origin.
     return dataclasses.replace(move_known(known, to, cause), origin=None)
 
 
@@ -372,7 +372,7 @@ def _find_counters(
         ):
             before = 0 if step == 1 else token.size - 1
             count = Count(known.constant + before, {token: step} if token.size > 1 else {})
-            # One that does not fit would wrap around; the last turn adds one, too.
+            # A counter that does not fit would wrap around; the last iteration adds one, too.
             if jnp.issubdtype(own.aval.dtype, jnp.integer) and count.fits(
                 own.aval.dtype, own.aval.shape
             ):
@@ -388,7 +388,7 @@ def _pass_on(known: Known, token: str, length: int, step: int, cause: Cause) -> 
             return (digit,), 0, 0
         if not digit.is_plain(length):
             return forget(digit)
-        # It was written one turn before it is read.
+        # It was written one iteration before it is read.
         back = -digit.weight * step
         return (digit,), back, back
 
