@@ -210,7 +210,7 @@ def _list_candidates(searches: "Sequence[tuple[_Counter, Search]]") -> "list[Can
 def _find_mesh(
     mesh: MeshLike | Mapping[str, int] | int, one: "Candidate"
 ) -> MeshLike | Mapping[str, int]:
-    """Return the mesh of a candidate, with the devices of the mesh if it has some."""
+    """Return the mesh of a candidate, with devices if the given mesh has devices."""
     if isinstance(mesh, Mesh | AbstractMesh):
         return divide_mesh(mesh, one.split)
     return dict(one.mesh)
@@ -243,8 +243,8 @@ def _search(
 def _collect_rarely() -> Generator[None]:
     """Make Python's full garbage collections rare, inside a `with` block.
 
-    JAX keeps traces in its caches, so full collections visit the same live objects again and again: a sixth of the time
-    of a search.
+    JAX keeps traces in its caches, so full collections visit the same live objects again and again, which takes a sixth
+    of the time of a search.
     """
     young, middle, old = gc.get_threshold()
     gc.set_threshold(young, middle, max(old, RARELY))
@@ -278,7 +278,7 @@ def _begin(
 
 
 def _rank_data(counting: "_Counter", axes: "Axes") -> Mapping[str, frozenset[int]]:
-    """Return the axes of data, the best one to divide first, as found on two devices, which divide almost any axis."""
+    """Rank the axes of data by a search on two devices, because two devices can divide almost any axis."""
     from .search.lessons import Budget
     from .search.search import Search
 
@@ -571,7 +571,7 @@ def _collect_sizes(report: "Cost", kind: str) -> dict[str, frozenset[int]]:
 
 
 def _count_elements(report: "Cost") -> dict[tuple[str, ...], int]:
-    """Return the number of elements of parameters with the same axes, by these axes."""
+    """Return, for each set of axes, the number of elements of the parameters that have these axes."""
     from .search.step import find_base
 
     found: dict[tuple[str, ...], int] = {}

@@ -196,7 +196,7 @@ _Key = tuple[tuple[str, ...], int]
 
 
 class _Side:
-    """One of two programs: the results of its layers, its own results, and its gradients."""
+    """One of two compared programs: the results of its layers, its final results, and its gradients."""
 
     def __init__(self, f: Callable[..., Any], args: tuple[Tree, ...], mesh: Mesh | None) -> None:
         program = Program("compare", f, args)

@@ -488,7 +488,7 @@ def _add_up(one: Row, other: Row) -> Row:
 
 
 def _add_devices(row: Row, axes: tuple[str, ...]) -> Row:
-    """Return the sizes of the results of all devices along some mesh axes together."""
+    """Combine the sizes of the results on all devices along some mesh axes."""
     if not axes:
         return row
     total = jax.lax.psum(_count(row), axes)

@@ -48,7 +48,7 @@ class Claim:
 
     @property
     def result(self) -> str:
-        """The result in a word: "proven", "holds" where it was tried, "declared" or "broken"."""
+        """The result in a word: "proven", "holds" if it was tested, "declared" or "broken"."""
         if self.error is None:
             return "proven" if self.verdict else "holds"
         return "broken" if self.reason is None else "declared"

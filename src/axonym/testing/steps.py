@@ -1,4 +1,4 @@
-"""Internal. The claim that a step token by token through a cache gives the same as the complete sequence at once."""
+"""Internal. The claim that decoding token by token with a cache gives the same results as the complete sequence."""
 
 import itertools
 from collections.abc import Callable

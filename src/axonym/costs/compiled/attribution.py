@@ -200,7 +200,7 @@ class Attribution:
         return ()
 
     def _has_axis_each(self, candidates: Sequence[str], mesh_axes: Sequence[str]) -> bool:
-        """Return whether each mesh axis belongs to one of these axes, as in a sum over the batch and positions."""
+        """Return whether each mesh axis divides one of these axes, as in a sum over the batch and positions."""
         named = self._named
         found: list[str] = []
         for name in candidates:

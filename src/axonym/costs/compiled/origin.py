@@ -160,7 +160,7 @@ def _find_body(op: Instruction) -> str:
 
 
 def _find_argument(program: Program, here: str, op: Instruction) -> tuple[str, Instruction] | None:
-    """Return the operand that the caller of a computation passes for one of its parameters."""
+    """Return the operand that a caller passes for a parameter of a computation."""
     callers = program.callers.get(here)
     if not callers:
         return None

@@ -327,7 +327,7 @@ def parse_groups(line: str, devices: int) -> np.ndarray:
 
 
 def _arrange(dims: str, order: str | None) -> np.ndarray:
-    """Return the numbers of devices in a grid whose dimensions are in another order."""
+    """Return the device numbers in a grid with transposed dimensions."""
     sizes = _parse_numbers(dims)
     grid = np.arange(math.prod(sizes)).reshape(sizes)
     if order:

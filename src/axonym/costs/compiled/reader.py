@@ -121,7 +121,7 @@ def _write_notes(program: Program, attribution: Attribution) -> tuple[str, ...]:
 
 
 def _count_memory(kinds: Mapping[str, tuple[ArrayLayout, ...]], analysis: Any) -> Memory:
-    """Return the bytes that a device holds, by the analysis of the compiler."""
+    """Return the bytes that a device holds, from the analysis of the compiler."""
     held = {kind: sum(map(_count_bytes, rows)) for kind, rows in kinds.items()}
     on_host = (
         analysis.host_argument_size_in_bytes

@@ -280,7 +280,7 @@ def _count_part(part: Array, whole: Array) -> int:
 
 
 def _count_fusion(ops: Computation) -> int:
-    """Return the bytes that a fusion reads and writes: its parameters and its result."""
+    """Return the bytes that a fusion reads from its parameters and writes as its result."""
     users: dict[str, list[Instruction]] = {}
     for op in ops.values():
         for name in op.operands:
@@ -297,7 +297,7 @@ def _count_fusion(ops: Computation) -> int:
 
 
 def _count_reads(name: str, whole: int, users: Mapping[str, Sequence[Instruction]]) -> int:
-    """Return the bytes that a fusion reads of one of its parameters."""
+    """Return the bytes that a fusion reads from one of its parameters."""
     parts = 0
     for user in users.get(name, ()):
         is_first = user.operands[0] == name

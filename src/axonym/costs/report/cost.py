@@ -154,7 +154,7 @@ class Cost(Printed):
 
     @property
     def unattributed(self) -> float:
-        """The share of the bytes sent whose named axis is not known."""
+        """The share of the sent bytes without a known named axis."""
         whole = known = 0
         for one in self.communication:
             whole += one.sent
@@ -181,7 +181,7 @@ class Cost(Printed):
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """The problem of a program that does not fit into memory, and its remedies; empty if it fits."""
+        """The memory problem of a program that does not fit, with its remedies; empty if it fits."""
         memory, capacity = self.memory, self.target.memory
         if memory.peak <= capacity:
             return ()

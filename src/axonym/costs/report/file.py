@@ -79,7 +79,7 @@ def compare(before: Locked, after: Locked, titles: tuple[str, str]) -> Differenc
 
 
 def save(cost: "Cost", path: str | Path) -> None:
-    """Write a file, with one line for each layout and number, so that a diff of it can be read."""
+    """Write a file with one line for each layout and number, which makes its diffs readable."""
     content = {"version": VERSION, "jax": jax.__version__, **summarise(cost)}
     if cost.measured is not None:
         content["time"] = list_times(cost)

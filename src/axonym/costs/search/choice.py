@@ -17,7 +17,7 @@ Entries: TypeAlias = tuple[tuple[str, Entry], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A point of the search: the mesh axes of named axes, sorted by name. Axes on no mesh axis are left out.
+    """A point of the search: each named axis with its mesh axes, sorted by name. Axes on no mesh axis are left out.
 
     Attributes:
         stored: the entries for parameters, gradients and the state of the optimiser.

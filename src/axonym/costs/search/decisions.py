@@ -19,7 +19,7 @@ from .step import count_examples, find_pace
 
 
 class Mix(NamedTuple):
-    """Decisions of all stacks together, with an estimate of what they cost.
+    """Decisions for all stacks, with an estimate of their cost.
 
     Attributes:
         seconds: the time.

@@ -284,7 +284,7 @@ def _write_mapping(mapping: AxisMapping) -> str:
 
 
 def _explain(one: Candidate, best: Candidate) -> str:
-    """Write why a candidate loses, by the compiler if it compiled both."""
+    """Write why a candidate loses, by compiled costs if both were compiled."""
     if one.refusal:
         return "the compiler refuses it"
     if one.cost.measured and best.cost.measured:

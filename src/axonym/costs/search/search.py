@@ -30,7 +30,7 @@ class Axes:
         parameters: the sizes of each axis of parameters.
         data: the sizes of each axis of data.
         fixed: the entries that stay.
-        arrays: the number of elements of parameters with the same axes, by these axes.
+        arrays: for each set of axes, the number of elements of the parameters that have these axes.
         piped: the axis of layers that may become stages, and the axis that is cut into microbatches.
         alternatives: for each chosen keyword argument, the number of its values.
         has_state: whether an optimiser keeps arrays like the parameters.
@@ -225,7 +225,7 @@ class Axes:
         yield from (choice for choice in turns if choice is not None)
 
     def _divide_several(self) -> Iterator[Choice]:
-        """Yield choices with an axis of data along one mesh axis, and another one along the others."""
+        """Yield choices with an axis of data along one mesh axis, and another axis along the other mesh axes."""
         for axis in self._narrow_first:
             rest = tuple(other for other in self.mesh_axes if other != axis)
             for name, other in itertools.permutations(self.data, 2):
@@ -369,7 +369,7 @@ class Axes:
         return len(self.mesh_axes) > 1 and several <= {self.mesh_axes}
 
     def has_clash(self, choice: Choice) -> bool:
-        """Return whether two axes of a parameter would share a mesh axis, or rows cannot be cut into microbatches."""
+        """Return whether two axes of a parameter share a mesh axis, or the rows do not divide into microbatches."""
         for entries in (choice.stored, choice.kept or ()):
             held = dict(entries)
             for names in self.arrays:

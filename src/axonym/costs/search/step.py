@@ -240,7 +240,7 @@ def collect_sizes(rows: Iterable[ArrayLayout]) -> dict[str, frozenset[int]]:
 
 
 def count_examples(cost: Cost) -> int:
-    """Return the number of examples of a step: the sizes of the axes that data has and parameters lack, multiplied."""
+    """Return the number of examples of a step: the product of the sizes of all axes in data but not in parameters."""
     data, parameters = (
         collect_sizes(cost.arguments.get(kind, ())) for kind in ("data", "parameters")
     )
@@ -259,7 +259,7 @@ def find_divisors(sizes: Mapping[str, frozenset[int]]) -> dict[str, int]:
 
 
 def find_base(name: str) -> str:
-    """Return the name of an axis that another one may be derived from."""
+    """Return the name of the axis from which another axis may be derived."""
     return name.partition(".")[0]
 
 

@@ -170,7 +170,7 @@ def _write_refusal(error: Exception) -> str:
 
 
 def _rank_verified(one: Candidate) -> tuple[float, ...]:
-    """Return the order of a candidate: compiled ones that fit, then traced ones that fit, then the others."""
+    """Return the sort key of a candidate: compiled ones that fit, then traced ones that fit, then the others."""
     return _find_group(one), *rank(_find_cost(one))
 
 

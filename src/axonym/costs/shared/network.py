@@ -105,7 +105,7 @@ def _find_inner_levels(
 
 
 def _find_divisor(count: int, limit: int) -> int:
-    """Return the largest divisor of a number that is not larger than a limit."""
+    """Return the largest divisor of a number, up to a limit."""
     return max(one for one in range(1, min(count, limit) + 1) if count % one == 0)
 
 

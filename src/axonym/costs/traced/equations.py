@@ -171,7 +171,7 @@ def list_bodies(equation: Equation) -> Sequence[Program]:
 
 
 def is_copy(equation: Equation) -> bool:
-    """Return whether an equation copies an array between the memory of devices and that of the host."""
+    """Return whether an equation copies an array between device memory and host memory."""
     if equation.primitive.name != "device_put":
         return False
     pairs = zip(equation.invars, equation.outvars, strict=True)

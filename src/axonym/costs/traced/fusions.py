@@ -1,4 +1,4 @@
-"""Internal. Which equations a compiler computes together: chains of elements, with the sums at their ends.
+"""Internal. The equations that a compiler fuses: chains of elementwise operations, with the sums at their ends.
 
 `Walk` uses it to count memory accesses, and `memory` to count memory. It must not know layouts.
 """
@@ -82,7 +82,7 @@ def _skips_elements(equation: Equation) -> bool:
 
 
 class Fusion:
-    """The arrays of a program that are in memory, if chains of elements are computed together.
+    """The arrays of a program that are in memory, if chains of elementwise operations are computed together.
 
     These are in memory: arguments and results of the program; results of kernels; and operands of barriers, of kernels
     other than sums, and of equations that read or write every other element. A sum is computed at the end of a chain,

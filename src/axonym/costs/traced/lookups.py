@@ -31,7 +31,7 @@ def find_lookup_moves(
     """List the collectives of a `gather` of rows, if each device has separate indices and a part of each row.
 
     The indices are gathered, and each device looks up its part of all rows. Then an all-to-all brings the parts of a
-    row to the device that asked for it.
+    row to the device that needs it.
     """
     table, indices = inputs[:2]
     numbers = equation.params["dimension_numbers"]
@@ -104,7 +104,7 @@ def find_gradient_moves(
 def find_sum_layout(
     entries: Sequence[Entry], parts: Entry, users: Sequence[Equation]
 ) -> list[Entry]:
-    """Return the layout of a sum over rows, if each device adds only the rows of the table that it keeps.
+    """Return the layout of a sum over rows, if each device adds only its own rows of the table.
 
     Args:
         entries: the mesh axes of the sum by those of its operands.

@@ -83,7 +83,7 @@ class Loops:
 
 
 def _count_carried(equation: Equation, body: Program) -> int:
-    """Return how many arrays a scan carries from one iteration to the next."""
+    """Return the number of arrays that a scan carries from one iteration to the next."""
     return count_unstacked(equation.outvars, body.outvars)
 
 

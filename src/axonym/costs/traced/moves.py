@@ -58,7 +58,7 @@ class Sent(NamedTuple):
 
 
 def order(axes: Iterable[str], mesh: Mapping[str, int]) -> Entry:
-    """Return mesh axes in the order of the mesh, without those of one device."""
+    """Return mesh axes in the order of the mesh, without axes of size 1."""
     several = [axis for axis, size in mesh.items() if size > 1]
     return only(several, set(axes))
 

@@ -70,7 +70,7 @@ class Numbering:
         return len(self._known) == before and not has_effect(equation)
 
     def is_new(self, variable: Variable, what: object) -> bool:
-        """Return whether this is the first request of its kind for an equal array."""
+        """Return whether no equal array was requested before for the same purpose."""
         before = len(self._known)
         self._make(("asked", self.find(variable), what), 1)
         return len(self._known) > before
@@ -119,7 +119,7 @@ class Numbering:
         return outer
 
     def leave(self, equation: Equation, inner: Sequence[Variable], outer: int) -> None:
-        """Give the results of an equation the numbers that the results of its program have."""
+        """Copy the numbers of a program's results to the results of its equation."""
         self.scope = outer
         if equation.primitive.name == "shard_map":
             specs = equation.params["out_specs"]
@@ -153,7 +153,7 @@ class Numbering:
         return self._make(("within", self.scope, str(params["mesh"]), divided), 1)[0]
 
     def _is_once(self, equation: Equation) -> bool:
-        """Return whether an equation runs its program once, among the equations around it."""
+        """Return whether an equation runs its program only once, as if the program were inlined."""
         name, params = equation.primitive.name, equation.params
         if name == "scan":
             return bool(params["length"] == 1)

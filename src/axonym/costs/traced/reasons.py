@@ -1,4 +1,4 @@
-"""Internal. The named axis of each collective of a traced function, and the names of dimensions.
+"""Internal. The named axis of each collective in a traced function, and the names of dimensions.
 
 The reader calls it. It knows names and moves; it must not know equations.
 """
@@ -72,7 +72,7 @@ def _has_divisor(sizes: Sequence[int], own: "frozenset[int] | tuple[()]") -> boo
 def name_dimensions(
     shape: Sequence[int], entries: Sequence[Entry], named: NameTable
 ) -> tuple[str, ...]:
-    """Return the names that dimensions may have, by their sizes and mesh axes; `|` joins several of one dimension.
+    """Return possible names of dimensions, by their sizes and mesh axes; `|` joins several names of one dimension.
 
     Args:
         shape: the dimensions.

@@ -273,7 +273,7 @@ class Walk:
             self.sent.append(Sent(move, value.dtype, value.itemsize, source, count))
 
     def _find_slicing_loops(self, equation: Equation, has: "Reached") -> list[str]:
-        """List the loops that slice an array along a split dimension: on Auto mesh axes, each one gathers it."""
+        """List the loops that slice an array along a split dimension: on Auto mesh axes, each loop gathers it."""
         variable = equation.outvars[0]
         if not has.entries or has.entries[0] == self.find_value(variable).entries[0]:
             return []
@@ -381,7 +381,7 @@ class Walk:
         return bool(parts & self._find_divisions(variable, within=True).keys())
 
     def _find_divisions(self, variable: Variable, *, within: bool = False) -> dict[str, int]:
-        """Return the mesh axes that divide the result of an array's only reader, each with the dimension.
+        """Return the mesh axes that divide the result of an array's only reader, each with the divided dimension.
 
         Dimensions are counted from the last one, -1, so they stay the same if a loop stacks the array.
 

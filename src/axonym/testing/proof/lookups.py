@@ -108,7 +108,7 @@ def _find_token(
 def _find_turn(
     starts: Sequence[Known], old: Sequence[int], new: Sequence[int]
 ) -> tuple[int, Turn] | None:
-    """Return the dimension along which a slice takes one element at the iteration number of a loop, and the loop."""
+    """Return a dimension and a loop, if a slice takes the element at the loop's iteration number along it."""
     for i, known in enumerate(starts):
         token = _find_token(known, (i,), i, old[i])
         if token is not None and new[i] == 1:
