@@ -1,4 +1,4 @@
-"""Measure the shares of a device's peaks that products, attention, collectives and copies reach."""
+"""Measure what share of a device's peaks products, attention, collectives and copies reach."""
 
 import dataclasses
 import statistics

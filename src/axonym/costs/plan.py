@@ -82,9 +82,9 @@ def plan(
     and `mesh` has their parts.
 
     For choices of type `EachLayer`, the plan decides how many layers have which value, such as to recompute, keep or
-    offload activations. It takes the counted mappings in the order of the least time that any decision could give them,
-    and stops when no other mapping can be faster. `gap` compares the best time with a lower bound for any mapping: the
-    time in which the devices only share the operations of the step.
+    offload activations. It takes the counted mappings in the order of their least possible time with any decision, and
+    stops when no other mapping can be faster. `gap` compares the best time with a lower bound for any mapping: the time
+    in which the devices only share the operations of the step.
 
     Args:
         fn: the complete step: forward, backward and optimiser. The forward pass alone favours other mappings. Without

@@ -352,7 +352,7 @@ def _all_finite(arrays: Mapping[int, jax.Array]) -> dict[int, jax.Array]:
 
 
 def _find_devices(array: jax.Array | np.ndarray) -> object:
-    """Return the mesh of an array, which orders devices, or its devices: the arrays of one program must share them."""
+    """Return the mesh of an array, or else its set of devices: the arrays of one program must share it."""
     if isinstance(array, np.ndarray):
         return None
     sharding = array.sharding

@@ -130,7 +130,7 @@ def take(dimensions: Dimensions, d: int, index: int) -> Dimensions:
 
 
 def _move(dimensions: Sequence[Parts], moves: Sequence[tuple[str, int]]) -> Dimensions:
-    """Move the first positions of axes, after a coordinate was chosen in another dimension of these axes."""
+    """Shift the positions of axes by the offsets of removed dimensions."""
     found = [list(parts) for parts in dimensions]
     for name, by in moves:
         places = ((d, i) for d, parts in enumerate(found) for i in range(len(parts)))

@@ -101,7 +101,7 @@ def locate(f: Callable[..., Any], *args: Tree, bound: float | None = None) -> Fa
 
     Without a bound, a number counts only if it makes some result of the function NaN or infinite: an infinity that a
     mask hides does no harm. If all results are finite and some have no axes, such as losses, the gradients of their sum
-    by all floating arrays are checked, too, unless the function computes gradients itself.
+    with respect to all floating arrays are checked, too, unless the function computes gradients itself.
 
     Args:
         f: any function of named arrays: a model, a method such as `model.loss`, a step, also compiled.

@@ -217,6 +217,6 @@ def _list_fields(row: Row) -> Iterator[tuple[str, NamedArray]]:
 def _list_places(
     names: Sequence[str], shape: Sequence[int]
 ) -> Iterator[tuple[tuple[int, ...], str]]:
-    """Yield the coordinates of all positions along the first dimensions, which have names, and their text."""
+    """Yield the coordinates of all positions along the named first dimensions, with their text."""
     for at in np.ndindex(tuple(shape[: len(names)])):
         yield at, ", ".join(f"{name}={i}" for name, i in zip(names, at, strict=True))

@@ -2,7 +2,7 @@
 
 Two runs of one program differ in their inputs. Some differences are right: if example 3 changed, the part of each value
 that belongs to example 3 changes too. The search goes down the tree of layers. At each level, it takes the first part
-whose results change otherwise, and break the claim if only these results are put into the first run. So only the
+with other changes, if its changed results alone break the claim when they are put into the first run. So only the
 results of a layer count, not what it does inside, such as sorting tokens by expert.
 """
 
@@ -51,7 +51,7 @@ def find_place(
     is_broken: Callable[[Arrays], bool] | None = None,
     another: Trace | None = None,
 ) -> tuple[str, str, str] | None:
-    """Find the first layer, and its first operation, whose results differ between two runs in a way that matters.
+    """Find the first layer, and its first operation, with unexplained differences between two runs.
 
     Args:
         trace: the program.
@@ -106,7 +106,7 @@ def find_place(
 def _group(
     part: Sequence[tuple[int, Operation]], depth: int
 ) -> Iterator[Sequence[tuple[int, Operation]]]:
-    """Group consecutive operations of one layer of the next level; each other operation is a group of its own."""
+    """Group consecutive operations of the same layer at the next level; other operations stay alone."""
 
     def key(item: tuple[int, Operation]) -> object:
         number, operation = item

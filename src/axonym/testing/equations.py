@@ -264,7 +264,7 @@ def _find_line(equation: Any, call: str) -> str:
 
 @contextlib.contextmanager
 def _name_modules(tree: Tree) -> Generator[None]:
-    """Put the names of all modules of a tree into the names of their operations, within the block.
+    """Name the operations of all modules of a tree after their modules, within the block.
 
     Classes are changed and restored, since a copy of a module would be another class to the user's code.
     """

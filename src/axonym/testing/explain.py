@@ -120,7 +120,7 @@ def first_place(place: Place, change: np.ndarray[Any, Any]) -> Mapping[str, int]
 
 
 def find_factor(x: Any, y: Any) -> float | None:
-    """Return the factor between two arrays; None if they differ by more than a factor."""
+    """Return the factor between two arrays; None if no single factor explains the difference."""
     one, other = np.asarray(x, np.float64), np.asarray(y, np.float64)
     largest = np.unravel_index(np.abs(one).argmax(), one.shape) if one.size else ()
     if not one.size or not one[largest] or not np.isfinite(other[largest] / one[largest]):

@@ -40,9 +40,9 @@ def assert_same_layouts(
     """Check that values, gradients, updates and random draws are the same under every mapping as on one device.
 
     The function runs in `named_jit`, so it may use `shard_map`, collectives and anything else that needs a mesh. One
-    device is a mesh with the same axes, each of size 1. All results without axes, such as losses, are differentiated by
-    all floating arrays; if a function returns gradients itself, these are compared. Random draws are part of the
-    values: give the function a key.
+    device is a mesh with the same axes, each of size 1. All results without axes, such as losses, are differentiated
+    with respect to all floating arrays; if a function returns gradients itself, these are compared. Random draws are
+    part of the values: give the function a key.
 
     Args:
         f: any function of named arrays, a module or its method.
@@ -104,7 +104,7 @@ class _Run:
     """A program on a mesh, under a mapping.
 
     Attributes:
-        gradient: the gradient by the function and its arguments, on the host.
+        gradient: the gradient with respect to the function and its arguments, on the host.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ def _find_deepest(parameters: Mapping[str, str], run: _Run) -> str:
 
 
 def _name_factor(factor: float, mesh: Mesh) -> str:
-    """Name the mesh axes whose size is a factor or one over it."""
+    """Name the mesh axes whose size equals a factor or its inverse."""
     sizes = mesh.shape
     for count in range(1, len(sizes) + 1):
         for names in itertools.combinations(sizes, count):

@@ -84,7 +84,7 @@ class _Padding:
         self.base = self.program(self.program.arrays)
 
     def _fit(self, mask: Mask, place: Place, ndim: int) -> Mask:
-        """Return a mask over the axes of an array; along the mask's other axes, all positions must be chosen."""
+        """Reduce a mask to the axes of an array: along the other axes, all positions must be chosen."""
         extra = tuple(d for d, name in enumerate(self.where.names) if name not in place.names)
         names = [name for name in self.where.names if name in place.names]
         kept = mask.all(axis=extra)
@@ -179,7 +179,7 @@ class _Padding:
         )
 
     def check_gradients(self) -> None:
-        """Raise if the gradient of the unmasked results by an array that did not change is another one."""
+        """Raise if gradients of the unmasked results change for arrays that did not change themselves."""
         pull = Pullback(self.program, range(len(self.base)))
         cotangents = [
             (pull.draw(x) * self.keep(self.program.results[i], np.ndim(x))).astype(x.dtype)

@@ -344,7 +344,7 @@ def update(optimizer: Any, gradient: Tree, floating: Tree) -> Tree:
 
     Args:
         optimizer: a transformation of Optax.
-        gradient: the gradient by the function and its arguments.
+        gradient: the gradient with respect to the function and its arguments.
         floating: the floating arrays of both.
     """
     f, args = floating
@@ -370,7 +370,7 @@ def note(text: str) -> Generator[None]:
 
 
 class Pullback:
-    """Gradients of some results by all floating inputs, for given cotangents.
+    """Gradients of some results with respect to all floating inputs, for given cotangents.
 
     Attributes:
         inputs: the inputs that have a gradient.

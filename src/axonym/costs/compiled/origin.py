@@ -66,7 +66,7 @@ def find_origin(program: Program, computation: str, name: str) -> Origin:
 def _find_narrow_type(op: Instruction, ops: Computation) -> Array | None:
     """Return the type of an array before the compiler widened it; None if it did not.
 
-    A conversion that the function itself asks for has the name of an operation of its own.
+    A conversion that the function itself asks for has an operation name of its own.
     """
     if op.opcode != "convert" or op.source.endswith("convert_element_type"):
         return None

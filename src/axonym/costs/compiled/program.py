@@ -96,7 +96,7 @@ class Instruction(NamedTuple):
 
     @property
     def source(self) -> str:
-        """The operation in the traced function that it belongs to; empty if the compiler does not say."""
+        """Its operation in the traced function; empty if the compiler does not say."""
         found = _SOURCE.search(self.line)
         return "" if found is None else found[1]
 
@@ -144,7 +144,7 @@ class Transfer:
 
     @property
     def name(self) -> str:
-        """The operation in the traced function that it belongs to, or else its name in the text."""
+        """Its operation in the traced function, or else its name in the text."""
         return self.instruction.source or self.instruction.name
 
 

@@ -97,7 +97,7 @@ def _fill(tree: Tree) -> Any:
 
 
 def _make(leaf: jax.ShapeDtypeStruct) -> jax.Array:
-    """Return an array of different small numbers for a floating dtype, and of zeros for another one."""
+    """Return an array of different small numbers for a floating dtype, and of zeros for other dtypes."""
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return jnp.broadcast_to(jax.random.key(0), leaf.shape)
     if not jnp.issubdtype(leaf.dtype, jnp.floating):

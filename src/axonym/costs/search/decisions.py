@@ -2,8 +2,8 @@
 
 If some layers recompute and others keep activations, the step costs a weighted mean of two steps: one in which all
 layers recompute, and one in which all keep. A dynamic program combines the decisions of several stacks, and traces
-confirm the result. Mappings are taken in the order of the least time that any decision could give them, until this
-least time is above the best time found: so the result is the best among the mappings that a search has counted.
+confirm the result. Mappings are taken in the order of their least possible time with any decision, until this time is
+above the best time found. So the result is the best among the mappings that a search has counted.
 """
 
 import dataclasses

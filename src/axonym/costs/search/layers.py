@@ -13,10 +13,10 @@ __all__ = ["EachLayer"]
 class EachLayer(Sequence[Tree]):
     """Values that `axn.plan` chooses for each layer, as one of its `choices`: what to recompute, keep or offload.
 
-    Layers are alike, so only the number of layers with each value matters. The step gets a list of values for layers to
-    take in turn, in the form that `gradient_checkpointing` accepts, or one value if it is the same for all layers. The
-    plan finds these numbers from the costs of steps in which all layers have the same value. The search begins with the
-    first value, so put the value that needs least memory first.
+    Layers are alike, so only the number of layers with each value matters. The step gets a list of values that the
+    layers repeat in order, as `gradient_checkpointing` accepts it, or a single value for all layers. The plan finds
+    these numbers from the costs of steps in which all layers have the same value. The search begins with the first
+    value, so put the value that needs least memory first.
 
     It is a sequence: the values themselves, and then all lists.
 

@@ -65,7 +65,7 @@ class Lessons:
         return expect
 
     def forbid(self, choice: Choice) -> bool:
-        """Return whether a choice has a reason that is known to fail."""
+        """Return whether a choice has a part that is known to fail."""
         return bool(_find_reasons(choice) & self._bad)
 
 

@@ -251,7 +251,7 @@ def _write_choices(one: Candidate) -> str:
 
 
 def _write_value(value: Tree) -> str:
-    """Write a value; a list is written with numbers of repetitions, as in `7 x True, 3 x False`."""
+    """Write a value; repeated values of a list are counted, as in `7 x True, 3 x False`."""
     if not isinstance(value, list):
         return str(value)
     runs = [(repr(own), len(list(run))) for own, run in itertools.groupby(value)]
@@ -314,7 +314,7 @@ def _explain(one: Candidate, best: Candidate) -> str:
 
 
 def _find_most_sent(one: Cost, best: Cost) -> tuple[str, int]:
-    """Return the axis for which a candidate sends the most bytes that the best one does not send, with the bytes."""
+    """Return the axis with the most extra bytes that a candidate sends compared to the best one, with the bytes."""
     found = ("", 0)
     for axis, (_, sent, _) in one.by_axis.items():
         more = sent - best.by_axis.get(axis, (0, 0, 0.0))[1]

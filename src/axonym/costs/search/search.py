@@ -54,7 +54,7 @@ class Axes:
 
     @property
     def _narrow_first(self) -> list[str]:
-        """The mesh axes, the shortest first, because it is the most likely one to divide layers."""
+        """The mesh axes, the shortest first, because short ones are the most likely to divide layers."""
         # Among equal mesh axes, the last one of the mesh comes first: its devices are neighbours.
         places = {name: place for place, name in enumerate(self.mesh)}
         return sorted(self.mesh_axes, key=lambda name: (self.mesh[name], -places[name]))

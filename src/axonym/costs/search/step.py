@@ -104,7 +104,7 @@ class Step:
         return not (self.args or self.kwargs)
 
     def find_sizes(self, given: Sequence[int]) -> dict[str, int]:
-        """Return, for each axis of the arguments, the common divisor of its sizes, which devices may divide."""
+        """Return, for each axis of the arguments, the common divisor of its sizes, by which devices may divide it."""
         stacks = self.find_stacks()
         key = tuple(0 if at in stacks else number for at, number in enumerate(given))
         if key not in self._sizes:

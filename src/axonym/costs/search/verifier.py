@@ -94,7 +94,7 @@ class Verifier:
 
 
 def rank(cost: Cost) -> tuple[float, ...]:
-    """Return the numbers that rank candidates: bytes that do not fit, seconds per example, bytes sent, peak bytes."""
+    """Return the numbers that rank candidates: bytes beyond the memory, seconds per example, bytes sent, peak bytes."""
     memory, totals = cost.memory.peak, cost.totals
     over = max(0, memory - cost.target.memory)
     return over, find_pace(cost), totals["bytes sent"], memory
@@ -125,7 +125,7 @@ def sort_near(ordered: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _measure(one: Candidate, first: Candidate) -> float:
-    """Return the number by which candidates are close: the time, or the memory if the first one does not fit."""
+    """Return the number that must be close: the time, or the memory if the first one does not fit."""
     return find_pace(_find_cost(one)) if first.fits else _find_cost(one).memory.peak
 
 

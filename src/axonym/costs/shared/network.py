@@ -110,7 +110,7 @@ def _find_divisor(count: int, limit: int) -> int:
 
 
 def _count_inside(mesh: Mapping[str, int], block: int) -> dict[str, int]:
-    """Return the number of devices along each mesh axis that are in one block of neighbours."""
+    """Return, for each mesh axis, the number of devices in one block of neighbours."""
     found: dict[str, int] = {}
     stride = 1
     for name in reversed(list(mesh)):

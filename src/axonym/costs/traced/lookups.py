@@ -104,7 +104,7 @@ def find_gradient_moves(
 def find_sum_layout(
     entries: Sequence[Entry], parts: Entry, users: Sequence[Equation]
 ) -> list[Entry]:
-    """Return the layout of a sum over rows, if each device adds only its own rows of the table.
+    """Return the layout of a sum over rows, if each device adds only the rows of the table that it stores.
 
     Args:
         entries: the mesh axes of the sum by those of its operands.

@@ -38,7 +38,7 @@ def propagate(equation: Equation, inputs: Sequence[Value]) -> Natural:
 
 
 def _align(equation: Equation, inputs: Sequence[Value]) -> Natural:
-    """Lay out each dimension like the first operand that has equally many dimensions, and the same size in this one."""
+    """Lay out each dimension like the first operand of the same rank that has the same size in this dimension."""
     shape = find_layout(equation.outvars[0]).shape
     entries: list[Entry] = [()] * len(shape)
     used: set[str] = set()

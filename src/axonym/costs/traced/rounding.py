@@ -18,7 +18,7 @@ _ONE_BY_ONE = ("while", "cond", "shard_map")
 def find_width(
     variable: Variable, readers: Mapping[int, Sequence[Equation]], returned: Set[int]
 ) -> int:
-    """Return the bytes per element that the readers of an array need, at most the size of its own dtype.
+    """Return the bytes per element that the readers of an array need, at most the size of the array's dtype.
 
     Args:
         variable: the array.

@@ -81,7 +81,7 @@ def _keep(guard: Guard | None, kind: str) -> Guard | None:
 
 
 def _meet(guards: Sequence[Guard | None], kind: str) -> Guard | None:
-    """Return the guard of an array whose element is zero or hidden wherever an element of any operand is."""
+    """Return the guard of the result, if one zero or hidden operand makes the result zero or hidden."""
     own = [one for one in guards if one is not None and one.kind == kind]
     if not own:
         return None

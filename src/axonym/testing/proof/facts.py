@@ -105,7 +105,7 @@ class Side(NamedTuple):
     equal: frozenset[frozenset[Place]] = frozenset()
 
     def meet(self, other: "Side") -> "Side":
-        """Return the facts that hold where both conditions hold."""
+        """Return the facts that hold wherever both conditions are true."""
         bounds = dict(self.bounds)
         for pair, (low, high) in other.bounds.items():
             own = bounds.get(pair, (-INFINITY, INFINITY))
@@ -113,7 +113,7 @@ class Side(NamedTuple):
         return Side(bounds, self.equal & other.equal)
 
     def join(self, other: "Side") -> "Side":
-        """Return the facts that hold where at least one of the conditions holds."""
+        """Return the facts that hold wherever at least one condition is true."""
         bounds = {
             pair: (min(low, other.bounds[pair][0]), max(high, other.bounds[pair][1]))
             for pair, (low, high) in self.bounds.items()

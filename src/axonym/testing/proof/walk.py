@@ -287,7 +287,7 @@ def _find_entries(spec: Any, shape: Sequence[int]) -> list[tuple[str, ...]]:
 
 
 def _join_known(several: Sequence[Known], choosing: Sequence[Known] = ()) -> Known:
-    """Return the facts about an array that is one of several, selected by other values."""
+    """Return the facts about an array that is selected from several arrays by other values."""
     first = several[0]
     found = combine([*several, *choosing], may_hide=any(one.may_hide for one in several))
     if all(_list_facts(one) == _list_facts(first) for one in several):
@@ -300,7 +300,7 @@ def _list_facts(known: Known) -> tuple[object, ...]:
 
 
 def _settle(start: Sequence[Known], turn: Run, cause: Cause) -> list[Known]:
-    """Return the facts about the values that a loop carries, which hold before each iteration."""
+    """Return the facts about a loop's carried values that hold before each iteration."""
     known = list(start)
     for number in range(_MOST_ROUNDS):
         after = [_join_known(pair) for pair in zip(known, turn(known), strict=True)]
