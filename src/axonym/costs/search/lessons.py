@@ -26,8 +26,8 @@ class Lessons:
     def learn(self, choice: Choice, score: Score | None) -> None:
         """Learn from the score of a choice; the score is None if the choice is not legal.
 
-        If a choice is not legal and only one of its possible reasons never occurs in a legal choice, this reason is to
-        blame.
+        If a choice is not legal, and all but one of its possible reasons occur in legal choices, the remaining one is
+        to blame.
         """
         reasons = _find_reasons(choice)
         if score is not None:

@@ -348,7 +348,7 @@ class Axes:
         return sorted(self.parameters, key=rank)
 
     def move_along(self, choice: Choice, axis: str) -> list[Choice]:
-        """List the choices in which layers as stages, a group of axes, or one axis move to a mesh axis."""
+        """List the choices that move a single axis, a group of axes, or layers (as stages) to a mesh axis."""
         found = [pipeline.apply(choice) for pipeline in self.list_pipelines(axis)]
         names = [(name,) for name in dict.fromkeys((*self._sort_by_elements(), *self.data))]
         for group in (*self.find_groups((axis,))[:1], *names):
