@@ -1,8 +1,8 @@
-"""Internal. Find the layer of a model and the array of an operation that are at work where an error is raised.
+"""Internal. When an error is raised, find the layer of the model and the array of the operation that raised it.
 
 A layer does not know its place in a model, and passing it down would cost something in every call. But while an error
-is raised, all callers still run: the innermost module whose method runs is the layer, and each module that holds it,
-such as the model that called it, adds a part of the path.
+is raised, all callers are still on the stack: the innermost module on it is the layer, and each module around it, such
+as the model that called it, adds a part of the path.
 
 Names of operations are found in a quicker way, in `nn/layer.py`, which says what this one would cost there.
 """
@@ -44,7 +44,7 @@ def layer_at_work() -> str | None:
 
 
 def is_called_by_optax() -> bool:
-    """Return whether Optax calls a module, which it takes for a function that makes masks or labels of a model."""
+    """Return whether Optax calls a module, mistaking it for a function that makes masks or labels of a model."""
     frame = inspect.currentframe()
     while frame is not None:
         caller = frame.f_back
@@ -58,7 +58,7 @@ def is_called_by_optax() -> bool:
 
 
 def array_at_work() -> Any:
-    """Return the named array of the innermost function of the package that works on one; None if no function does.
+    """Return the named array that the innermost function of the package works on; None if there is no such function.
 
     A function that checks an argument often has no array at hand, but its caller has.
     """
@@ -102,7 +102,7 @@ def call_at_work() -> tuple[Any, list[object]] | None:
 
 
 def _is_module(value: object) -> bool:
-    """Return whether a value is a module that a user knows of; Equinox makes each bound method one too."""
+    """Return whether a value is a module that a user knows of; Equinox also makes each bound method a module."""
     import equinox as eqx  # names are reasoned about without JAX
 
     return isinstance(value, eqx.Module) and not type(value).__module__.startswith(

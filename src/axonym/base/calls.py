@@ -1,8 +1,8 @@
 """Internal. Answer calls with wrong arguments: say what a function takes, and how other libraries call it.
 
 Python refuses such a call before a line of the function runs, with a text that shows no signature. So a function is
-called from within a `try`, which explains the error. Elementwise operations, which take arrays alone, are not: no other
-library has another word for their arguments.
+called from within a `try`, which explains the error. Elementwise operations are called directly: they only take arrays,
+and other libraries have the same argument names.
 """
 
 import inspect
@@ -186,8 +186,8 @@ def _take_all_by_position(function: Callable[..., Any]) -> FunctionType:
 def _write_call(count: int, named: int, unnamed: int, needed: tuple[int, ...]) -> CodeType:
     """Write a function that passes usual calls on, and all others, right or wrong, to a slower one.
 
-    Its first arguments have no names, so that one that is given twice arrives: `concatenate([x, y], axis="embed")`.
-    Only the names of the others differ between functions, so that few texts are compiled.
+    Its first arguments have no names, so an argument that is given twice still arrives: `concatenate([x, y],
+    axis="embed")`. Functions differ only in the names of the other arguments, so few texts are compiled.
 
     Args:
         count: how many arguments may be given by position.
@@ -391,7 +391,7 @@ def _fill(lacking: list[str], args: tuple[Any, ...], arrays: list[Any]) -> str |
 
 
 def _has_names(value: object) -> bool:
-    """Return whether a value is a named array; this module is below theirs."""
+    """Return whether a value is a named array; the class is in a higher room."""
     return hasattr(type(value), "names") and hasattr(type(value), "array")
 
 

@@ -1,6 +1,6 @@
 """Internal. Kinds of leaves and payloads: arrays, arrays with values, anything with a shape and a dtype.
 
-All files ask here, so that they agree: arrays of NumPy and its scalars are arrays, and so are tracers. Only
+All files ask here and so agree: NumPy arrays, NumPy scalars and tracers are arrays. Only
 `is_named_array` knows whether something is a named array.
 """
 
@@ -45,7 +45,7 @@ def is_concrete(leaf: object) -> bool:
 
 
 def has_type(leaf: object) -> TypeGuard[Typed]:
-    """Return whether a leaf has a shape and a dtype, as an abstract array such as `jax.ShapeDtypeStruct` has too.
+    """Return whether a leaf has a shape and a dtype; abstract arrays such as `jax.ShapeDtypeStruct` do.
 
     A named array is not its payload, since its shape is by name.
     """
@@ -53,7 +53,7 @@ def has_type(leaf: object) -> TypeGuard[Typed]:
 
 
 def to_tuple(value: T | tuple[T, ...]) -> tuple[T, ...]:
-    """Return a tuple as it is, and any other value as the only entry of one."""
+    """Return a tuple as it is, and any other value as a tuple with one entry."""
     return value if isinstance(value, tuple) else (value,)
 
 

@@ -14,7 +14,7 @@ from .places import BELOW, NAMES
 def names_of(package: str) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
     """Return `__all__`, `__getattr__` and `__dir__` of a package whose names are in the table of places.
 
-    The package keeps each name that was loaded, so that Python asks once for it.
+    The package keeps each loaded name, so Python asks for it only once.
     """
     places = {name: module for module, names in NAMES[package].items() for name in names.split()}
     below = BELOW[package].split()

@@ -44,7 +44,7 @@ def verb(what: str, of_one: str = "has", of_several: str = "have") -> str:
 
 
 def write_size_conflict(name: str, size: object, but: str) -> str:
-    """Write that an `Axis` has another size than the axis that it stands for."""
+    """Write that the size of an `Axis` differs from that of the axis in the array."""
     return f"axis {name!r} was given with size {size}, but {but}"
 
 

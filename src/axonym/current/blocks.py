@@ -1,9 +1,9 @@
 """Internal. Blocks that make a value current for a thread that several asyncio tasks or generators may share.
 
 A context of JAX belongs to a thread: a block stores the previous value when it is entered and restores it when it is
-left. Tasks of a thread run by turns, and generators stop within a block, so blocks may be left in another order than
-they were entered, and code may run inside of the block of another task. Each task has its own `contextvars`, so these
-tell which block a task has entered last.
+left. Tasks of a thread take turns, and generators may pause inside a block. So blocks may be left in a different order
+than they were entered, and code may run inside the block of another task. Each task has its own `contextvars`, which
+tell the block that the task entered last.
 """
 
 import threading
@@ -68,7 +68,7 @@ class Blocks(Generic[V]):
         return entered
 
     def leave(self, entered: Entered[V], *raised: Any) -> None:
-        """Leave a block; JAX's context is left when all blocks have been left that were entered after this one.
+        """Leave a block; exit JAX's context once all blocks that were entered later have been left.
 
         Raises:
             ShardingError: if there is such a block, unless an error ends this one.

@@ -51,12 +51,12 @@ class Feature(Generic[V]):
         return self.pick(_load())
 
     def pick(self, values: Values) -> V:
-        """Return the own value among those of all features."""
+        """Return the value of this feature from the values of all features."""
         value: V = values[self._number] if self._number < len(values) else self.default
         return value
 
     def put(self, values: Values, value: V) -> Values:
-        """Return the values of all features with another value of this one."""
+        """Return the values of all features, with the value of this one replaced."""
         missing = self._number + 1 - len(values)
         defaults = (feature.default for feature in _features[len(values) : len(values) + missing])
         changed = [*values, *defaults]
@@ -111,7 +111,7 @@ _nameless = _Nameless()
 
 @contextmanager
 def nameless() -> Generator[None, None, None]:
-    """Trace for any names inside a `with` block: a look at a value that depends on names raises NamesMatter."""
+    """Trace for any names inside a `with` block: reading a value that depends on names raises NamesMatter."""
     _nameless.depth += 1
     try:
         yield
@@ -125,7 +125,7 @@ _unread_errors: dict[int, str] = {}
 def raise_at_next_read(text: str) -> None:
     """Raise a ShardingError when this thread next reads a value.
 
-    A finaliser, which notices a block that is never entered, cannot raise by itself.
+    A finaliser notices a block that was never entered, but cannot raise the error itself.
     """
     _unread_errors[threading.get_ident()] = text
 

@@ -1,8 +1,8 @@
-"""Internal. What a program is traced for, where it is not to run here: the cost of a machine, or a proof.
+"""Internal. The purpose of a trace that will not run on this machine: to count the cost on another machine, or a proof.
 
 Code that picks an implementation by the platform asks `find_platform`. A kernel that such a machine would run is one
-call in the program, whose name says what it computes: names are all that a traced program and a compiled one share. A
-program that runs has no such names.
+call in the program, and the name of the call says what it computes: only names survive from a traced program to a
+compiled one. Programs that will run here have no such names.
 """
 
 import re

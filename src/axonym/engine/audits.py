@@ -2,7 +2,7 @@
 
 Inside of `axonym.debug.checks`, programs are traced with calls back to Python, which look at the numbers; elsewhere,
 nothing is added to them. An error in such a call would leave the other devices of a mesh waiting until the process is
-aborted. So the block collects reports, and raises an error where it ends.
+aborted. So the block collects reports, and raises an error at its end.
 """
 
 from contextlib import AbstractContextManager
@@ -17,7 +17,7 @@ from ..errors import message
 class Report:
     """The findings of the programs that were traced for this report; each finding once, in order.
 
-    Programs of one report are not those of another: it is part of the key by which JAX finds compiled programs.
+    Reports share no programs: the report is part of the key under which JAX caches compiled programs.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ def checking(report: Report) -> AbstractContextManager[Any]:
 
 
 def current_report() -> Report | None:
-    """Return the current report; None where nothing is checked."""
+    """Return the current report; None if nothing is checked."""
     report: Report | None = _current.value
     return report
 
@@ -55,7 +55,7 @@ def current_report() -> Report | None:
 def expect(
     function: str, what: str, numbers: object, least: object, most: object, *lines: str, room: str
 ) -> None:
-    """Report the first of some numbers that is not in a range, both ends included; do nothing where nothing is checked.
+    """Report the first number outside a range that includes both ends; do nothing if nothing is checked.
 
     Args:
         function: what the user called.

@@ -68,7 +68,7 @@ def move_elements(
 ) -> jax.Array:
     """Call a function that moves elements, and let the compiler decide what devices send each other.
 
-    On a mesh with Explicit axes, each dimension of the result is split as wanted, unless its size does not divide.
+    On a mesh with Explicit axes, each dimension of the result is split as wanted if its size divides.
 
     Args:
         fn: a function of arrays.
@@ -122,7 +122,7 @@ def keep_dividing(
 def _with_typed_gradient(value: object) -> Any:
     """Multiply an array made before the mesh by one: its gradient then has the mesh's type, not that in `local`.
 
-    An eager gradient always does so, since its types do not show whether it is needed.
+    An eager gradient always multiplies, since the types in it do not show whether this is needed.
     """
     if not isinstance(value, Tracer) or not jnp.issubdtype(value.dtype, jnp.inexact):
         return value

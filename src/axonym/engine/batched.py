@@ -170,7 +170,7 @@ class _Operand(NamedTuple):
         return array.ndim - len(self.names)
 
     def check(self, function: str, array: Payload) -> None:
-        """Check an array whose names these are."""
+        """Check an array that has these names."""
         if not self.is_plain:
             shape = shape_of(function, array, self.names)
             checks.check_given(function, self.given, self.names, shape)
@@ -306,7 +306,7 @@ def _map_by_vmap(fn: Function, operands: Sequence[_Operand], batch: Names) -> Fu
 
 
 def _map_where(fn: Function, has: Sequence[bool]) -> Function:
-    """Map over the first dimension of those operands that have it."""
+    """Map over the first dimension of the operands that have the mapped axis."""
     return jax.vmap(fn, in_axes=tuple(0 if each else None for each in has))
 
 
@@ -343,7 +343,7 @@ def _call_on_mesh(
 def _offer_core_entries(
     operands: Sequence[_Operand], arrays: Sequence[jax.Array], used: Set[str]
 ) -> dict[str, Entry]:
-    """Return the mesh axes of core dimensions, by the first operand that has each, without those in use."""
+    """Return the mesh axes of each core dimension in the first operand that has it, except mesh axes in use."""
     offered: dict[str, Entry] = {}
     # No two dimensions of a result may be split over one mesh axis.
     taken = set(used)

@@ -307,7 +307,7 @@ def no_names(function: str, x: Payload, *wanted: str) -> OperandError:
 
 
 def _example_names(shape: tuple[int, ...] | None, wanted: Sequence[str]) -> str:
-    """Write names for an array: those that are wanted, after usual ones for the other dimensions."""
+    """Write names for an array: usual names for the first dimensions, then the wanted names."""
     usual = ("batch", "pos", "heads" if wanted else "embed")
     # The example has as many names as the array has dimensions, so that it can be pasted.
     free = 2 if shape is None else len(shape) - len(wanted)

@@ -71,7 +71,8 @@ class Core:
     def __renamed_hole__(self, names: Names, new: Axis | None) -> "NamedArray":
         """Replace the names on a payload that is not an array, such as the None of a filter.
 
-        For subclasses: one whose payloads remember the sizes of axes needs that of `new`, which the payload lacked.
+        A subclass whose payloads remember the sizes of axes needs `new`, the axis that the payload lacked, for its
+        size.
         """
         return rename_axes(self, names)
 
@@ -136,7 +137,7 @@ def rename_axes(x: Core, names: Names) -> "NamedArray":
 
 
 def rename_hole(hole: Core, names: Names, new: Axis | None = None) -> "NamedArray":
-    """Replace the names on a payload that is not an array, unchecked; `new` is the axis that it lacked before."""
+    """Replace the names on a payload that is not an array, unchecked; `new` is the added axis."""
     return hole.__renamed_hole__(names, new)
 
 

@@ -106,9 +106,9 @@ def run(call: Function, *operands: Payload) -> Any:
 
 
 def run_moved(error: Exception, call: Function, *operands: Payload) -> Any:
-    """Call a function again after an error, if a guard against transfers disallowed those of Python numbers.
+    """Call a function again after an error, if a transfer guard disallowed the transfer of Python numbers.
 
-    The guard is there to find arrays that move in secret, and a number is part of the program. Other calls pass numbers
+    The guard is meant to find hidden transfers of arrays, but a number is part of the program. Other calls pass numbers
     as they are, which is faster.
     """
     moved = [

@@ -131,7 +131,7 @@ def _expand_pattern(pattern: str, table: Mapping[str, tuple[E, ...]]) -> tuple[E
 
 
 def _find_side_axes(function: str, a: object, b: object, rows: Names, columns: Names) -> Names:
-    """Return the further axes of the right-hand sides, which must not have the axes of the unknowns."""
+    """Return the axes that only the right-hand sides have; the axes of the unknowns must not be among them."""
     own, known = own_names(b), a.names if isinstance(a, Core) else columns
     for name in plans.intersect(own, columns):
         lines = checks.facts_by_number((a, b))

@@ -50,7 +50,7 @@ def check_nonempty(
 def explain_empty(
     function: str, known: Iterable[tuple[Names, tuple[int, ...], Names]]
 ) -> Generator[None]:
-    """Raise AxisSizeError if JAX fails, with an error of its own, and an axis that a function works on is empty.
+    """Raise AxisSizeError in place of JAX's own error if an axis that a function works on is empty.
 
     Args:
         function: the name of the function.

@@ -20,7 +20,7 @@ from .core import Core, facts
 
 
 def integers(function: str, what: str, operand: object, *, for_masks: str | None = None) -> None:
-    """Raise an error unless an operand is of integers.
+    """Raise an error unless an operand has an integer dtype.
 
     Args:
         function: the name of the operation in the error.
@@ -43,7 +43,7 @@ def integers(function: str, what: str, operand: object, *, for_masks: str | None
 
 
 def convert_list(values: Payload) -> NDArray[np.generic]:
-    """Convert a list of integers to an array; an empty one would be of floats."""
+    """Convert a list of integers to an array; NumPy would make floats of an empty list."""
     array = np.asarray(values)
     return array if array.size else array.astype(int)
 
@@ -90,7 +90,7 @@ def names_of(function: str, array: object) -> tuple[str, ...]:
 
 
 def payload(function: str, operand: object) -> Any:
-    """Return the array of an operand; a plain one, checked, is its own."""
+    """Return the array of an operand; check a plain operand and return it."""
     return operand.array if isinstance(operand, Core) else checks.plain(function, operand)
 
 

@@ -26,8 +26,8 @@ _CONTAINERS = (Sequence, Set, Mapping)
 def left_operator(fn: F, reflected: str) -> F:
     """Convert a function of two operands to the method of its operator.
 
-    If the function refuses the right operand, but the type of that operand defines the reflected operator, Python
-    calls it: `x ** ω` is for ω to answer. Other objects get the error of the function.
+    If the function refuses the right operand, but the type of this operand defines the reflected operator, Python calls
+    that operator: `x ** ω` is for ω to answer. Other objects get the error of the function.
 
     Args:
         fn: the function.
@@ -129,7 +129,7 @@ def _is_foreign(y: object) -> bool:
 
 
 def _defines(y: object, operator: str) -> bool:
-    """Return whether an object that is no operand here is of a type that defines an operator itself."""
+    """Return whether an object that is not an operand here has a type that defines the operator itself."""
     for cls in type(y).__mro__:
         if operator in vars(cls):
             is_own = cls.__module__ not in _BUILT_IN and vars(cls)[operator] is not None

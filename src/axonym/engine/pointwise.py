@@ -76,7 +76,7 @@ def _make_elementwise(fn: Function, operands: tuple[Names | None, ...], options:
 
 
 def _raise_rank(array: Payload, rank: int) -> Payload:
-    """Add leading dimensions, even if JAX may not promote ranks; a scalar goes with everything as it is."""
+    """Add leading dimensions, even if JAX may not promote ranks; a scalar needs none."""
     # `jax_numpy_rank_promotion` may forbid that JAX adds them.
     missing = rank - jnp.ndim(array)
     if not missing or not jnp.ndim(array):
@@ -91,7 +91,7 @@ def _rank_error(
     anonymous: int,
     target: Names,
 ) -> OperandError:
-    """Build the error for a plain array with more dimensions than the others have anonymous ones."""
+    """Build the error for a plain array with more dimensions than the anonymous dimensions of the others."""
     axes = ", ".join(target)
     shapes = [jnp.shape(a) for a, names in zip(arrays, operands, strict=True) if names is None]
     shape = next(shape for shape in shapes if len(shape) > anonymous)

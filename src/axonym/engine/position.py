@@ -332,7 +332,7 @@ def _cut_before(union: Names, axes: Names) -> Names:
 
 
 def _window_positions(start: object, length: int, size: int, mode: str | None) -> jax.Array:
-    """Return the positions of a window, where a negative one does not count from the end."""
+    """Return the positions of a window; a negative position does not count from the end."""
     positions: jax.Array = jnp.arange(length) + widen_positions(start)
     if mode == "clip":
         return jnp.clip(positions, 0, max(size - 1, 0))
@@ -410,7 +410,7 @@ def _take_elements(
 def move_into_range(
     array: jax.Array, at: tuple[object, ...], count: int, wraps: bool
 ) -> tuple[Any, ...]:
-    """Move the positions of an index into range, if the compiler may forget to."""
+    """Move the positions of an index into range if the compiler may fail to do so."""
     return clamp_indices(array, at, wraps) if may_merge(array, count) else at
 
 
@@ -433,7 +433,7 @@ def _gather_matched(
 ) -> jax.Array:
     """Read at one index array by mapping over the axes that it shares with the rest of the array.
 
-    The compiler then knows that these are batch dimensions, which positions along them would hide.
+    The compiler then knows that these are batch dimensions; explicit positions along them would hide this.
     """
     name, axes = step.name, step.axes
     anonymous = array.ndim - len(names)

@@ -1,8 +1,8 @@
 """Internal. Results of prefixes along an axis that is split over devices: sums, products, extrema, recurrences.
 
-The axis becomes two, one of parts, of which each device has one, and one of the elements of a part. Each device works
-on its own part. All get the result of each part, which is one element, and combine the results before their part with
-their own. So a scan sends one element per device; the compiler by itself would gather the whole axis.
+The axis is split in two: an axis of parts, one on each device, and an axis of the elements of a part. Each device works
+on its own part. Then all devices get the result of each part, one element, and combine the results of earlier parts
+with their own. So a scan sends one element per device; the compiler by itself would gather the whole axis.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ Combine = Callable[[Arrays, Arrays], Arrays]
 
 
 def find_parts(array: jax.Array, at: int, name: str) -> tuple[Entry, int]:
-    """Return over which mesh axes an axis is split in parts of equal sizes, and how many these are.
+    """Return the mesh axes that split an axis into parts of equal size, and the number of parts.
 
     Explicit mesh axes are those of the array's type, Auto ones those of the current mapping. There is one part if the
     axis is not split, does not divide, or its parts have one element.
@@ -90,7 +90,7 @@ def scan_parts(
 
 
 def _shift(prefix: jax.Array, at: int, reverse: bool) -> jax.Array:
-    """Give each part the result of those before it, and the first one its own."""
+    """Give each part the combined result of earlier parts, and the first part its own result."""
     size = prefix.shape[at]
     bounds = [(1, size), (size - 1, size)] if reverse else [(0, 1), (0, size - 1)]
     pieces = [lax.slice_in_dim(prefix, start, stop, axis=at) for start, stop in bounds]
@@ -98,7 +98,7 @@ def _shift(prefix: jax.Array, at: int, reverse: bool) -> jax.Array:
 
 
 def _divide(array: jax.Array, at: int, parts: int) -> jax.Array:
-    """Make two dimensions of one: parts, split as it was, and elements of a part."""
+    """Split a dimension in two: the parts, sharded as it was, and the elements of a part."""
     shape = (*array.shape[:at], parts, array.shape[at] // parts, *array.shape[at + 1 :])
     if not explicit.has_explicit_axes(array):
         return lax.reshape(array, shape)

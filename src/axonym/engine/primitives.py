@@ -1,8 +1,8 @@
-"""Internal. Arithmetic as the primitives that it consists of, for the functions that programs trace most often.
+"""Internal. Arithmetic directly in primitives, for the functions that programs trace most often.
 
-JAX traces a jitted function for each shape before it inlines it, and most of `jax.numpy` is jitted, the operators of
-arrays too: 0.3 milliseconds for an addition. The derivative of a loop's step is traced under another mesh than the step
-itself, so that a rule for derivatives pays again. The functions here give the same program, and trace nothing apart.
+JAX traces a jitted function for each shape before inlining it. Most of `jax.numpy` is jitted, and so are the operators
+of arrays: an addition takes 0.3 milliseconds. The derivative of a loop's step is traced under another mesh than the
+step itself, which costs this time again. The functions here give the same program without separate traces.
 """
 
 import math
@@ -91,12 +91,12 @@ def _has_type_of(x: Any, y: Any) -> bool:
 
 
 def total(x: Array, at: Sequence[int]) -> Array:
-    """Add up floats over dimensions, and keep these with size 1; narrow ones in float32, as `jnp.sum` does."""
+    """Add up floats over dimensions, and keep these with size 1; sum narrow floats in float32, as `jnp.sum` does."""
     return _wide_total(x, _normalize_dims(x, at)).astype(x.dtype)
 
 
 def mean(x: Array, at: Sequence[int]) -> Array:
-    """Take the mean of floats over dimensions, and keep these with size 1; of narrow ones, in float32."""
+    """Take the mean of floats over dimensions, and keep these with size 1; compute narrow floats in float32."""
     dims = _normalize_dims(x, at)
     count = math.prod([x.shape[dim] for dim in dims])
     if not isinstance(count, int):  # a symbolic size
@@ -105,7 +105,7 @@ def mean(x: Array, at: Sequence[int]) -> Array:
 
 
 def largest(x: Array, at: Sequence[int]) -> Array:
-    """Take the largest of floats over dimensions, and keep these with size 1; minus infinity of no elements."""
+    """Take the maximum of floats over dimensions, kept with size 1; minus infinity if there are no elements."""
     dims = _normalize_dims(x, at)
     found = lax.reduce_max(x, dims)
     return lax.expand_dims(lax.max(np.array(-np.inf, x.dtype), found), dims)

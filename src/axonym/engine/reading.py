@@ -59,7 +59,7 @@ def take_at(
 def _take_one(array: jax.Array, at: int, start: object) -> jax.Array:
     """Take one position along a split dimension, so that only this position is communicated.
 
-    The compiler does that for a gather at a list of positions; for a slice it gathers the array, or moves parts of it.
+    The compiler communicates only the positions of a gather; for a slice it gathers the array, or moves parts of it.
     """
 
     def one(array: jax.Array, positions: jax.Array) -> jax.Array:

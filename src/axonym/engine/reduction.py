@@ -1,4 +1,4 @@
-"""Internal. Functions that remove axes, perhaps under a mask: sums, means, norms; `ops.reduce` calls it.
+"""Internal. Functions that remove axes, perhaps under a mask: sums, means, norms; `ops.reduce` calls this module.
 
 `normalization` is the sibling for functions that keep the axes, such as a softmax. The function gets dimensions as
 `axis`, and the mask as `where`, already aligned.
@@ -69,7 +69,7 @@ def _too_large(
 ) -> OperandError:
     """Build the error for a mask with more anonymous dimensions than the array.
 
-    Some functions of JAX would take it, and reduce other dimensions than the intended ones.
+    Some functions of JAX would accept it and reduce the wrong dimensions.
     """
     held = f"array has: {describe(names, array.shape)}"
     if not where:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @hold_axes("name")
 class Piece(NamedTuple):
-    """A part of an axis, or a whole one; the size where it is known."""
+    """A part of an axis, or a complete axis, with its size if known."""
 
     name: str
     size: int | None
@@ -141,8 +141,8 @@ def keep_dimensions(shape: Iterable[int]) -> list[Group]:
 def reshape(array: jax.Array, groups: Sequence[Group], names: Names = ()) -> jax.Array:
     """Reshape an array group by group; for messages, pass its names.
 
-    On Explicit axes, the mapping shards the new dimensions that it has. If it has none of a group, the first dimension
-    keeps the mesh axes of the group, so that an axis whose leading part is sharded splits and merges in place.
+    On Explicit axes, the mapping shards the new dimensions that it has. If it has no dimension of a group, the first
+    dimension keeps the mesh axes of the group, so an axis whose leading part is sharded splits and merges in place.
     """
     shape = tuple(itertools.chain.from_iterable(group.sizes for group in groups))
     if not explicit.has_explicit_axes(array):
@@ -211,7 +211,7 @@ def _find_leading(
 def _keep_common(
     entries: Sequence[assignment.Entry], before: assignment.Entry, after: assignment.Entry
 ) -> list[assignment.Entry]:
-    """Return the mesh axes that dimensions keep in a reshape: those that split the same leading part after it."""
+    """Return the mesh axes that dimensions keep in a reshape because they split the same leading part afterwards."""
     pairs = zip(before, after, strict=False)
     common = [one for one, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)]
     return [partition.only(entry, common) for entry in entries]

@@ -101,8 +101,8 @@ class Write(NamedTuple):
     def batch(self) -> Names:
         """The axes that index arrays share with the rest of the array, for a batched scatter.
 
-        There are none if index arrays have further axes, as the compiler then loses elements of the array if it
-        splits those; and none with slices, which such a scatter does not support.
+        There are none if index arrays have further axes, since the compiler may lose elements of the array when it
+        splits these axes. With slices there are none either, since a batched scatter does not support slices.
         """
         if any(isinstance(step, Strided) for step in self.steps):
             return ()
@@ -295,8 +295,8 @@ def _scatter_batches(
 ) -> jax.Array:
     """Write to single elements at index arrays that share axes with the rest of the array.
 
-    The compiler then knows that these are batch dimensions, which positions along them would hide. `jax.vmap` would do
-    the same, but move them to the front, which copies the whole array.
+    The compiler then knows that these are batch dimensions; explicit positions along them would hide this. `jax.vmap`
+    would do the same, but move them to the front, which copies the whole array.
     """
     if operation not in SCATTERS:
         # There is no such scatter: what to divide by, or the power, is computed for ones and then applied at once.
@@ -376,7 +376,7 @@ def _fit_update(
 
 
 def check_dtype(function: str, operation: str, array: jax.Array, update: Payload) -> None:
-    """Raise an error for an update that would change the dtype of an array, or would not fit into it."""
+    """Raise an error for an update that the dtype of an array cannot hold."""
     dtype = array.dtype
     if operation not in ("set", "min", "max") and jnp.issubdtype(dtype, jnp.bool_):
         hint = "use set, or max for a logical or, and min for a logical and"

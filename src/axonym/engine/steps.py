@@ -232,7 +232,7 @@ def _convert_selector(
 
 
 def is_int(value: object) -> TypeGuard[int | np.integer[Any]]:
-    """Return whether a value is an integer of Python or NumPy, which a bool is not."""
+    """Return whether a value is an integer of Python or NumPy; a bool is not."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
@@ -417,7 +417,7 @@ def check_start(function: str, x: Core, name: str, start: Any, length: Any) -> N
 
 
 def check_along(function: str, x: Core, indices: Core, axis: AxisSelector) -> None:
-    """Check that indices along an axis have that axis, and none that the array lacks."""
+    """Check that indices along an axis have this axis, and that the array has all their axes."""
     for operand in (x, indices):
         if not isinstance(operand, Core):
             raise checks.no_names(function, operand)
