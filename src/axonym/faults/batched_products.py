@@ -1,8 +1,7 @@
-"""Internal. XLA loses most of a product in which the batch axis and the summed axis change places on a mesh.
+"""Internal. XLA loses most of a product whose batch axis and summed axis swap mesh axes.
 
-The result is split over one mesh axis along a batch axis; the operands are split over it along the summed axis, and
-over another mesh axis along the batch axis. All versions, on Auto axes; `tests/upstream/test_batched_products.py` shows
-it.
+The batch axis of the result is on a mesh axis that splits the summed axis of the operands, whose batch axis is on
+another mesh axis. All versions, on Auto axes; `tests/upstream/test_batched_products.py` shows it.
 """
 
 from collections.abc import Sequence, Set
@@ -15,7 +14,7 @@ from ..layout.partition import only
 
 
 def shard_batch(array: jax.Array, labels: Sequence[object], batch: Set[str]) -> jax.Array:
-    """On Auto mesh axes, shard the batch axes of an operand of a product as the mapping shards those of the result.
+    """On Auto mesh axes, shard the batch axes of an operand of a product as the mapping shards them in the result.
 
     Args:
         array: the operand.

@@ -16,5 +16,5 @@ def add_then_broadcast(
     terms: Sequence[jax.Array],
     shape: tuple[int, ...],
 ) -> jax.Array:
-    """Add terms of which the last may lack dimensions, so that the sum stretches it and its transpose is a reshape."""
+    """Add terms; the last may lack dimensions, so that the sum broadcasts it and its transpose is a reshape."""
     return jnp.broadcast_to(functools.reduce(add, terms), shape)

@@ -1,7 +1,7 @@
-"""Internal. XLA copies all scores of the backward pass where an axis of one element follows the positions.
+"""Internal. XLA copies all scores in the backward pass if an axis of size 1 follows the positions.
 
 XLA for CPUs does so up to at least jax 0.10.2; the reproducer is `tests/upstream/test_copied_scores.py`. Grouped heads
-have such an axis where no heads share their keys.
+have such an axis if no heads share keys.
 """
 
 from collections.abc import Container, Mapping

@@ -1,7 +1,7 @@
 """Internal. JAX 0.10 cannot fetch or print a split result without elements, on Explicit mesh axes.
 
-XLA replicates an array without elements whatever its layout, so that the result has another sharding than its type
-says. `tests/upstream/test_empty_arrays.py` shows it. Collectives of XLA do not take an empty dimension either.
+XLA replicates an array without elements whatever its layout, so the sharding of the result differs from its type.
+`tests/upstream/test_empty_arrays.py` shows it. Collectives of XLA do not take an empty dimension either.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
-"""Internal. XLA gathers a whole array where one reshard moves mesh axes from several dimensions to another one.
+"""Internal. XLA gathers the complete array if one reshard moves mesh axes from several dimensions to another.
 
-Its partitioner exchanges blocks for one dimension at a time, and warns of an "Involuntary full rematerialization" of
-more, in all versions, on all platforms. `tests/upstream/test_gathered_moves.py` shows it.
+Its partitioner exchanges blocks for one dimension at a time; for more, it warns of an "Involuntary full
+rematerialization", in all versions, on all platforms. `tests/upstream/test_gathered_moves.py` shows it.
 """
 
 from ..layout.assignment import Entry
@@ -9,7 +9,7 @@ from ..layout.layout import Layout
 
 
 def list_moves(source: Layout, target: Layout) -> list[Layout]:
-    """Return layouts on the way from one to another, both included, each one exchange away from the one before."""
+    """Return the layouts between two given ones, both included; consecutive layouts are one exchange apart."""
     if any(entry[: len(kept)] != kept for entry, kept in zip(target, source, strict=True) if entry):
         return [source, target]
     found = [source]
@@ -23,7 +23,7 @@ def list_moves(source: Layout, target: Layout) -> list[Layout]:
 
 
 def _choose_group(rest: dict[int, Entry], here: Layout) -> tuple[int, Entry]:
-    """Return the next mesh axes of some dimension: the innermost ones of another dimension, or some that are free."""
+    """Return the mesh axes that a dimension gets next: the innermost ones of another dimension, or free ones."""
     used = here.mesh_axes
     for at, entry in rest.items():
         for count in range(len(entry), 0, -1):

@@ -1,4 +1,4 @@
-"""Internal. XLA loses the rest of a split array where a piece from its start is gathered and written back.
+"""Internal. XLA loses the rest of a split array if a piece at its start is gathered and written back.
 
 All versions, on all platforms; `tests/upstream/test_gathered_pieces.py` shows it.
 """
@@ -10,5 +10,5 @@ import jax
 
 
 def keep_apart(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a function whose results are not merged with what they are gathered for."""
+    """Make a function whose results XLA does not merge with the operation that they are gathered for."""
     return lambda *arrays: jax.lax.optimization_barrier(fn(*arrays))

@@ -2,8 +2,8 @@
 
 XLA finds the way from one layout to the other by itself only in simple cases. Otherwise, forward or backward, each
 device gets all rows, which XLA calls an involuntary full rematerialization: on all versions if ids are split along two
-axes, on jax 0.12 if they are split along one; `tests/upstream/test_gathered_rows.py` shows it. So each step of the way
-is a constraint of its own, for which XLA has one collective.
+axes, on jax 0.12 if they are split along one; `tests/upstream/test_gathered_rows.py` shows it. So each step between the
+layouts is a separate constraint, for which XLA has one collective.
 """
 
 import math
@@ -98,8 +98,8 @@ def look_up(
 ) -> jax.Array:
     """Read rows of a table.
 
-    Where the table is split over mesh axes of the ids, parts of rows are read where they are stored, and sent. A table
-    that is smaller than what was sent is gathered.
+    If the table is split over mesh axes of the ids, each device reads the parts of rows that it stores, and sends them.
+    A table that is smaller than the rows to send is gathered instead.
 
     Args:
         read: reads the rows.
@@ -129,7 +129,7 @@ def look_up(
 
 
 def _plan_way(split: ByName, gathered: ByName, by_ids: ByName) -> list[AxisMapping] | None:
-    """Return the layouts of a result: in each step, mesh axes leave a column for the axis of ids that needs them.
+    """Return the layouts of a result: each step moves mesh axes from a column to the axis of ids that needs them.
 
     Args:
         split: the mesh axes of the columns as they are stored.

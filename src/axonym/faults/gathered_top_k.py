@@ -1,8 +1,8 @@
 """Internal. XLA gathers the whole operand of `jax.lax.top_k`, along a split axis and along a split batch alike.
 
 All versions, on Auto and Explicit axes; `tests/upstream/test_gathered_top_k.py` shows it. The guard lets each device
-select from its own block in a shard_map. Then all get these few elements, and select from them. `ops/sorting` calls it
-where it knows how an array is split.
+select from its own block in a shard_map. Then all devices get these few elements, and select from them. `ops/sorting`
+calls it where it knows how an array is split.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,8 +40,8 @@ class Blocks(NamedTuple):
 def find_blocks(array: jax.Array, names: Names, name: str) -> Blocks | None:
     """Find out how an array is split; None if it is not, or nobody knows.
 
-    Explicit mesh axes are those of its type. Auto ones are those of its sharding, or while tracing, those of the
-    current mapping; if it is split in another way, it is resharded. A dimension that does not divide is gathered.
+    Explicit mesh axes are those of its type. Auto mesh axes are those of its sharding or, while tracing, of the current
+    mapping; an array with another layout is resharded. A dimension that does not divide is gathered.
 
     Args:
         array: the array.
@@ -75,7 +75,7 @@ def find_blocks(array: jax.Array, names: Names, name: str) -> Blocks | None:
 
 
 def _read_sharding(array: jax.Array) -> Layout | None:
-    """Return the mesh axes of an array that is there; None while tracing."""
+    """Return the mesh axes of a concrete array; None while tracing."""
     if isinstance(array, Tracer):
         return None
     sharding = array.sharding
@@ -131,7 +131,7 @@ def _select(select: Select, array: jax.Array, k: int, blocks: Blocks) -> Selecte
 
 @jax.custom_jvp
 def _pass_tangents(array: jax.Array, found: jax.Array, at: jax.Array) -> jax.Array:
-    """Return what was found, with the tangents of the array: JAX could not differentiate a nested shard_map."""
+    """Return `found` with the tangents of the array: JAX could not differentiate a nested shard_map."""
     return found
 
 

@@ -1,8 +1,9 @@
 """Internal. XLA gathers the batch of a Fourier transform, and may end the process over a split axis.
 
-JAX 0.10 does the first, as `tests/upstream/test_gathered_transforms.py` shows, and all versions the second, which has
-no reproducer: it would end the process that runs the tests. The guard transforms what each device has in a shard_map.
-The mesh axes of a transformed axis move to another one before, by one all-to-all, and back after it.
+JAX 0.10 gathers the batch, as `tests/upstream/test_gathered_transforms.py` shows. In all versions the process may end;
+this has no reproducer, since it would end the process that runs the tests. The guard transforms the block of each
+device in a shard_map. One all-to-all moves the mesh axes of a transformed axis to another axis before the transform,
+and another one moves them back afterwards.
 """
 
 from collections.abc import Callable, Sequence
@@ -84,7 +85,7 @@ def transform_blocks(
 def _choose_mesh_axes(
     mesh: MeshLike, shape: Sequence[int], entries: Sequence[Entry], chosen: dict[int, str]
 ) -> list[Entry]:
-    """Return the mesh axes of each dimension, those of the mapping for one that they do not divide before."""
+    """Return the mesh axes of each dimension; take them from the mapping if they did not divide it before."""
     wanted = list(entries)
     for i, name in chosen.items():
         entry = only(context.map_names({name: shape[i]}).get(name, ()), modes.find_auto_axes(mesh))
@@ -97,7 +98,7 @@ def _choose_mesh_axes(
 def _find_places(
     mesh: MeshLike, shape: Sequence[int], entries: Sequence[Entry], at: Sequence[int]
 ) -> dict[int, int]:
-    """Choose for each split dimension in `at` another one which can be split over its mesh axes as well."""
+    """For each split dimension in `at`, choose another dimension that can be split over its mesh axes."""
     blocks = [size // count_shards(mesh, entry) for size, entry in zip(shape, entries, strict=True)]
     places: dict[int, int] = {}
     for i in at:

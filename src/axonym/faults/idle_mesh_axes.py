@@ -1,7 +1,7 @@
 """Internal. JAX sums gradients over mesh axes that a `shard_map` leaves idle, and divides them again.
 
-It does so on all platforms in a `shard_map` that does not check over which mesh axes values vary, up to at least jax
-0.10.2: an all-reduce of numbers that are equal already. The reproducer is `tests/upstream/test_idle_mesh_axes.py`.
+In a `shard_map` that does not check how values vary over mesh axes, it all-reduces numbers that are already equal, on
+all platforms, up to at least jax 0.10.2. The reproducer is `tests/upstream/test_idle_mesh_axes.py`.
 """
 
 from collections.abc import Callable
@@ -15,9 +15,9 @@ T = TypeVar("T")
 
 
 def run_on_idle_axes(fn: Callable[..., T], idle: set[str], *operands: Any) -> T:
-    """Call a function of trees of arrays, of which all devices along the idle mesh axes compute the same.
+    """Call a function of trees of arrays; all devices along the idle mesh axes compute the same results.
 
-    Its gradient is a `shard_map` of its own, from which JAX need not derive anything.
+    Its gradient is a separate `shard_map`, so JAX has nothing to derive.
 
     Args:
         fn: the function.

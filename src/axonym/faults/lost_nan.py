@@ -1,6 +1,6 @@
 """Internal. XLA loses NaN in the largest and smallest elements of arrays that are split over devices.
 
-To join what devices have found, XLA for CPUs and NCCL, its library for GPUs, compare with `fmin` and `fmax`, which
+To combine the results of devices, XLA for CPUs and NCCL, its library for GPUs, compare with `fmin` and `fmax`, which
 prefer a number to NaN. All versions; `tests/upstream/test_joins_of_devices.py` shows it for CPUs, and
 https://github.com/NVIDIA/nccl/blob/master/src/device/reduce_kernel.h for GPUs.
 """
@@ -39,7 +39,7 @@ def _reduce(
 def restore_nan(
     found: jax.Array, array: jax.Array, axis: tuple[int, ...], where: Any = None
 ) -> jax.Array:
-    """Replace an extremum over `axis` by NaN where an element is NaN that devices may have lost."""
+    """Replace an extremum over `axis` by NaN if an element is NaN, since devices may have lost it."""
     if not may_lose_nan(array, axis):
         return found
     return jnp.where(jnp.any(jnp.isnan(array), axis, where=where), jnp.nan, found)

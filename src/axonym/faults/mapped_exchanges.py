@@ -1,6 +1,6 @@
 """Internal. XLA gathers the mapped axis for an all-to-all under a `vmap` over Explicit mesh axes.
 
-XLA for CPUs does so up to at least jax 0.10.2; parts that are sent one by one are not gathered. The reproducer is
+XLA for CPUs does so up to at least jax 0.10.2; it does not gather parts that are sent one by one. The reproducer is
 `tests/upstream/test_mapped_exchanges.py`.
 """
 

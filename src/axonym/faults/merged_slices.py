@@ -3,9 +3,9 @@
 A dynamic slice moves its start so that the slice fits. Two passes of XLA forget this:
 
 - The simplifier turns a slice of a slice into one slice at the sum of both starts, up to jax 0.10
-  (`tests/upstream/test_slices_of_slices.py`). A gather or scatter at a single position becomes such slices too. Its
-  position is out of range on all devices but one where the axis is split, which users do not see: each device added to
-  its own part what a gradient adds at one position of a split axis.
+  (`tests/upstream/test_slices_of_slices.py`). A gather or scatter at a single position becomes such slices too. If the
+  axis is split, the position is out of range on all devices but one, unseen by users: for a gradient at one position of
+  a split axis, each device added the value to its own part.
 - A split `dynamic_update_slice` with a start out of range writes nothing, in all versions
   (`tests/upstream/test_split_updates.py`).
 """
@@ -32,7 +32,7 @@ def fit_start(start: Any, size: int, length: int = 1, *, wraps: bool = True) -> 
 
 
 def separate(array: jax.Array, count: int) -> jax.Array:
-    """Prepare an array for a scatter at `count` positions, so that it is not merged with what made the array."""
+    """Prepare an array for a scatter at `count` positions, so that XLA does not merge the scatter with its operand."""
     if not may_merge(array, count):
         return array
     apart: jax.Array = lax.optimization_barrier(array)
@@ -42,8 +42,8 @@ def separate(array: jax.Array, count: int) -> jax.Array:
 def separate_gradient(array: jax.Array, count: int, *, fits: bool = False) -> jax.Array:
     """Prepare an array for a gather at `count` positions, so that its gradient is not merged with others.
 
-    If the positions fit, they are only out of range on the devices of a mesh. The gradient of a slice is a scatter,
-    too, if `jax.vmap` maps over starts, which nothing shows.
+    Positions that fit the axis can be out of range only for the part of a device on a mesh. The gradient of a slice is
+    also a scatter if `jax.vmap` maps over starts, which this code cannot detect.
     """
     if not jnp.issubdtype(array.dtype, jnp.inexact) or (fits and count_devices(array) == 1):
         return array
@@ -62,7 +62,7 @@ def keep_gradient_apart(array: jax.Array) -> jax.Array:
 
 
 def may_merge(array: jax.Array, count: int) -> bool:
-    """Return whether a device may have to look at only one of `count` positions."""
+    """Return whether a device may handle only one of `count` positions."""
     if not MERGES or jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         return False
     return is_symbolic_dim(count) or count <= count_devices(array)

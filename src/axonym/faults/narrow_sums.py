@@ -1,6 +1,6 @@
 """Internal. XLA for CPUs ends the process over a bfloat16 sum over devices, in a mesh that is Manual in part.
 
-In other meshes it converts such sums to float32 by itself. All versions up to at least jax 0.12.0.1;
+In other meshes, XLA itself converts such sums to float32. All versions up to at least jax 0.12.0.1;
 `tests/upstream/test_joins_of_devices.py` shows it.
 """
 
@@ -14,7 +14,7 @@ from ..layout import modes
 
 
 def reduce_in_float32(reduce: Callable[[jax.Array], Any], array: jax.Array) -> Any:
-    """Reduce an array over devices; bfloat16 as float32 on a CPU in a mesh of which only some axes are Manual."""
+    """Reduce an array over devices; on a CPU, in a mesh with only some Manual axes, reduce bfloat16 as float32."""
     is_manual = modes.is_manual(jax.sharding.get_abstract_mesh())
     if array.dtype != jnp.bfloat16 or is_manual or jax.default_backend() != "cpu":
         return reduce(array)

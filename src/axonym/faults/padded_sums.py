@@ -1,4 +1,4 @@
-"""Internal. XLA sums windows wrongly over an axis of one element that has as many zeros before as after it.
+"""Internal. XLA sums windows wrongly over an axis of one element with equally many zeros before and after it.
 
 XLA assumes that each window contains the element, but a window may be in the padding that the sum itself adds. The
 gradient of the middle element of a cumulative sum would be wrong, since the padded gradient of the element is summed
@@ -18,7 +18,7 @@ from .shared_paddings import separate_padding
 def accumulate(
     sums: Callable[[jax.Array], jax.Array], array: jax.Array, axis: int, reverse: bool = False
 ) -> jax.Array:
-    """Call a function that sums cumulatively along `axis`, and add the last element of an odd number of them apart.
+    """Call a function that sums cumulatively along `axis`; add the last of an odd number of elements separately.
 
     In an even number, no element has as many elements before it as after it. A barrier is not enough here: on jax 0.10,
     XLA removes it before it merges the sum with the padding of an axis of one element.

@@ -1,8 +1,8 @@
 """Internal. XLA gives one padding of an array the value of another one.
 
-It remembers what it put around an array that is split, to compute windows that reach over the ends of blocks, but not
-the value that it put there. If an array is padded twice, or has a cumulative sum and a cumulative product, the second
-gets the value of the first at its ends. Up to jax 0.10; `tests/upstream/test_shared_paddings.py` shows it.
+For windows that cross the ends of blocks, it pads a split array, and reuses this padding without comparing its value.
+If an array is padded twice, or has a cumulative sum and a cumulative product, the second gets the value of the first at
+its ends. Up to jax 0.10; `tests/upstream/test_shared_paddings.py` shows it.
 """
 
 import jax

@@ -1,4 +1,4 @@
-"""Internal. XLA sums gradients of convolved signals over mesh axes that nothing is split over.
+"""Internal. XLA sums gradients of convolved signals over mesh axes that split none of the arrays.
 
 All versions, on Auto axes of a mesh of several axes; `tests/upstream/test_split_windows.py` shows it.
 """
@@ -13,7 +13,7 @@ from ..layout import modes
 
 
 def slide_replicated(slide: Callable[..., jax.Array], x: jax.Array, v: jax.Array) -> jax.Array:
-    """Slide one signal along the other; on a mesh of several axes, both and the result are replicated.
+    """Slide one signal along the other; on a mesh of several axes, the signals and the result are replicated.
 
     XLA's partitioner would also sum gradients, and some results, over mesh axes that are not used.
     """

@@ -1,6 +1,6 @@
 """Internal. XLA ends the process over the gradient of a sort of a split axis.
 
-It does so beside an axis that is split unevenly, on Auto axes, in all versions. There is no reproducer, since it would
+It does so if another axis is split unevenly, on Auto axes, in all versions. There is no reproducer, since it would
 end the process that runs the tests.
 """
 

@@ -1,8 +1,8 @@
 """Internal. XLA gets gradients wrong where a window slides along a split axis, as in convolutions and pools.
 
-It sums gradients over mesh axes that nothing is split over, too, and passes those of overlapping maxima to the wrong
-elements. All versions, on Auto axes of a mesh of several axes; `tests/upstream/test_split_windows.py` shows it. The
-guard computes each block on its own device in a shard_map, where neighbours exchange the edges of their blocks.
+It sums gradients over mesh axes that split nothing, and passes gradients of overlapping maxima to the wrong elements.
+All versions, on Auto axes of a mesh of several axes; `tests/upstream/test_split_windows.py` shows it. The guard
+computes each block on its own device in a shard_map, where neighbours exchange the edges of their blocks.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -209,7 +209,7 @@ def pad_ends(
     modes: Mapping[int, str],
     beyond: Sequence[jax.Array],
 ) -> jax.Array:
-    """Pad a whole array as `add_edges` pads the blocks of one."""
+    """Pad a complete array as `add_edges` pads the blocks of a split one."""
     return add_edges(array, dict(sides), [()] * array.ndim, None, modes, beyond)
 
 

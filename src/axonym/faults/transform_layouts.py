@@ -1,6 +1,6 @@
 """Internal. XLA for CPUs may give a gathered operand of a Fourier transform a layout that its transform refuses.
 
-It chooses another order of the dimensions in memory where the compiler, and not the program, gathers the axis. All
+It chooses another order of the dimensions in memory if the compiler, not the program, gathers the axis. All
 versions on CPUs. There is no reproducer: the choice depends on the whole program around the transform.
 """
 

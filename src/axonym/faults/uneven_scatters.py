@@ -1,6 +1,6 @@
-"""Internal. XLA scatters elements that are not there, where an axis of positions does not divide among devices.
+"""Internal. XLA scatters nonexistent elements if an axis of positions does not divide evenly among devices.
 
-The last device then has elements beyond the end of the array. XLA's scatter adds these, too, to whatever position they
+The last device then has elements beyond the end of the array. XLA's scatter adds these too, at whatever positions they
 happen to have. The gradient of a gather is a scatter, such as that of an embedding of `tokens["pos", 1:]`.
 
 All versions, on Auto axes; `tests/upstream/test_uneven_scatter.py` shows it. The guards give all devices the same
@@ -33,7 +33,7 @@ def count_missing(array: jax.Array, shape: Iterable[object]) -> list[int]:
 
 
 def _count_shards(array: jax.Array) -> int:
-    """Return a number by which to divide what may be split over Auto mesh axes, alone or as the mapping joins them.
+    """Return a multiple of all numbers of parts that Auto mesh axes may give, alone or as the mapping joins them.
 
     Without a mapping, an axis may be split over all of them.
     """
@@ -67,7 +67,7 @@ def extend(array: jax.Array, dims: Sequence[int], more: Sequence[int]) -> jax.Ar
 
 
 def extend_reads(at: At, more: Sequence[int]) -> At:
-    """Let an index read position 0 as well, as often as is missing."""
+    """Let an index also read position 0, once for each missing position."""
     shape = broadcast_shape(at)
     return tuple(
         extend(jnp.asarray(part), *_find_own_dimensions(part, shape, more))
@@ -87,7 +87,7 @@ def drop_extra(found: jax.Array, at: At, more: Sequence[int]) -> jax.Array:
 
 
 def extend_writes(at: At, sizes: Sequence[int], more: Sequence[int]) -> At:
-    """Let an index of an array of some sizes write out of range as often as is missing, each time elsewhere."""
+    """Let an index of an array of given sizes write out of range, at another place for each missing position."""
     shape = broadcast_shape(at)
     longer: list[Any] = []
     for part, size in zip(at, sizes, strict=False):

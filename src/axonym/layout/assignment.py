@@ -132,7 +132,7 @@ class AxisMapping(Mapping[str, Entry]):
         return found if entry in found[:1] else (entry,)
 
     def has_own(self, name: str) -> bool:
-        """Return whether an axis has an entry of its own that does not yield, as those of derived names do."""
+        """Return whether an axis has an entry of its own that does not yield; entries inherited from a base yield."""
         return name not in self.yielding and name in dict(self.entries)
 
     def choose(
@@ -183,7 +183,7 @@ class AxisMapping(Mapping[str, Entry]):
         return self.updated(own)
 
     def updated(self, other: "AxisMapping") -> "AxisMapping":
-        """Return this mapping with the entries of another one, which win."""
+        """Return this mapping updated with the entries of another one."""
         kept = tuple((name, several) for name, several in self.fallbacks if name not in other)
         entries = dict(self.entries) | dict(other.entries)
         fallbacks = (*kept, *other.fallbacks)
@@ -197,8 +197,8 @@ class AxisMapping(Mapping[str, Entry]):
 class Mappings:
     """The mapping by which parameters are stored, and the one by which a model computes.
 
-    An argument or result with an axis that `compute` maps and `parameters` does not list, such as the batch, is data,
-    and sharded by `compute`. All others are stored by `parameters`.
+    An argument or result is data if it has an axis, such as the batch, that `compute` maps and `parameters` does not
+    list; data is sharded by `compute`. All others are stored by `parameters`.
 
     Attributes:
         parameters: for parameters, gradients and optimiser state.
@@ -261,7 +261,7 @@ class Mappings:
         return Mappings(stored, computed, rules)
 
     def all(self) -> tuple[AxisMapping, ...]:
-        """Return all mappings that an array may be sharded by, those of `overrides` without the other entries."""
+        """Return all mappings that may shard an array; the mappings of `overrides` come without the other entries."""
         return (self.parameters, self.compute, *(extra for _, extra in self.overrides))
 
     def __str__(self) -> str:
@@ -271,7 +271,7 @@ class Mappings:
 def first_fitting(*alternatives: str | Sequence[str] | None) -> FirstFitting:
     """Return an entry of a mapping with alternatives: the first one that divides the size of an axis is used.
 
-    Each size of the axis gets its own choice. If no alternative divides, the error is that of the first one. An
+    Each size of the axis gets its own choice. If no alternative divides, the error is about the first one. An
     alternative stays in the choice even if another axis of an array uses its mesh axes.
 
     Args:
@@ -301,8 +301,8 @@ def first_fitting(*alternatives: str | Sequence[str] | None) -> FirstFitting:
 def if_free(mesh_axes: str | Sequence[str]) -> IfFree:
     """Return an entry of a mapping that takes mesh axes only where the other axes of an array leave them free.
 
-    With tensor parallelism, it shards the positions between the products, where no axis is on the mesh axis of the
-    heads. If several entries yield, names choose in alphabetical order, derived names included.
+    With tensor parallelism, it shards positions between the products, where the mesh axis of the heads is free. If
+    several entries yield, names choose in alphabetical order, derived names included.
 
     Args:
         mesh_axes: a mesh axis, or a tuple of them.
@@ -347,7 +347,7 @@ def find_entry(table: Mapping[str, T], name: str) -> T | None:
 
 
 def find_key(table: Container[str], name: str) -> str | None:
-    """Return the key of the entry that applies to a name: its own, or that of a base; None without one."""
+    """Return the key of the entry that applies to a name: the name or a base of it; None if neither has an entry."""
     return next((base for base in bases_of(name) if base in table), None)
 
 
@@ -367,7 +367,7 @@ def _check_entry(name: str, axes: MeshAxes) -> Entry:
 
 
 def each_mapping(mapping: AxisMapping | Mappings) -> tuple[AxisMapping, ...]:
-    """List the mappings of several, or the only one."""
+    """List all mappings of a value that holds one mapping or several."""
     return mapping.all() if isinstance(mapping, Mappings) else (mapping,)
 
 

@@ -1,4 +1,4 @@
-"""Internal. How an array is cut into the blocks of devices, for what runs on each block in a shard_map."""
+"""Internal. How an array is cut into one block per device, for code that runs on each block in a shard_map."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -12,7 +12,7 @@ from .assignment import Entry, MeshLike
 
 
 def find_mesh(array: jax.Array) -> MeshLike:
-    """Return the current mesh, otherwise that of an array, which may be empty."""
+    """Return the current mesh, otherwise the mesh of an array, which may be empty."""
     return context.context_mesh() or jax.typeof(array).sharding.mesh
 
 
@@ -32,7 +32,7 @@ def choose_manual_axes(mesh: MeshLike, entries: Sequence[Entry], typed: bool) ->
 def find_entries(array: jax.Array, names: Names, *, is_even: bool = True) -> list[Entry]:
     """Return the mesh axes of each dimension: Explicit ones by the type, Auto ones by the mapping.
 
-    A dimension that they do not divide is replicated, such as a padded one between two layers. If `is_even` is false,
+    A dimension that they do not divide, such as a padded one between two layers, is replicated. If `is_even` is false,
     it keeps its mesh axes: the compiler may split it unevenly.
     """
     mapping, mesh = context.current_mapping(), context.context_mesh()
@@ -53,7 +53,7 @@ def find_entries(array: jax.Array, names: Names, *, is_even: bool = True) -> lis
 
 
 def list_devices(mesh_axes: Entry) -> tuple[list[int], Entry]:
-    """List the devices of blocks in their order, and the mesh axes in that of the mesh, by which `ppermute` counts."""
+    """List devices in the order of their blocks, and mesh axes in the order of the mesh, as `ppermute` counts."""
     mesh = jax.sharding.get_abstract_mesh()
     ordered = partition.only(mesh.axis_names, mesh_axes)
     places = np.arange(partition.count_shards(mesh, ordered)).reshape(

@@ -99,7 +99,7 @@ def constrain(
 def _gradient_sharding(
     array: jax.Array, names: Names, gradient: AxisMapping | None, own: NamedSharding
 ) -> NamedSharding:
-    """Return the sharding of the gradient; that of the array, if the mapping of gradients does not fit it."""
+    """Return the sharding of the gradient, or of the array if the mapping of gradients does not fit it."""
     if gradient is None or not jnp.issubdtype(array.dtype, jnp.inexact) or _is_empty(array.shape):
         return own
     try:
@@ -143,7 +143,7 @@ def _constrain_jvp(
 def is_elsewhere(array: object, mesh: MeshLike) -> bool:
     """Return whether an array is on another mesh than this one, by its type.
 
-    With Auto axes, JAX would compute all the same, and shard the result over the wrong mesh or not at all. Inside a
+    With Auto axes, JAX would not raise, but shard the result over the wrong mesh or not at all. Inside a
     shard_map, the types of mesh axes change; there, JAX compares the meshes itself.
     """
     own = jax.typeof(array).sharding.mesh
@@ -169,7 +169,7 @@ MOVE_HINT = "move it first, outside of jit: axn.shard(x, mapping)"
 
 
 def check_one_mesh(arrays: Iterable[Any]) -> None:
-    """Check that the operands of an operation are on the current mesh; without a current mesh, on one.
+    """Check that the operands of an operation are on the current mesh or, without one, all on the same mesh.
 
     Raises:
         ShardingError: if one does not.
@@ -202,7 +202,7 @@ def constrain_auto(array: jax.Array, auto: NamedSharding) -> jax.Array:
 
 @partial(jax.jit, static_argnums=(1, 2))
 def _constrain_both(array: jax.Array, explicit: NamedSharding, auto: NamedSharding) -> jax.Array:
-    """Apply both on a mixed mesh; outside jit, the second step would undo the first."""
+    """Apply a reshard and a constraint on a mixed mesh; outside jit, the second step would undo the first."""
     moved: jax.Array = jax.lax.with_sharding_constraint(
         reshard(array, Layout.from_spec(explicit.spec), is_asked=True), auto
     )
@@ -210,7 +210,7 @@ def _constrain_both(array: jax.Array, explicit: NamedSharding, auto: NamedShardi
 
 
 def check_result(names: Names, sizes: Mapping[str, int]) -> None:
-    """Raise ShardingError, before computing it, for a result that the current mapping cannot shard."""
+    """Raise ShardingError for a result that the current mapping cannot shard, before the result is computed."""
     mapping, mesh = current_mapping(), context_mesh()
     if mapping is not None and mesh is not None:
         _find_spec(names, values_at(sizes, names), mapping, mesh)
@@ -219,7 +219,7 @@ def check_result(names: Names, sizes: Mapping[str, int]) -> None:
 def decide_layout(names: Names, sizes: Mapping[Any, int]) -> dict[str, Entry] | None:
     """Return the mesh axes that the current mapping gives to axes of a result; None without mapping or mesh.
 
-    Axes without an entry are missing, so that they may follow the operands; one that is mapped to None is replicated.
+    Axes without an entry are missing, so that they may follow the operands; an axis mapped to None is replicated.
     """
     mapping, mesh = current_mapping(), context_mesh()
     if mapping is None or mesh is None:
@@ -262,7 +262,7 @@ def shard_first(array: jax.Array, entry: Entry) -> jax.Array:
 
 
 def find_free_auto_axes() -> set[str]:
-    """Return the Auto axes of the current mesh, where it has no others but Manual ones, and more than one is free."""
+    """Return the Auto axes of the current mesh if it has no Explicit axes and more than one axis is free."""
     mesh = context_mesh()
     if mesh is None or modes.has_explicit(mesh):
         return set()

@@ -64,8 +64,8 @@ def current_mapping() -> AxisMapping | None:
 def find_stored_mapping(names: Names, path: str | None = None) -> AxisMapping | None:
     """Return the mapping by which a parameter leaves the surrounding compiled function.
 
-    None if it is not known: outside of compiled functions, and where mappings depend on paths. Data leaves a loss
-    function, if at all, by the current mapping.
+    None if it is not known: outside of compiled functions, and where mappings depend on paths. Data that leaves a loss
+    function is sharded by the current mapping.
 
     Args:
         names: the names of its axes.
@@ -85,7 +85,7 @@ def find_stored_mapping(names: Names, path: str | None = None) -> AxisMapping | 
 
 
 def map_names(sizes: Mapping[str, int]) -> dict[str, Entry]:
-    """Look up axes with their sizes in the current mapping; leave out those without an entry for them or a base."""
+    """Look up axes with their sizes in the current mapping; omit axes if neither they nor a base have an entry."""
     mapping, found = current_mapping(), dict[str, Entry]()
     if mapping is None:
         return found
@@ -107,7 +107,7 @@ def take_axes(mesh_axes: Entry) -> AbstractContextManager[Any]:
 
 
 def unmap_names(names: Iterable[str]) -> AbstractContextManager[Any]:
-    """Shard arrays inside as if the current mapping mapped these axes to nothing."""
+    """Inside, shard arrays as if the current mapping mapped these axes to None."""
     # An entry of None, and not a missing one: derived names would otherwise follow their base.
     mapping = current_mapping()
     if mapping is None or not any(find_entry(dict(mapping), name) for name in names):
@@ -139,5 +139,5 @@ def context_mesh(mesh: MeshLike | None = None) -> MeshLike | None:
 
 
 def mesh_for_blocks(mesh: MeshLike) -> MeshLike | None:
-    """Return the mesh to give to `jax.shard_map`: none if one is current, of which the given one may be a part."""
+    """Return the mesh for `jax.shard_map`: None if a mesh is current, since the given one may be a part of it."""
     return None if context_mesh() else mesh

@@ -112,9 +112,10 @@ def settle(
 ) -> dict[L, Entry]:
     """Choose the mesh axes of each label so that no mesh axis is used twice.
 
-    Each label wants the mesh axes that are decided for it; otherwise those of the current mapping, if an operand has
-    them; otherwise those of the first operand that splits it. Labels that get what the mapping says choose first, then
-    labels with an own entry in the mapping, then the others; among equals, earlier labels.
+    Each label wants the mesh axes that were decided for it. Otherwise it wants those of the current mapping, if an
+    operand has them, and otherwise those of the first operand that splits it. Labels that want the mesh axes of the
+    mapping choose first, then labels with their own entry in the mapping, then the others. Among equals, earlier labels
+    choose first.
 
     For example, on Explicit mesh axes `x` and `y`, with `{"embed": "x"}` as the mapping, and for an operand that has
     `batch` on `x` and a replicated `embed`, and another one that has `embed` on `x` and `mlp` on `y`:
@@ -230,10 +231,10 @@ def agree(
     first: int = 0,
     others_whole: bool = False,
 ) -> tuple[list[Any], dict[L, Entry]]:
-    """On a mesh with Explicit axes, shard dimensions with the same label alike; all operations begin so.
+    """On a mesh with Explicit axes, shard dimensions with the same label alike; all operations begin with this.
 
     The arrays come to one mesh, their types choose the layout, and those that differ from it are resharded. Only
-    contractions do more: an operand whose contracted axis is on mesh axes of the result is not resharded.
+    contractions differ: an operand whose contracted axis is on mesh axes of the result is not resharded.
 
     Args:
         out: the labels of the result.

@@ -100,10 +100,10 @@ def fit_sizes(
 
 
 def find_partners(arrays: Iterable[Names], mappings: Mappings) -> dict[str, str]:
-    """Return, for axes of the mappings, the one axis without an entry that divides some of the same arrays further.
+    """For axes of the mappings, return the only axis without an entry that can split some of their arrays further.
 
-    Each array with the partner has the axis, and some arrays have only the axis: queries have a group for each key
-    head. If there are several partners, nothing says which one to divide. Derived names follow their bases.
+    All arrays with the partner have the axis, but some have only the axis: queries have a group for each key head. If
+    there are several partners, nothing says which one to divide. Derived names follow their bases.
 
     Args:
         arrays: the names of the axes of each array.
@@ -148,7 +148,7 @@ def _take(parts: Iterable[_Part], size: int) -> list[_Part]:
 
 
 def _group(parts: list[_Part], owned: Mapping[_User, list[_Part]]) -> list[list[_Part]]:
-    """Group the parts of a mesh axis that the same axes use; those that most axes use come first."""
+    """Group the parts of a mesh axis that the same axes use; parts that the most axes use come first."""
     groups: dict[frozenset[_User], list[_Part]] = {}
     for part in parts:
         users = frozenset(user for user, own in owned.items() if part in own)

@@ -34,7 +34,7 @@ class Layout(tuple[Entry, ...]):
         return {axis for entry in self for axis in entry}
 
     def by_name(self, names: Names) -> dict[str, Entry]:
-        """Return the mesh axes of each named dimension; those are the last ones."""
+        """Return the mesh axes of each named dimension; the named dimensions are the last ones."""
         return dict(zip(names, self[len(self) - len(names) :], strict=True))
 
     def replace(self, at: int, entry: Entry) -> "Layout":
@@ -53,7 +53,7 @@ class Layout(tuple[Entry, ...]):
 
 
 def replicate(ndim: int) -> Layout:
-    """Return the layout of an array that each device has as a whole."""
+    """Return the layout of a replicated array."""
     return Layout([()] * ndim)
 
 

@@ -120,7 +120,7 @@ def resolve_uneven(
 ) -> AxisMapping:
     """Return a mapping that replicates the axes of one array that a mapping would split unevenly.
 
-    The compiler splits a result of an uneven size over a part of a mesh axis, for which JAX has no sharding.
+    The compiler splits a result of an uneven size over part of a mesh axis, which no JAX sharding can express.
     """
     if not mapping.uneven:
         return mapping

@@ -49,8 +49,8 @@ class Audit:
 class Ledger:
     """The arrays that are sharded while one function is traced, and the mappings that become current in it.
 
-    A ledger is part of the keys of JAX's trace caches. If a key of a mapping is no axis of the arguments, no other
-    ledger equals this one, so that all functions inside are traced again and note which arrays they shard.
+    A ledger is part of the keys of JAX's trace caches. If a key of a mapping is not an axis of the arguments, the
+    ledger equals no other one, so all functions inside are traced again and note which arrays they shard.
 
     Attributes:
         known: the names of the arguments.

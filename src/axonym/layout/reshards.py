@@ -20,7 +20,7 @@ from .layout import Layout
 
 
 class Limit(NamedTuple):
-    """The size from which on a reshard that nobody asked for is reported, and how.
+    """The limit on the size of a reshard that nobody asked for, and how larger ones are reported.
 
     Attributes:
         limit_bytes: the bytes of the largest array that is not reported.
@@ -40,7 +40,8 @@ def report_move(
 ) -> None:
     """Report, as `limit_reshards` says, that an operation sends a large array from device to device.
 
-    Nothing is sent where each device keeps a part of what it has. The layout of the current mapping was asked for.
+    Nothing is sent if each device keeps a part of its block. A move to the layout of the current mapping counts as
+    asked for.
 
     Args:
         array: the array.

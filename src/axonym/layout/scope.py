@@ -1,7 +1,7 @@
 """Internal. The `shard_map` around a collective: its mappings, and the axes of its arguments.
 
-Inside of a `shard_map`, arrays are blocks, so that nothing in them tells the global sizes or which axes are data.
-`partitioning` makes the scope current; loops and maps of `transform` note the axes that they hide from arrays.
+Inside a `shard_map`, arrays are blocks, which do not tell the global sizes or which axes are data.
+`partitioning` makes the scope current; loops and maps of `transform` record the axes that arrays inside lack.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """Internal. The state of JAX: whether it traces, and over which mesh axes a value varies.
 
-JAX has no public functions for this, so these functions experiment with public ones.
+JAX has no public functions for this, so these functions probe the behaviour of public ones.
 """
 
 from collections.abc import Iterable
@@ -42,6 +42,6 @@ def varying(array: jax.Array, mesh_axes: Iterable[str]) -> jax.Array:
 
 
 def varying_over(array: object) -> frozenset[str]:
-    """Return the mesh axes over which the type of an array says that it varies, inside a shard_map."""
+    """Inside a shard_map, return the mesh axes over which an array varies, according to its type."""
     axes: frozenset[str] = frozenset(jax.typeof(array).mat.varying)
     return axes
