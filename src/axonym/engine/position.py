@@ -70,7 +70,7 @@ class Position(NamedTuple):
 
     Attributes:
         dims: an entry for each dimension of the array.
-        labels: the dimensions of what it selects.
+        labels: the dimensions of the selected part.
         union: the names of the index arrays.
         sizes: the sizes of the names.
         exact: whether there is at most one index array, so that promises about it hold for the whole index.

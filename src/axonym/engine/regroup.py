@@ -353,7 +353,7 @@ class Left(NamedTuple):
         names: the axes.
         sources: what becomes of each.
         where: the number of the piece for each name of the left side.
-        rest: the pieces without a name, each a whole axis.
+        rest: the pieces without a name, each a complete axis.
         sized: sizes of axes to check.
     """
 

@@ -44,7 +44,7 @@ ENDS = {",": "an expression has one result", "->": "an expression has one ->"}
 
 
 class Term(NamedTuple):
-    """A name, `...` or a group (`parts`, where `name` may be missing), and its place in the text."""
+    """A name, `...` or a group (`parts`; its `name` may be missing), and its place in the text."""
 
     name: str | None
     parts: tuple["Term", ...] | None
@@ -266,7 +266,7 @@ def bind(function: str, bindings: Mapping[str, object], sizes: bool) -> Bindings
 
 
 def _is_integer(value: object) -> TypeGuard[SupportsIndex]:
-    """Return whether a value can be an index; asking the protocol takes longer than the rest of an eager operation."""
+    """Return whether a value can be an index, without the slow check of the protocol for an int."""
     return value.__class__ is int or isinstance(value, SupportsIndex)
 
 

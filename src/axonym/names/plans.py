@@ -120,7 +120,7 @@ def shift_places(places: Iterable[int], by: int) -> tuple[int, ...]:
 
 
 def labels(names: Names, ndim: int) -> tuple[str | int, ...]:
-    """Label each dimension of an array: by its name, or by a negative number, which counts back from the first name."""
+    """Label each dimension by its name or, if anonymous, by a negative number that counts back from the first name."""
     return (*range(len(names) - ndim, 0), *names)
 
 

@@ -1,7 +1,7 @@
 """Internal. Expressions of einsum: which axes are summed over, and which the result has.
 
-`ops/contract` calls it with the names of the operands. An operand in braces binds its terms by name, another one by
-position, where each letter stands for one axis in all operands.
+`ops/contract` calls it with the names of the operands. An operand in braces binds its terms by name, any other operand
+by position; there, each letter stands for one axis in all operands.
 """
 
 from collections.abc import Iterator, Mapping
@@ -116,7 +116,7 @@ def _check_dots(expression: Expression) -> None:
 def _bind(
     text: str, term: Term, letter: str, name: str, number: int, bound: dict[str, str]
 ) -> None:
-    """Bind a letter to an axis, which no other letter may stand for."""
+    """Bind a letter to an axis; no other letter may stand for this axis."""
     at = (term.start, term.end)
     if bound.setdefault(letter, name) != name:
         problem = (

@@ -66,13 +66,13 @@ def dot(
 ) -> "NamedArray":
     """Multiply arrays by name and sum over `axis`; other axes that several arrays share are matched.
 
-    The current axis mapping shards the result. Unlike in `jnp.dot`, the call names the axes to sum over, so that their
-    order in storage does not matter.
+    The current axis mapping shards the result. Unlike in `jnp.dot`, the call names the axes to sum over, so their order
+    in storage does not matter.
 
     Args:
         arrays: one or more arrays.
         axis: the axes to sum over; at least two arrays must have each of them (unless there is only one array). None
-            means all axes, () none.
+            means all axes, () no axis.
         out_axes: the order of the result's axes; `...` stands for those not mentioned. The default is the order in
             which they first appear.
         precision: as in `jax.numpy.einsum`.
@@ -214,7 +214,7 @@ def _make_dot(
 
 
 def _require_two(operands: Sequence[Names], contracted: Names) -> None:
-    """Raise AxisNotFoundError for an axis to sum over that only one operand has."""
+    """Raise AxisNotFoundError if only one operand has an axis to sum over."""
     for name in contracted:
         holders = [i for i, names in enumerate(operands, start=1) if name in names]
         if len(holders) == 1:
@@ -281,7 +281,7 @@ _find_contraction = share_by_renaming("operands", "contracted", "out", "given")(
 
 
 def _choose_maker(options: _Options) -> Callable[..., kernels.Kernel]:
-    """Return the maker of a kernel. It memoises no kernel with a user's own product, which may hold arrays."""
+    """Return the maker of a kernel. The maker memoises no kernel with a user's product, which may hold arrays."""
     return _find_contraction if options.dot_general is lax.dot_general else _make_contraction
 
 
@@ -336,7 +336,7 @@ def _contract_two(
     options: _Options,
     entries: Sequence[assignment.Entry] | None,
 ) -> jax.Array:
-    """Contract two arrays, which both have all axes to sum over."""
+    """Contract two arrays that both have all axes to sum over."""
     # `dot_general` orders its result as batch axes, then those of the left, then those of the right operand.
     plan = plans.contraction(labels[0], labels[1], contracted, out)
     left, right = _promote(*arrays)
@@ -461,9 +461,9 @@ def _reshard_operands(
 ) -> tuple[list[jax.Array], list[assignment.Entry]]:
     """Choose one layout per label, reshard the operands to it, and return the mesh axes of the result.
 
-    The mapping applies to results; contracted axes keep the layout of the operands, on mesh axes that they need for
-    nothing else. If an operand has a contracted axis on the mesh axes of an axis of the result, it is not resharded:
-    the partial sums are scattered.
+    The mapping applies to results; contracted axes keep the layout of the operands, on mesh axes that nothing else
+    needs. If an operand has a contracted axis on the mesh axes of an axis of the result, it is not resharded: the
+    partial sums are scattered.
     """
     operands = list(zip(labels, map(explicit.get_layout, arrays), strict=True))
     sizes: dict[str | int, int] = {}
@@ -520,7 +520,7 @@ def _make_einsum(
 def outer(x: Operand, y: Operand) -> "NamedArray":
     """Multiply each element of `x` by each of `y`; axes that both have are matched.
 
-    `jnp.outer` flattens its operands first; here they keep their axes.
+    `jnp.outer` flattens its operands first; here operands keep their axes.
 
     Args:
         x: any axes, or a scalar.

@@ -251,7 +251,7 @@ def nancumsum(x: "NamedArray", axis: AxisSelector, dtype: DTypeLike | None = Non
 def _accumulate_backwards(
     fn: Function, forwards: Function, array: jax.Array, axis: int, dtype: DTypeLike | None
 ) -> jax.Array:
-    """Apply a function of `jax.lax` from the end, in the dtype of its `jax.numpy` twin, which only runs forwards."""
+    """Apply a function of `jax.lax` from the end, in the dtype of its `jax.numpy` twin, which cannot run backwards."""
     # JAX alone knows to which dtype it promotes; asking it computes nothing.
     like = jax.ShapeDtypeStruct((1,), array.dtype)
     wanted = jax.eval_shape(partial(forwards, axis=0, dtype=dtype), like).dtype

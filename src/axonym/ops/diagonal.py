@@ -31,9 +31,9 @@ __all__ = ["diag", "diagonal", "fill_diagonal", "trace", "tril", "triu"]
 def diag(
     x: "NamedArray", axis: AxisSelector, rows: AxisSelector, columns: AxisSelector, k: int = 0
 ) -> "NamedArray":
-    """Put the elements along an axis on a diagonal of matrices that are zero elsewhere.
+    """Put the elements along an axis on a diagonal of matrices; all other elements are zero.
 
-    `jnp.diag` of a matrix takes a diagonal out; here `diagonal` does.
+    `jnp.diag` of a matrix extracts a diagonal; here `diagonal` does this.
 
     Args:
         x: axes {axis, ...}.

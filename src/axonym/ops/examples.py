@@ -1,7 +1,8 @@
-"""Internal. One example for each elementwise operation, which `help` shows below its sentence.
+"""Internal. One example for each elementwise operation; `help` shows it below the sentence of the operation.
 
 `elementwise`, `logical` and `special` add them to the docstrings of their functions. The site reads sources only, so
-tools/griffe_alias_methods.py adds them again. As a table, 123 examples do not make the modules twice as long.
+tools/griffe_alias_methods.py adds them again. In the docstrings themselves, the 123 examples would double the length of
+the modules.
 """
 
 from collections.abc import Mapping
@@ -147,7 +148,7 @@ EXAMPLES = {
 
 
 def add_examples(functions: Mapping[str, object]) -> None:
-    """Append examples to the docstrings of those functions, by name, that are in the table."""
+    """Append examples to the docstrings of the functions whose names are in the table."""
     for name, function in functions.items():
         if name in EXAMPLES and function.__doc__:  # without one in `python -OO`
             function.__doc__ += EXAMPLES[name]

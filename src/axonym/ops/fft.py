@@ -2,8 +2,8 @@
 
 A transformed axis keeps its place and its name, but not always its size. `axis` is
 
-* one axis, or several: the transform is over all of them. The size of an `Axis` is checked: it is that of the input,
-  and for `irfft` and `hfft`, whose input is a half, that of the result;
+* one axis, or several: the transform is over all of them. The size of an `Axis` is checked: it is the size of the input
+or, for `irfft` and `hfft`, whose input is a half, of the result;
 * a mapping from axes to lengths, to which the input is cropped or padded with zeros (for `irfft` and `hfft`, it is the
   size of the result), or to None for the present size;
 * None for the only axis of an array.
@@ -230,7 +230,7 @@ def _transform(
 def _read_axes(
     function: str, a: Core, axis: FftAxis, of_half: bool
 ) -> tuple[tuple[AxisSelector, ...], Sizes]:
-    """Parse an axis argument into the axes and the given lengths; `of_half`: the last axis is a half of the result."""
+    """Parse an axis argument into axes and given lengths; with `of_half`, the last axis is a half of the result."""
     if axis is None:
         if len(a.names) != 1:
             problem = "without an axis, the array must have just one"
@@ -263,7 +263,7 @@ def _read_axes(
 
 
 def _check_axis_size(function: str, a: Core, name: str, size: int | None, is_half: bool) -> None:
-    """Check the size of an `Axis`, which is not the length to crop or to pad to."""
+    """Check the size of an `Axis`; it is not a length to crop or pad to."""
     if size is None or name not in a.names:
         return
     have = next(axis.size for axis in axes_of(function, a) if axis.name == name)

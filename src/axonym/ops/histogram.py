@@ -317,7 +317,7 @@ def _count_points(
     weights: "NamedArray | None",
     density: bool,
 ) -> "tuple[NamedArray, tuple[NamedArray, ...]]":
-    """Count points; edges that do not depend on elements are made first, and have no batch axes."""
+    """Count points; edges that do not depend on elements are made first, without batch axes."""
     function = checks.title(fn)
     _check_lengths(function, samples, Bins, ranges, edges)
     bins = [sized(one, function) for one in Bins]
@@ -467,7 +467,7 @@ def _sum_by_position(weights: jax.Array, at: jax.Array, size: int) -> jax.Array:
 
 
 def _as_matrix(x: jax.Array) -> jax.Array:
-    """Merge all dimensions but the first; a size of -1 would divide by that of an empty one."""
+    """Merge all dimensions but the first; a size of -1 would divide by zero if the first dimension is empty."""
     return x.reshape(x.shape[0], math.prod(x.shape[1:]))
 
 

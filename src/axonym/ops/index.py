@@ -1,8 +1,8 @@
 """Indexing by name.
 
 `x["batch", 0, "embed", 2:5]` and `x[{"batch": 0, "embed": slice(2, 5)}]` are equivalent. An int removes the axis, a
-slice keeps it, and an index array replaces it by its own axes. The axis of a list or a plain 1-d array has the name of
-the axis that it indexes.
+slice keeps it, and an index array replaces it by its own axes. A list or a plain 1-d array has the axis that it
+indexes.
 """
 
 import builtins
@@ -85,8 +85,9 @@ def index(x: "NamedArray", selectors: Mapping[AxisKey, object]) -> "NamedArray":
 
     Ints and slices are applied first. Then index arrays are matched by name, and their axes replace the indexed axes if
     those are adjacent, and otherwise come first. An axis that an index array shares with `x`, and that is not indexed
-    itself, is matched position by position. Numbers out of range that are known without JAX are an error; others read
-    the nearest element, as in `jax.numpy`, a `dslice` reads 0, and `axonym.debug.checks` reports them.
+    itself, is matched position by position. Numbers out of range raise an error if they are known without JAX.
+    Otherwise they read the nearest element, as in `jax.numpy`, or 0 in a `dslice`, and `axonym.debug.checks` reports
+    them.
 
     Args:
         x: axes {those of `selectors`, ...}.
@@ -143,7 +144,7 @@ def getitem(x: "NamedArray", item: Item) -> "NamedArray":
 def _read_piece(x: Core, axis: object, selector: object) -> "NamedArray | None":
     """Read at an int or a slice of one axis, in half the time of other indices; None leaves the index to `index`.
 
-    A wrong index and a symbolic size are left to it, too.
+    A wrong index and a symbolic size are also left to `index`.
     """
     if not isinstance(x, Core) or type(axis) is not str:
         return None

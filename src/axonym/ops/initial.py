@@ -1,6 +1,6 @@
 """Internal. The options `dtype` and `initial` of reductions, for `reduce` and `nan_reduce`.
 
-JAX takes an initial value only if it is static, so that it becomes a keyword of the kernel. An option that is None is
+JAX only takes a static initial value, so this value becomes a keyword of the kernel. An option that is None is
 left out, because not every function of JAX takes it.
 """
 

@@ -314,9 +314,9 @@ def _repeat_missing(
 def _agree_on_layout(
     arrays: Sequence[jax.Array], names: Names, joined: str | None = None
 ) -> tuple[list[jax.Array], list[Entry] | None]:
-    """Convert arrays to a common dtype and, with Explicit axes, to one layout, which is returned too.
+    """Convert arrays to a common dtype and, with Explicit axes, to one layout; also return the layout.
 
-    A part that the mesh axes of the joined axis do not divide, such as one position in front, stays whole along it.
+    A part that the mesh axes of the joined axis do not divide, such as one position in front, is replicated along it.
     """
     dtype = jnp.result_type(*arrays)
     arrays = [a.astype(dtype) for a in arrays]
@@ -434,7 +434,7 @@ def _take_in_order(
     count: int,
     order: Positions,
 ) -> "NamedArray":
-    """Take elements along an axis in an order that counts `count` further elements after those of `x`."""
+    """Take elements along an axis in an order that numbers `count` further elements after the elements of `x`."""
     (array,), names = x.node
     fresh, own = payload(function, values), own_names(values)
     name, _ = selector(axis)

@@ -1,6 +1,6 @@
 """Reductions that ignore NaN: sums, means, extrema and their indices.
 
-They are the functions of `axonym.ops.reduce` after NaN is left out, as in `numpy`.
+They are the functions of `axonym.ops.reduce`, applied without the NaN elements, as in `numpy`.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,9 @@
 """Polynomials, as coefficients along one axis, from the highest power to the constant.
 
 An array with one axis is one polynomial. If it has more, the keyword `axis` gives the coefficient axis, and each
-position of the others is a polynomial. The coefficient axes of two operands may have different names, or one name with
-two sizes; the result has the name of the first. If `axis` is needed and the names differ, it is a pair.
+position of the others is a polynomial. The coefficient axes of two operands may have different names, or the same name
+and different sizes; the result has the name in the first operand. If `axis` is needed and the names differ, it is a
+pair.
 """
 
 import math
@@ -560,7 +561,7 @@ def _apply_to_two(
 def _line_up_two(
     fn: checks.Function, p1: Operand, p2: Operand, axis: Coefficients | None
 ) -> tuple[list[Operand], list[AxisSelection], tuple[str]]:
-    """Return two operands, their coefficient axes under different names, and the coefficient axis of the result."""
+    """Return two operands whose coefficient axes have different names, these names, and the axis of the result."""
     function = checks.title(fn)
     # Equal names would be matched, and so refused for their different sizes.
     first, second = _read_pair(function, axis)

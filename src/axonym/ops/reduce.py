@@ -398,7 +398,8 @@ def std(
 ) -> "NamedArray":
     """Return the standard deviation over `axis`.
 
-    Equal elements give zero, and a gradient of zero, one of its subgradients; that of `jnp.std` is NaN.
+    Equal elements give zero, with a gradient of zero, which is one of the subgradients; the gradient of `jnp.std` is
+    NaN.
 
     Args:
         x: axes {axis, ...}.
@@ -483,7 +484,7 @@ def var(
 
 
 def _as_dtype(initial: float | None, dtype: np.dtype[Any]) -> Any:
-    """Give an int the dtype of the array, since JAX takes none of more than 31 bits."""
+    """Give an int the dtype of the array, since JAX refuses ints of more than 31 bits."""
     if type(initial) is not int or not jnp.issubdtype(dtype, jnp.integer):
         return initial
     lowest, highest = limits(dtype)

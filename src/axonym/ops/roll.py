@@ -49,8 +49,8 @@ def flip(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
 def roll(x: "NamedArray", shift: Operand | Sequence[Operand], axis: AxisSelection) -> "NamedArray":
     """Shift elements along `axis`; those shifted beyond the end reappear at the start.
 
-    A Python int is static: each value compiles its own program. An array may be traced, and may have other axes of
-    `x`, each position of which is then shifted by its own amount.
+    A Python int is static: each value compiles its own program. An array may be traced. It may have other axes of `x`;
+    each position along these axes is then shifted by its own amount.
 
     Args:
         x: axes {axis, ...}.

@@ -333,7 +333,7 @@ def _reduce_segments(
 def _find_rows(x: object, ids: object, over: Sequence[AxisSelector]) -> tuple[str, ...]:
     """Return the axes of rows that share an id: those after the reduced one.
 
-    As core axes and not batch axes of the function, they make a row of memory, which the scatter moves as a whole.
+    As core axes of the function, not batch axes, they form a row in memory, which the scatter moves in one piece.
     """
     # Core axes of Explicit mesh axes are gathered, batch axes are not.
     if not (isinstance(x, Core) and isinstance(ids, Core) and len(over) == 1):
@@ -411,7 +411,7 @@ def _ragged_dot(
 ) -> jax.Array:
     """Multiply (..., ragged, contracted...) by (..., groups, contracted..., new...) with sizes (..., groups).
 
-    Leading dimensions of size 1 are missing from an operand.
+    A leading dimension of size 1 stands for one that an operand lacks.
     """
     # Give all three the same leading dimensions, in the order of `apply_batched`.
     own = 1 + contracted

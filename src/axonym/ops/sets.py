@@ -1,9 +1,9 @@
 """Set operations: unique values, and values that two arrays have in common.
 
 The number of values depends on data, but sizes are static: a sized `Axis` for the result is an argument. If there are
-more values, the first ones in order are kept; if there are fewer, the result is padded with `fill_value`, by default
-the smallest value. NaNs count as one value. All axes are flattened; their order in storage does not matter. An axis
-that two operands share must have one size.
+more values, the result has the first ones in order. If there are fewer, it is padded with `fill_value`, by default the
+smallest value. NaNs count as one value. All axes are flattened; their order in storage does not matter. An axis that
+two operands share must have one size.
 """
 
 from collections.abc import Sequence
@@ -462,7 +462,7 @@ def _apply_to_sets(
 
 
 def _name_axes(operand: Values) -> tuple[Operand, Names]:
-    """Name all axes of an operand, which are all core axes."""
+    """Return the names of all axes of an operand; all of them are core axes."""
     if isinstance(operand, Core):
         return operand, operand.names
     if not isinstance(operand, jax.Array):
@@ -554,7 +554,7 @@ def _merge(x: jax.Array, y: jax.Array) -> _Merged:
 def _choose(
     values: jax.Array, keep: jax.Array, size: int, fill: jax.Array | None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Move the values to keep to the front; return their positions, and which places they fill."""
+    """Move the values to keep to the front; return their positions, and a mask of the places that they fill."""
     # The padding of `nonzero` reads the first element, which the selection replaces.
     (at,) = jnp.nonzero(keep, size=size)
     found = jnp.arange(size) < keep.sum()

@@ -208,7 +208,7 @@ def rearrange(
 def _reorder(
     function: str, x: "NamedArray", order: Sequence[AxisSelector | EllipsisType]
 ) -> "NamedArray":
-    """Store the axes in an order in which `...` stands for those not mentioned."""
+    """Store the axes in an order in which `...` stands for the axes not mentioned."""
     (array,), names = x.node
     entries: list[str | EllipsisType] = []
     sizes: list[tuple[str, int | None]] = []
@@ -266,7 +266,7 @@ def broadcast_axis(x: "NamedArray", axes: AxisSpec) -> "NamedArray":
 
 
 def broadcast_to(x: "NamedArray", axes: AxisSpec) -> "NamedArray":
-    """Broadcast `x` to exactly these axes in this order, adding by repetition those that it lacks.
+    """Broadcast `x` to exactly these axes in this order; axes that it lacks are added by repetition.
 
     Args:
         x: axes among `axes`.
@@ -360,7 +360,7 @@ def broadcast_arrays(
 def broadcast_arrays(
     *arrays: Operand | None, require_subset: bool = True, ensure_order: bool = True
 ) -> tuple[Any, ...]:
-    """Broadcast all arrays to the axes of all, by repetition; scalars and None are unchanged.
+    """Broadcast each array to the axes of all arrays, by repetition; scalars and None are unchanged.
 
     Args:
         arrays: named arrays, scalars and None.

@@ -45,8 +45,8 @@ def convolve(
 ) -> "NamedArray":
     """Return the convolution of two signals along `axis`.
 
-    Other axes that both have are matched; those of only one are in the result too, so that several filters can be
-    applied to several signals at once. On a mesh of several axes, signals are gathered along `axis`.
+    Other axes that both signals have are matched. The result also has the axes of only one of them, so several filters
+    can be applied to several signals at once. On a mesh of several axes, signals are gathered along `axis`.
 
     Args:
         x: axes {axis, ...}.
@@ -379,7 +379,7 @@ def _apply_with_ends(
     ends: dict[str, Operand | None],
     **options: Any,
 ) -> "NamedArray":
-    """Apply a function of an array and of elements to put before and after it, each of which may be None."""
+    """Apply a function of an array and elements to put before and after it; either of these may be None."""
     name, _ = selector(axis, checks.title(fn))
     operands: list[Operand] = [x]
     cores: list[AxisSelection] = [axis]
@@ -450,7 +450,7 @@ def _slope(
 def _gradient(
     array: jax.Array, *places: jax.Array, name: str, edge_order: int, axis: int = -1
 ) -> jax.Array:
-    """Return the gradient along an axis whose elements are at given coordinates, or else one apart."""
+    """Return the gradient along an axis whose elements are at given coordinates, or 1 apart by default."""
     size = array.shape[axis]
     if size < edge_order + 1:
         problem = f"axis {name!r} has size {size}, but slopes need {edge_order + 1} elements"
@@ -548,7 +548,7 @@ def _slide_any_size(
     precision: PrecisionLike,
     preferred_element_type: DTypeLike | None,
 ) -> jax.Array:
-    """Apply `jnp.convolve` or `jnp.correlate`, which refuse a size that only `jax.export` knows later."""
+    """Apply `jnp.convolve` or `jnp.correlate`; both refuse symbolic sizes of `jax.export`."""
     options: Any = {"precision": precision, "preferred_element_type": preferred_element_type}
     sizes = x.size, v.size
     if not any(map(is_symbolic_dim, sizes)):

@@ -116,7 +116,7 @@ def standardize(
 
 
 def _check_chosen(function: str, x: object, axis: AxisSelection | None) -> None:
-    """Check that the axes to normalise over were given: over all, elements of a batch would see each other."""
+    """Check that the axes to normalise over were given: over all axes, elements of a batch would affect each other."""
     if axis is not None or not isinstance(x, Core):
         return
     example = f'"{x.names[-1]}"' if x.names else "..."
@@ -143,7 +143,7 @@ def _compute_softmax(array: jax.Array, axis: Positions, where: jax.Array | None)
 
 @_compute_softmax.defjvp
 def _softmax_jvp(axis: Positions, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    """Save only the result for the backward pass, which attention needs anyway, and not the exponentials."""
+    """For the backward pass, save only the result, which attention needs anyway, and not the exponentials."""
     array, where = primals
     result = _compute_softmax(array, axis, where)
     if where is None:
@@ -160,7 +160,7 @@ def _change_softmax(result: jax.Array, tangent: jax.Array, axis: Positions) -> j
 
 
 def _change_masked(result: jax.Array, tangent: jax.Array, axis: Positions) -> jax.Array:
-    """Treat zeros as constants: times a tangent that is not finite, they would give NaN."""
+    """Treat zeros as constants: their product with a tangent that is not finite would be NaN."""
     hidden = result == 0
     change = _change_softmax(result, jnp.where(hidden, 0, tangent), axis)
     return jnp.where(hidden, 0, change)
@@ -196,7 +196,7 @@ def _standardize_over(
 
 
 def _square_absolute(array: jax.Array) -> jax.Array:
-    """Square absolute values without taking them: that of a complex number has no slope at zero."""
+    """Square absolute values without computing them: the absolute value of a complex number has no slope at zero."""
     return jnp.real(array * jnp.conj(array)) if jnp.iscomplexobj(array) else jnp.square(array)
 
 

@@ -173,7 +173,7 @@ def lexsort(keys: Sequence["NamedArray"], axis: AxisSelector) -> "NamedArray":
 
 
 def partition(x: "NamedArray", axis: AxisSelector, kth: int) -> "NamedArray":
-    """Move the element that sorting along `axis` puts at `kth` there, smaller ones before and larger ones after it.
+    """Put at `kth` along `axis` the element that sorting puts there, smaller ones before it and larger ones after it.
 
     Both sides are in fact sorted, since a sort is fastest; do not rely on it.
 

@@ -289,7 +289,7 @@ class Part:
     def apply(
         self, func: "Callable[[NamedArray], NamedArray]", **options: "Unpack[_WriteOptions]"
     ) -> "NamedArray":
-        """Replace the part by a function of it, applied once to an element that the index has several times.
+        """Replace the part by a function of it; an element that the index has several times is changed only once.
 
         Args:
             func: an elementwise function of a NamedArray with the axes of the part.
@@ -321,7 +321,7 @@ class Part:
         return write("at", self._x, self._steps, self._arguments, operation, update, reach)
 
     def _check_range(self, mode: str | None) -> None:
-        """Check the index, unless the mode says what one out of range means."""
+        """Check the index, unless the mode says how to treat indices out of range."""
         if mode in (None, "promise_in_bounds"):
             check_range("at", self._x, self._steps, self._arguments)
 
@@ -464,7 +464,7 @@ Labels: TypeAlias = tuple[Any, ...]
 
 
 def _label_update(update: ArrayLike, names: Names, most: int) -> Labels:
-    """Label the dimensions of an update, of which at most some are anonymous."""
+    """Label the dimensions of an update, some of which may be anonymous."""
     shape = checks.find_shape("updated_slice", update, names)
     if len(shape) - len(names) > most:
         problem = "the update has more anonymous dimensions than the array"
@@ -502,7 +502,7 @@ def _place(
     own: Sequence[Names],
     batch: Names,
 ) -> jax.Array:
-    """Write a piece at its start, for each position of the axes of the starts."""
+    """For each position along the axes of the starts, write a piece at its start."""
     if not batch:
         return _place_one(array, update, dict(zip(moved, starts, strict=True)), labels)
     # Map over one axis of the starts at a time, for arrays that have it; the innermost call writes one piece.

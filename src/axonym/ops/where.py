@@ -1,7 +1,7 @@
 """Choosing elements by a condition, and finding where it holds.
 
-How many elements a condition selects depends on data, but sizes are static: where that number would be the size of the
-result, a sized `Axis` is an argument. The result is truncated or padded to its size.
+The number of elements that a condition selects depends on data, but sizes are static. So if this number is the size of
+the result, a sized `Axis` is an argument. The result is truncated or padded to the size of this axis.
 """
 
 from collections.abc import Callable, Sequence
@@ -211,7 +211,7 @@ def piecewise(
 ) -> "NamedArray":
     """Apply to each element of `x` the function whose condition holds; if several hold, the last one counts.
 
-    Each function is applied to all of `x`, so that its gradient must be finite everywhere.
+    Each function is applied to all of `x`, so its gradient must be finite everywhere.
 
     Args:
         x: an array.

@@ -1,4 +1,4 @@
-"""Internal. Answers of NumPy's functions to named arrays: those that only read work, all others would lose the names.
+"""Internal. Answers of NumPy's functions to named arrays: those that only read work; others would lose the names.
 
 NumPy asks `__array_function__` of `NamedArray` and calls the result, see NEP 18.
 """
@@ -31,9 +31,10 @@ _COMPARISONS = ("allclose", "array_equal", "array_equiv")
 
 
 class ArrayFunction:
-    """The attribute `__array_function__` of a class, where NumPy looks for it; instances lack it.
+    """The attribute `__array_function__`, on the class only, where NumPy looks for it; instances lack it.
 
-    Other libraries ask an instance: xarray would keep one that has it as its data, and read a shape by position.
+    Other libraries look for it on an instance: xarray would keep an array that has it as data, and read its shape by
+    position.
     """
 
     def __get__(self, x: object, cls: type) -> Callable[..., Any]:
@@ -45,7 +46,7 @@ class ArrayFunction:
 def _answer(
     x: Core, function: Any, types: object, args: Sequence[Any], options: Mapping[str, Any]
 ) -> Any:
-    """Apply a function of NumPy to arguments some of which are named arrays.
+    """Apply a function of NumPy to arguments that include named arrays.
 
     Raises:
         OperandError: if it would answer by position.

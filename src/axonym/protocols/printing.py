@@ -1,6 +1,6 @@
 """Internal. Print a named array: its axes with their sizes, its layout on a mesh, and the elements of a small array.
 
-Nothing but a wrong format raises: debuggers print arrays that are broken, traced, deleted or on other hosts.
+Only a wrong format raises an error: debuggers print arrays that are broken, traced, deleted or on other hosts.
 """
 
 from typing import Any
@@ -108,9 +108,9 @@ def format_element(x: Core, spec: str) -> str:
 
 
 def document(x: Core, **options: Any) -> Any:
-    """Build the document for printing a tree such as an Equinox module: the head; with `short_arrays=False`, the text.
+    """Build the document for printing a tree such as an Equinox module: the head, or the text if `short_arrays=False`.
 
-    Equinox and jaxtyping print with wadler_lindig, which calls `__pdoc__`, and so is installed when this runs.
+    Equinox and jaxtyping print with wadler_lindig, which calls `__pdoc__`, so it is installed when this runs.
     """
     import wadler_lindig as wl
 
