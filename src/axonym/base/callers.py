@@ -4,7 +4,7 @@ A layer does not know its place in a model, and passing it down would cost somet
 is raised, all callers are still on the stack: the innermost module on it is the layer, and each module around it, such
 as the model that called it, adds a part of the path.
 
-Names of operations are found in a quicker way, in `nn/layer.py`, which says what this one would cost there.
+Names of operations are found in a quicker way, in `nn/layer.py`, which gives the cost of this way there.
 """
 
 import inspect

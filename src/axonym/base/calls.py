@@ -321,7 +321,7 @@ def _returns_function(positional: list[str]) -> bool:
 
 
 def _advise(word: str, taken: Iterable[str], arrays: list[Any]) -> str | None:
-    """Return what to write for an argument that a function does not have."""
+    """Return what to write instead of an argument that a function does not have."""
     if word in _ADVICE:
         return _ADVICE[word]
     ours = [name for name in _OTHER_WORDS.get(word, ()) if name in taken]

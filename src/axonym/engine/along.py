@@ -120,7 +120,7 @@ def _scan_in_parts(
 def along(
     fn: Function, x: Core, axis: AxisSelection | None, after: Function | None = None
 ) -> "NamedArray":
-    """Apply a function along one axis, which the result has too, perhaps with another size.
+    """Apply a function along one axis; the result has this axis too, perhaps with another size.
 
     Args:
         fn: the function, which gets `axis`.

@@ -289,7 +289,7 @@ def _broadcast(fn: Function, operands: Sequence[_Operand], batch: Names) -> Func
 
 
 def _map_by_vmap(fn: Function, operands: Sequence[_Operand], batch: Names) -> Function:
-    """Map a function over batch dimensions, of which anonymous ones are outermost."""
+    """Map a function over batch dimensions; anonymous ones are outermost."""
 
     def call(*arrays: jax.Array) -> Any:
         pairs = zip(operands, arrays, strict=True)

@@ -124,7 +124,7 @@ def make_reach(
 def name_selection(names: Names, steps: Sequence[Step]) -> Names:
     """Return the names of the result of an index.
 
-    The axes of index arrays replace the indexed axes if those are adjacent, and otherwise come first.
+    The axes of index arrays replace the indexed axes if these are adjacent, and otherwise come first.
     """
     names = plans.without(names, tuple(step.name for step in steps if removes_axis(step)))
     gathers = gathers_in(steps)
@@ -205,7 +205,7 @@ def _find_split_names(array: jax.Array, names: Names) -> set[str]:
 def _check_readable(
     function: str, array: jax.Array, names: Names, step: Step, argument: Any
 ) -> None:
-    """Raise an error for reading along an empty axis, which has not even a nearest element."""
+    """Raise an error for reading along an empty axis, which does not even have a nearest element."""
     count = step.length if isinstance(step, Window) else argument.size
     if count:
         problem = f"axis {step.name!r} has no elements to read"

@@ -196,7 +196,7 @@ def _choose_layouts(
 def _find_leading(
     sizes: Sequence[int], entries: Sequence[assignment.Entry], mesh: assignment.MeshLike
 ) -> assignment.Entry:
-    """Return the mesh axes that split the leading part of several dimensions, read as one.
+    """Return the mesh axes that split the leading part of several dimensions, taken as one dimension.
 
     A dimension that is split down to single elements leaves the next one to be split further.
     """
@@ -489,7 +489,7 @@ def _make_targets(
 
 
 def _find_piece(expression: Expression, left: Left, table: Mapping[str, Bound], term: Term) -> int:
-    """Return the piece for a name on the right: a name of the left side or, with braces there, an axis."""
+    """Return the piece for a name on the right: a name of the left side or, if that has braces, an axis."""
     name, text = term.label, expression.text
     if name in left.where:
         return left.where[name]

@@ -1,4 +1,4 @@
-"""Internal. JAX 0.10 cannot fetch or print a split result without elements, on Explicit mesh axes.
+"""Internal. On Explicit mesh axes, JAX 0.10 cannot fetch or print a split result without elements.
 
 XLA replicates an array without elements whatever its layout, so the sharding of the result differs from its type.
 `tests/upstream/test_empty_arrays.py` shows it. Collectives of XLA do not take an empty dimension either.

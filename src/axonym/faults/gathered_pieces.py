@@ -10,5 +10,5 @@ import jax
 
 
 def keep_apart(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a function whose results XLA does not merge with the operation that they are gathered for."""
+    """Make a function whose results XLA does not merge with the operation that uses them."""
     return lambda *arrays: jax.lax.optimization_barrier(fn(*arrays))

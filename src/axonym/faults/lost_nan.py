@@ -39,7 +39,7 @@ def _reduce(
 def restore_nan(
     found: jax.Array, array: jax.Array, axis: tuple[int, ...], where: Any = None
 ) -> jax.Array:
-    """Replace an extremum over `axis` by NaN if an element is NaN, since devices may have lost it."""
+    """Replace an extremum over `axis` by NaN if an element is NaN, since devices may have lost the NaN."""
     if not may_lose_nan(array, axis):
         return found
     return jnp.where(jnp.any(jnp.isnan(array), axis, where=where), jnp.nan, found)

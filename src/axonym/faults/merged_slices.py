@@ -51,7 +51,7 @@ def separate_gradient(array: jax.Array, count: int, *, fits: bool = False) -> ja
 
 
 def keep_gradient_apart(array: jax.Array) -> jax.Array:
-    """Keep the gradient of an array as it is made, a slice, until it is made.
+    """Compute the gradient of an array, a slice, before XLA can merge it with others.
 
     If the slice has fewer elements than the axis has parts, XLA otherwise gives it the layout of the array that it is
     added to, and refuses its own program (all versions).

@@ -36,7 +36,7 @@ class Slide(NamedTuple):
         return ((self.size - 1) * self.apart + 1 + sum(self.pads) - self.window) // self.step + 1
 
     def of_blocks(self, count: int) -> tuple[tuple[int, int], tuple[int, int]] | None:
-        """Return how many elements of its two neighbours a block needs for its windows, and the padding.
+        """Return the number of elements of each neighbour that a block needs for its windows, and the padding.
 
         All blocks have equally many windows; together they may be more than the whole dimension has. The result is None
         if windows start at different positions of blocks, or need more than the neighbours have.
@@ -53,7 +53,7 @@ class Slide(NamedTuple):
 
 
 def may_idle(mesh: MeshLike, mesh_axes: Set[str]) -> bool:
-    """Return whether an array on one of these mesh axes may leave another axis of the mesh idle."""
+    """Return whether an array on one of these mesh axes may leave another mesh axis idle."""
     return bool(mesh_axes) and sum(size > 1 for size in mesh.shape.values()) > 1
 
 
@@ -136,7 +136,7 @@ def add_edges(
     modes: Mapping[int, str] | None = None,
     beyond: Sequence[jax.Array] = (),
 ) -> jax.Array:
-    """Put the edges of its neighbours around a block, inside a shard_map.
+    """Inside a shard_map, add the edges of its neighbours to a block.
 
     Args:
         block: the block.

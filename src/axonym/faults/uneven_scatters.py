@@ -4,7 +4,7 @@ The last device then has elements beyond the end of the array. XLA's scatter add
 happen to have. The gradient of a gather is a scatter, such as that of an embedding of `tokens["pos", 1:]`.
 
 All versions, on Auto axes; `tests/upstream/test_uneven_scatter.py` shows it. The guards give all devices the same
-number of positions. The added ones are out of range, or their results are cut off.
+number of positions. The added positions are out of range, or their results are cut off.
 """
 
 import builtins

@@ -302,7 +302,7 @@ def if_free(mesh_axes: str | Sequence[str]) -> IfFree:
     """Return an entry of a mapping that takes mesh axes only where the other axes of an array leave them free.
 
     With tensor parallelism, it shards positions between the products, where the mesh axis of the heads is free. If
-    several entries yield, names choose in alphabetical order, derived names included.
+    several entries yield, the axes choose in alphabetical order of their names, including derived names.
 
     Args:
         mesh_axes: a mesh axis, or a tuple of them.

@@ -157,7 +157,7 @@ def assign_mesh_axes(
     function: str = "shard",
     left_out: Container[str] = (),
 ) -> dict[str, Entry]:
-    """Return the mesh axes of those axes of one array that have an entry in the mapping, or a base with one.
+    """Return the mesh axes of the axes of one array that have an entry in the mapping, or a base with an entry.
 
     Args:
         names: the names of the array.

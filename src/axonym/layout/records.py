@@ -111,7 +111,7 @@ LEDGER: Feature[Ledger | None] = Feature(None)
 
 
 def note(mapping: AxisMapping, names: Sequence[str], shape: Sequence[int] = ()) -> None:
-    """Note that an array with these names is sharded by a mapping, for the functions that are being traced."""
+    """Record that a mapping shards an array with these names, for the functions that are being traced."""
     # A function that is traced inside of another one is a part of it.
     ledger = LEDGER.get()
     while ledger is not None:
@@ -123,7 +123,7 @@ def note(mapping: AxisMapping, names: Sequence[str], shape: Sequence[int] = ()) 
 
 
 def note_waiting(share: float) -> None:
-    """Note which part of its time a stage of a pipeline waits, for the functions that are being traced."""
+    """Record the fraction of its time that a pipeline stage waits, for the functions that are being traced."""
     ledger = LEDGER.get()
     while ledger is not None:
         ledger.waiting = max(ledger.waiting, share)

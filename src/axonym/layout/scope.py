@@ -62,7 +62,7 @@ def current_scope() -> Scope | None:
 
 
 def hiding(names: Iterable[str], *, loop: str | None = None) -> AbstractContextManager[Any]:
-    """Note in the scope, for a `with` block, the axes that a `vmap`, a `nmap` or the named loop hides.
+    """Record in the scope, for a `with` block, the axes that a `vmap`, a `nmap` or the named loop hides.
 
     Args:
         names: the axes.

@@ -62,7 +62,7 @@ class Term(NamedTuple):
         return self.start, self.end
 
     def inside(self, text: str) -> str:
-        """Return what a group without a name has in its parentheses."""
+        """Return the contents of the parentheses of a group without a name."""
         return text[self.start + 1 : self.end - 1].strip()
 
 

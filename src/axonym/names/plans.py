@@ -191,7 +191,7 @@ def rename(names: Names, renames: tuple[tuple[str, str], ...]) -> Names:
 
 @lru_cache(CACHE)
 def complete(names: Names, order: tuple[str | EllipsisType, ...]) -> Names:
-    """Complete an order in which `...` stands for all axes not mentioned, in their present order.
+    """Complete an order in which `...` stands for all other axes, in their present order.
 
     Raises:
         AxisNotFoundError: if the order mentions a missing axis, or omits one without `...`.

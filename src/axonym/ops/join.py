@@ -152,8 +152,8 @@ def _make_split(
 def concatenate(axis: AxisSelector, arrays: Sequence["NamedArray"]) -> "NamedArray":
     """Join arrays along an axis that they have.
 
-    One array has the axes of all others, and gives the result its order of axes; the others are repeated along those
-    that they lack, as in an elementwise operation. Unlike in `jnp.concatenate`, the axis comes first.
+    One array has the axes of all others, and the result has its order of axes. The other arrays are repeated along
+    missing axes, as in an elementwise operation. Unlike in `jnp.concatenate`, the axis is the first argument.
 
     Args:
         axis: the axis to join along; the size of an `Axis` is that of the result.
@@ -301,7 +301,7 @@ def _repeat_missing(
     sizes: Mapping[str, int],
     anonymous: tuple[int, ...],
 ) -> jax.Array:
-    """Line an array up with all dimensions of the result, and repeat it along those that it lacks."""
+    """Align an array with all dimensions of the result, and repeat it along missing ones."""
     array = kernels.line_up(array, names, target)
     shape = list(array.shape[array.ndim - len(target) :])
     for at, name in enumerate(target):
