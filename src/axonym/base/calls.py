@@ -100,7 +100,7 @@ def explain_calls(namespace: dict[str, Any], names: Iterable[str]) -> None:
 
 
 def refuse_arithmetic(axis: type) -> None:
-    """Let calls and operators of the class of axes say what works."""
+    """Let wrong calls and operators of the class of axes say what would work."""
 
     def refuse(one: Any, *_: object, **__: object) -> NoReturn:
         problem = f"{one.name!r} is an axis, and no number"

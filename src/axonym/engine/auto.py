@@ -42,7 +42,7 @@ def whole(array: jax.Array, at: Sequence[int], names: Names = ()) -> jax.Array:
 
 
 def local(fn: Callable[..., Any], arrays: Sequence[jax.Array], results: Any) -> Any:
-    """Call a function of arrays with Explicit shardings as on Auto axes.
+    """Call a function of arrays with Explicit shardings as if they were on Auto axes.
 
     Many operations of JAX do not support Explicit shardings; within the function the compiler decides on layouts.
 

@@ -124,7 +124,7 @@ def run_moved(error: Exception, call: Function, *operands: Payload) -> Any:
 
 
 def constant(array: Payload) -> Any:
-    """Move an array that the library computed by NumPy explicitly, unless it becomes part of a program."""
+    """Explicitly move an array that the library computed with NumPy, unless it becomes part of a program."""
     return array if tracing.tracing() else jax.device_put(array)
 
 

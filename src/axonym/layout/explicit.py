@@ -117,8 +117,8 @@ def settle(
     mapping choose first, then labels with their own entry in the mapping, then the others. Among equals, earlier labels
     choose first.
 
-    For example, on Explicit mesh axes `x` and `y`, with `{"embed": "x"}` as the mapping, and for an operand that has
-    `batch` on `x` and a replicated `embed`, and another one that has `embed` on `x` and `mlp` on `y`:
+    For example, take Explicit mesh axes `x` and `y`, and the mapping `{"embed": "x"}`. One operand has `batch` on `x`
+    and a replicated `embed`; another one has `embed` on `x` and `mlp` on `y`:
 
         label   operands   mapping   wants   rank   gets
         batch   x          -         x       2      -

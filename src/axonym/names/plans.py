@@ -33,7 +33,7 @@ class Table(Protocol[Key, Value]):
 
 
 def hold_axes(*fields: str) -> Callable[[type[V]], type[V]]:
-    """Note on a NamedTuple, as `AXIS_FIELDS`, which of its fields hold names of axes.
+    """Record on a NamedTuple, as `AXIS_FIELDS`, which of its fields hold names of axes.
 
     It is a decorator, since a NamedTuple may not define attributes beside its fields.
     """
@@ -115,7 +115,7 @@ def values_at(table: Table[K, V], keys: Iterable[K]) -> tuple[V, ...]:
 
 
 def shift_places(places: Iterable[int], by: int) -> tuple[int, ...]:
-    """Move positions to the right, such as those of named dimensions past the anonymous ones."""
+    """Move positions to the right, for example positions of named dimensions past the anonymous ones."""
     return tuple(place + by for place in places)
 
 
