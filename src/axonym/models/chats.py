@@ -26,8 +26,7 @@ WANTED = '{"prompt": "...", "completion": "..."} or {"messages": [...]}'
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a file, split at newlines only: a JSON text may contain the other separators of
-    `str.splitlines`."""
+    """Yield the lines of a file, split only at newlines: JSON may contain other separators of `str.splitlines`."""
     try:
         with path.open(encoding="utf-8") as lines:
             yield from lines

@@ -102,8 +102,7 @@ def normalize(norm: Norm | None, x: NamedArray) -> NamedArray:
 
 
 def multiply(x: NamedArray, factor: float) -> NamedArray:
-    """Multiply by a factor, rounded to the dtype of the array as in other implementations; a factor of 1 costs
-    nothing."""
+    """Multiply by a factor, rounded to the dtype of the array as in other implementations; 1 costs nothing."""
     return x if factor == 1.0 else x * jnp.asarray(factor, x.dtype)
 
 
@@ -151,7 +150,7 @@ class Attention(eqx.Module):
     def __call__(
         self, x: NamedArray, rotate: nn.RotaryTable | None, attend: Callable[..., NamedArray]
     ) -> NamedArray:
-        """Mix tokens with `attend`, and add the result to the residual stream; `rotate` applies their positions."""
+        """Mix tokens by `attend`, after `rotate` has applied their positions."""
         q, k, v = self.query(x), self.key(x), self.value(x)
         q, k = normalize(self.query_norm, q), normalize(self.key_norm, k)
         if rotate is not None:
@@ -452,7 +451,7 @@ class Decoder(eqx.Module):
         return loss + balance * routing.load_balance.sum() / routers
 
     def cross_entropy(self, x: NamedArray, targets: NamedArray, **options: Any) -> NamedArray:
-        """Return the loss of a residual stream against the next tokens, without holding all scores in memory."""
+        """Return the loss of a residual stream, given the next tokens, without holding all scores."""
         if self.config.logit_cap is not None:
             return nn.cross_entropy_loss(self.scores(x), "vocab", targets, **options)
         table = self.unembedding or self.embedding

@@ -130,8 +130,7 @@ def read_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
 
 
 def read_ends(folder: Path, number: Callable[[str], int | None]) -> tuple[int, ...]:
-    """Return the tokens that end a text by the files of a model: first those of its generation settings, perhaps
-    several.
+    """Return the end tokens that the files of a model name; generation settings, perhaps with several, come first.
 
     Args:
         folder: of the model.

@@ -232,8 +232,7 @@ class AttentionCall:
 
     @property
     def _scales_products(self) -> bool:
-        """Whether scaling the query would round it. If not, the query is scaled, since it has fewer elements than the
-        products."""
+        """Whether scaling the query would round it. If not, the smaller query is scaled, not the products."""
         # In a dtype as wide as that of the scores, rounding twice is no worse than once.
         dtype = self.query.dtype
         if not jnp.issubdtype(dtype, jnp.floating) or dtype.itemsize >= self.dtype.itemsize:
@@ -243,8 +242,7 @@ class AttentionCall:
 
     @property
     def out_names(self) -> tuple[str, ...]:
-        """The axes of the result: those of the query, with new axes of the values in place of `feature`, and then
-        others."""
+        """The axes of the result: those of the query, new axes of the values in place of `feature`, then others."""
         scores = axis_name(self.score_axes)
         new = plans.without(self.values.names, (*scores, self.k_pos))
 

@@ -219,9 +219,9 @@ def _describe(like: NamedArray, names: Names, sizes: Mapping[str, int], dtype: A
 
 
 def count_pairs(queries: int, keys: int, rest: Rest) -> int:
-    """Count the pairs of a query and a key that are visible by their positions; other conditions are ignored.
+    """Count the pairs of a query and a key that conditions on their positions show; other conditions hide no pair.
 
-    Segments and lengths of keys are runtime values, which no kernel can plan for, so they exclude no pairs.
+    Segments and lengths of keys are runtime values, so no kernel can plan to skip their hidden pairs.
     """
     mask = rest.mask
     is_known = isinstance(rest.q_start, int) and isinstance(rest.k_start, int)
