@@ -1,4 +1,4 @@
-"""The sizes and forms of a decoder. The defaults are those of a small Llama."""
+"""The sizes and options of a decoder. The defaults are those of a small Llama."""
 
 import dataclasses
 import math

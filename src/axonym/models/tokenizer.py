@@ -130,7 +130,7 @@ def read_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
 
 
 def read_ends(folder: Path, number: Callable[[str], int | None]) -> tuple[int, ...]:
-    """Return the end tokens that the files of a model name; generation settings, perhaps with several, come first.
+    """Return the tokens that end a text, as the files of a model name them.
 
     Args:
         folder: of the model.

@@ -1,4 +1,4 @@
-"""Internal. Convolutions of arrays by position: whole, or in the blocks of devices, which exchange their edges.
+"""Internal. Convolutions of arrays by position: on complete arrays, or on blocks that exchange their edges.
 
 `conv` calls them with the dimensions and the layout that names decide. They know no names.
 """

@@ -1,4 +1,7 @@
-"""Dropout, as a layer and as a function. Both draw by key and named axes, so that the result has no layout in it."""
+"""Dropout, as a layer and as a function.
+
+Both draw by key and named axes, so the result does not depend on the layout.
+"""
 
 import equinox as eqx
 import jax

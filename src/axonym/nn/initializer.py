@@ -427,7 +427,7 @@ def _find_axes(
 
 
 def between(initializer: Initializer, In: AxisSpec, Out: AxisSpec) -> Initializer:
-    """Set which axes of a weight an initializer counts as inputs and as outputs, unless you have set any.
+    """Set which axes of a weight an initializer counts as inputs and as outputs, unless the user has set any.
 
     Layers call this, so that `glorot_normal()` needs no axes. Other initializers stay as they are.
 

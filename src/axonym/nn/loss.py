@@ -460,7 +460,7 @@ def reduce_loss(
     reduction_axis: AxisSelection | None = None,
     where: NamedArray | None = None,
 ) -> NamedArray:
-    """Reduce the losses that count; without a reduction or axes to reduce, set the others to zero.
+    """Reduce the losses that count; without a reduction or axes to reduce, set the losses that do not count to zero.
 
     The mean of no losses is zero, and so are its gradients; `axn.mean` gives NaN.
 
@@ -540,7 +540,7 @@ def _combine_masks(
 
 
 def _report_targets(function: str, targets: NamedArray, label: str, size: int) -> None:
-    """Report targets out of range within `axonym.debug.checks`."""
+    """Report targets that are out of range, within `axonym.debug.checks`."""
     lines = f"targets have: {facts(targets)}"
     expect(function, "class", targets.array, 0, size - 1, lines, room=f"{label}={size}")
 
@@ -581,7 +581,7 @@ def _choose_dtype(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
 
 
 def _is_used(factor: Scalar) -> bool:
-    """Return whether a term counts; nobody knows the value of a traced factor."""
+    """Return whether a term counts; the value of a traced factor is unknown, so its term counts."""
     return not isinstance(factor, int | float) or factor != 0
 
 

@@ -259,7 +259,7 @@ def _apply_together(
 
 
 def _find_hidden_padding(first: Sequence[Linear], last: Linear) -> Padding | None:
-    """Return the padding of the hidden axis, if it is one axis that all layers pad alike."""
+    """Return the padding of the hidden axis, if it is a single axis that all layers pad equally."""
     weights = [getattr(layer, "weight", None) for layer in (*first, last)]  # others have none
     found = [set(own.padding) for own in weights if isinstance(own, PaddedArray)]
     if len(found) < len(weights):

@@ -192,14 +192,14 @@ def _find_storage_of_parts(weight: NamedArray, rows: Axis, ids: NamedArray) -> A
 
 
 def add_bias(y: NamedArray, bias: NamedArray | PaddedArray | None) -> NamedArray:
-    """Add a bias, if there is one, in the layout of the mapping: another one would change that of the result."""
+    """Add a bias, if there is one, in the layout of the mapping: another layout would change that of the result."""
     if isinstance(bias, PaddedArray):
         return y + bias.cut()
     return y if bias is None else y + auto_sharded(bias)
 
 
 def keep_padding(layer: LayerT, *names: str) -> LayerT:
-    """Return a layer that counts the padding of some axes as positions like others."""
+    """Return a layer that treats the padding of some axes as ordinary positions."""
 
     def cut(leaf: Any) -> Any:
         return leaf.cut(*names) if isinstance(leaf, PaddedArray) else leaf

@@ -38,7 +38,7 @@ WITHIN, EARLIER, FROM = (
 
 
 class Writes(NamedTuple):
-    """What each position does to a memory, and how it reads it; float32 or wider.
+    """How each position changes a memory, and how it reads it; float32 or wider.
 
     Attributes:
         query: axes {feature, ...}.

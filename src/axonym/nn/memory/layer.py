@@ -222,7 +222,7 @@ def make_parts(
     initializer: Initializer | None,
     key: jax.Array,
 ) -> dict[str, Any]:
-    """Make the fields of `MemoryLayer` that all layers have; `use_bias` is that of the convolutions."""
+    """Make the fields of `MemoryLayer` that all layers have; `use_bias` is for the convolutions."""
     heads = spec(Heads, function)
     own = heads if KeyHeads is None else spec(KeyHeads, function)
     missing = [axis for axis in own if axis not in heads]

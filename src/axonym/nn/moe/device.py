@@ -97,7 +97,7 @@ def _apply_experts(
 
 
 def is_costly(primitive: Any, *_: object, **__: object) -> bool:
-    """Return whether the backward pass keeps a result: all but cheap ones and gathered weights."""
+    """Return whether the backward pass keeps a result: it keeps all but cheap results and gathered weights."""
     return primitive.name in ("all_to_all", "dot_general", "ragged_dot_general", "sort")
 
 

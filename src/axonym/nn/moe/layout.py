@@ -1,7 +1,7 @@
 """Internal. How the tokens and the experts of a mixture are sharded, and how tokens get from one device to another.
 
-Each call of a mixture finds its layout here, from the mapping and the mesh, once. What computes experts asks it for
-numbers of devices and experts, and for exchanges.
+Each call of a mixture finds its layout here, from the mapping and the mesh, once. The code that computes experts asks
+the layout for numbers of devices and experts, and for exchanges.
 """
 
 import dataclasses

@@ -72,7 +72,7 @@ def _count_earlier_choices(
 ) -> NamedArray:
     """Count, for each choice, the choices of other devices that precede it in its queue.
 
-    Devices tell each other how many choices they have in each stretch in which their tokens follow one another.
+    Devices exchange how many choices they have in each stretch of consecutive tokens.
     """
     split = [name for name in layout.competing if name in layout.queued]
     at = layout.competing.index(split[-1])

@@ -1,9 +1,9 @@
 """Internal. Experts that take all tokens that choose them: choices are sorted by expert.
 
-Choices are sent to the devices of their experts in rounds. In a round, each device sends a bucket of
-tokens to each other one, of a little more than an even share. One round is enough while experts have about the same
-load; otherwise as many follow as the fullest bucket needs. So memory does not grow with the imbalance, and nothing but
-padding is sent in vain.
+Choices are sent to the devices of their experts in rounds. In a round, each device sends every other device a bucket of
+tokens, a little larger than an even share. One round is enough while experts have about the same load; otherwise, more
+rounds follow until the fullest bucket is sent. So memory does not grow with the imbalance, and only padding is sent in
+vain.
 """
 
 import functools
@@ -205,7 +205,7 @@ def _apply_by_expert(
 def _apply_in_rounds(
     rounds: _Rounds, plan: _Plan, x: NamedArray, gates: NamedArray, experts: Any
 ) -> NamedArray:
-    """Take as many rounds as the fullest bucket of all devices needs."""
+    """Run as many rounds as the fullest bucket of all devices needs."""
     fullest = plan.sizes.array.max()
     if rounds.layout.shared:
         fullest = lax.pmax(fullest, rounds.layout.shared)
@@ -246,7 +246,7 @@ _sum_rounds.defvjp(_sum_rounds_forward, _sum_rounds_backward)
 
 
 def _repeat(count: jax.Array, body: Callable[[jax.Array, Any], Any], like: Any) -> Any:
-    """Add up the results of rounds, which are like another tree."""
+    """Add up the results of rounds, which have the structure of `like`."""
 
     def zeros(array: jax.Array) -> jax.Array:
         # Of an array: under a `vmap` over Explicit mesh axes, carries need its type.

@@ -264,7 +264,7 @@ class Leaves:
         return self.passed if is_cut else self.shared
 
     def select(self, positions: Sequence[int]) -> list[NamedArray]:
-        """Return some leaves; the first dimension of plain arrays is that of the layers."""
+        """Return some leaves; the first dimension of plain arrays counts the layers."""
         layers = (self._pipeline.Block.name,)
         return [name_dimensions(self._leaves[at], layers) for at in positions]
 
@@ -296,7 +296,7 @@ class Leaves:
         return carry
 
     def explain_uncut(self, error: AxisSizeError) -> AxisSizeError:
-        """Return an error of a layer; if it is about the axis that is cut, say that arrays in closures are whole.
+        """Return an error of a layer; if it is about the axis that is cut, say that arrays in closures are not cut.
 
         The hint of the error itself, to cut the longer array, would pair rows with those of other microbatches.
         """

@@ -1,4 +1,4 @@
-"""Internal. How layers are stored for pipelines: by rounds, and with places that are left for unequal stages.
+"""Internal. How layers are stored for pipelines: by rounds, and with empty places for unequal stages.
 
 Two rounds store eight layers along two axes, `layers_round=2` and `layers=4`, in order of depth. A mapping of `layers`
 to four stages gives the first one layers 0 and 4, the second one layers 1 and 5, and so on. One axis in order of depth

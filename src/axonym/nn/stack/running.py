@@ -222,7 +222,7 @@ def shard_vectors(layers: T) -> T:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """What a stack applies to each layer: a step `(layer, carry, ...)` that returns a carry and an output.
+    """The step that a stack applies to each layer: `(layer, carry, ...)`, returning a carry and an output.
 
     Attributes:
         function: its name in errors.

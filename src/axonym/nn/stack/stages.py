@@ -454,7 +454,7 @@ class Pipeline:
         return index(leaf, {self.Block.name: slice(0, self.Block.size)}) if self.skipped else leaf
 
     def _shift_in_time(self, leaf: NamedArray, sign: int) -> NamedArray:
-        """Move what stage `s` has by `s` ticks."""
+        """Shift the values of stage `s` by `s` ticks."""
         # Each round moves some stages by a power of two: log2(stages) rolls instead of one for each stage.
         stage, ticks = arange(self.Stage), 1
         while ticks < self.stages:

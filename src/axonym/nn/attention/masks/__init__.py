@@ -1,1 +1,1 @@
-"""Internal. Which keys a query sees: masks, what a program asks of them, and masks as arrays."""
+"""Internal. Masks, which say which keys a query sees: as conditions, and as arrays."""

@@ -61,7 +61,7 @@ class Pairing(NamedTuple):
 class Condition:
     """What a key must meet for a query to see it.
 
-    The defaults are right for each kind, but say nothing: no block of keys is then skipped.
+    The defaults are correct for each kind, but skip no block of keys.
 
     Attributes:
         compares_positions: whether it depends on where queries and keys are.
@@ -187,7 +187,7 @@ class SameSegment(Condition):
 
     @property
     def lacks_keys(self) -> bool:
-        """Whether the ids are those of queries and keys alike."""
+        """Whether the ids are for both queries and keys."""
         return self.ids[1] is None
 
 
@@ -257,7 +257,7 @@ def may_see(mask: "AttentionMask", queries: Range, keys: Range) -> Number:
 def find_span(
     mask: "AttentionMask", first: Number, behind: Number, keys: Range
 ) -> tuple[Number, Number] | None:
-    """Return the indices between which the keys are that some queries see; None where all keys may be.
+    """Return the range of indices of keys that some queries may see; None if they may see all.
 
     Args:
         mask: the mask.
@@ -310,9 +310,9 @@ def find_reach(mask: "AttentionMask") -> int | None:
 
 
 def copy_to_keys(mask: "AttentionMask", q_pos: str, k_pos: str) -> "AttentionMask":
-    """Return the mask with arrays for the keys where those of the queries stand for both.
+    """Return the mask with arrays for the keys added wherever it has one array for both queries and keys.
 
-    Keys travel between devices without the queries, and so must what is known of them.
+    Devices send keys without the queries, so the keys need arrays of their own.
     """
     # Only segments have arrays over the queries alone; a kind with such arrays is completed here too.
     clauses: list[AttentionMask] = []
@@ -324,7 +324,7 @@ def copy_to_keys(mask: "AttentionMask", q_pos: str, k_pos: str) -> "AttentionMas
 
 
 def complete(pair: Pair, q_pos: str | None, k_pos: str, what: str) -> tuple[NamedArray, NamedArray]:
-    """Return what queries and keys have; without an array for the keys, they have what the queries have."""
+    """Return the arrays of queries and keys; if the keys have none, copy the array of the queries."""
     # Renamed, an array over the queries is one over the keys: both count the same positions.
     of_queries, of_keys = pair
     if of_keys is not None:

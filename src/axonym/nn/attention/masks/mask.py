@@ -262,7 +262,7 @@ def _check_integers(function: str, what: str, x: NamedArray) -> None:
 
 
 def _join_places(operator: str, x: AttentionMask, y: AttentionMask) -> Any:
-    """Return the positions that two masks count, of which one may leave them to the other.
+    """Return the positions of two combined masks; one of the masks may have none.
 
     Raises:
         OperandError: if both have positions, and not the same arrays.

@@ -178,8 +178,8 @@ def alibi_attention_bias(
 ) -> NamedArray:
     """Return biases for the scores of causal attention that grow with the position of the key, by a slope per head.
 
-    Softmax ignores what is added to all keys of a query alike, so the position of the query is left out: the weights
-    are those of a penalty on the distance.
+    Softmax ignores a term that is equal for all keys, so the position of the query is left out: the weights are the
+    same as with a penalty on the distance.
 
     Args:
         Heads: the axis of heads.

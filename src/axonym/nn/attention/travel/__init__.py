@@ -1,1 +1,1 @@
-"""Internal. Attention whose positions are split over devices: how devices share it, and how keys travel."""
+"""Internal. Attention whose positions are split over devices: how devices share work and exchange keys."""

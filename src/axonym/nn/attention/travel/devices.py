@@ -1,9 +1,9 @@
 """Internal. Attention that devices share: what each of them has, and the forward and the backward pass over all.
 
 One `jax.shard_map` computes the forward pass, and another one the backward pass, so that JAX, which cannot
-differentiate one inside of another, differentiates neither. Inside of a `shard_map` over mesh axes of the positions,
-the same functions are called at once, and so they are where no positions are split. `local` and `context` call `run`.
-A `Method` decides how keys travel, and `blocks` what a device does with them; this module knows neither.
+differentiate one inside of another, differentiates neither. Inside a `shard_map` over mesh axes of the positions, or
+where no positions are split, the same functions are called directly. `local` and `context` call `run`. A `Method`
+decides how devices exchange keys, and `blocks` computes with them; this module knows neither.
 """
 
 import dataclasses
@@ -339,7 +339,7 @@ def apply(fn: Callable[[jax.Array], jax.Array], x: NamedArray) -> NamedArray:
 def vary(devices: DevicePlan, tree: Tree) -> Tree:
     """Make the types of all arrays vary over the same mesh axes, those of the positions among them.
 
-    Loops need it: the carry keeps its type, and what is added to it varies as all operands together do.
+    Loops need it: the carry must keep its type, but the added values vary over the mesh axes of all operands.
     """
     varying = set[str]().union(*map(tracing.varying_over, jax.tree.leaves(tree)))
     if varying:  # nothing does in a `shard_map` that does not check

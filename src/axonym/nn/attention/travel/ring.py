@@ -1,10 +1,10 @@
-"""Internal. Ring attention: keys and values go from device to device, and each adds what its queries see of them.
+"""Internal. Ring attention: keys and values go from device to device, and each device attends to them with its queries.
 
 A device has a part of the positions. In each step it sends the keys and values that it has to the next device, while it
 computes with them. Parts that the mask hides from all its queries are not computed, and with a causal window, keys go
-only as far as it reaches. In the backward pass, the gradients of keys and values travel with them, and in the end go
-home. Nothing is kept but what the device had, its result, and two numbers for each query, so that memory is linear in
-the number of its positions. `context` runs it for `implementation="ring"`.
+only as far as it reaches. In the backward pass, the gradients of keys and values are sent along, and finally return to
+the original device. Nothing is kept but what the device had, its result, and two numbers for each query, so that memory
+is linear in the number of its positions. `context` runs it for `implementation="ring"`.
 
 Reference:
     Liu, Zaharia, Abbeel (2023), Ring attention with blockwise transformers for near-infinite context.
@@ -142,7 +142,7 @@ def _differentiate(
 def _add_visit(
     ring: _Ring, rows: loop.BackwardRows, number: Number, travellers: Tree, staying: Tree
 ) -> Tree:
-    """Return gradients after a step: those that stay, and what is added to those that travel."""
+    """Return the gradients of a step: those that stay, and those to add to the gradients that are sent."""
     operands, rest, seen = ring.visit(number, travellers)
     source = ring.find_source(number)
     # From zero, and not from what has arrived: it is added later, so that computing need not wait for it.
@@ -165,7 +165,7 @@ def _select(is_selected: Callable[[Tree], bool], tree: Tree) -> Tree:
 
 
 def _join(one: Tree, other: Tree) -> Tree:
-    """Return a tree with the arrays of two; where both have one, that of the first."""
+    """Return a tree with the arrays of two trees; where both have one, the first wins."""
 
     def is_leaf(x: Tree) -> bool:
         return x is None or isinstance(x, NamedArray)
