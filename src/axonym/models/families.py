@@ -75,7 +75,7 @@ class Family:
 
 
 def upper(settings: Settings, layer: int) -> bool:
-    """Return whether a layer of Qwen is local: if any are, all from some layer on."""
+    """Return whether a layer of Qwen is local: if windows are used, all layers from `max_window_layers` on are."""
     return bool(settings.get("use_sliding_window")) and layer >= settings.get(
         "max_window_layers", 28
     )

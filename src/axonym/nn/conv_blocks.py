@@ -1,6 +1,6 @@
 """Internal. Convolutions of arrays by position: on complete arrays, or on blocks that exchange their edges.
 
-`conv` calls them with the dimensions and the layout that names decide. They know no names.
+`conv` derives the dimensions and the layout from names, and calls these functions. They know no names.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Internal. Apply the experts of one device to tokens, its own and those that other devices send.
+"""Internal. Apply the experts of one device to its own tokens and to tokens from other devices.
 
 The mixture runs it on all devices in a `shard_map`, or as it is on one. It chooses how experts are computed: in blocks
 of a fixed size, or sorted by expert. It knows nothing of routers.

@@ -24,9 +24,9 @@ Steps = Callable[..., Any]
 class BlockSeq(BlockFoldable[M]):
     """Layers stored one by one and applied by a Python loop: the unrolled form of `Stacked`.
 
-    The program grows with the number of layers, and the compiler sees all of them. Layers may differ in any way. Made
-    from the same keys, they have the parameters of `Stacked` and `Interleaved`. `unroll` is accepted and ignored. The
-    outputs of `scan`, `map` and `vmap` are None if there are no layers.
+    The program grows with the number of layers, and the compiler sees all of them. Layers may differ in any way. The
+    same keys give the same parameters as in `Stacked` and `Interleaved`. `unroll` is accepted and ignored. The outputs
+    of `scan`, `map` and `vmap` are None if there are no layers.
 
     Attributes:
         blocks: the layers.

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 def list_storage_axes(Block: Axis, rounds: int, stages: int = 1) -> tuple[Axis, ...]:
-    """Return the axes along which layers are stored, outermost first, with the places that are left."""
+    """Return the axes along which layers are stored, outermost first, with the empty places."""
     Stored = Block.resize(-(-Block.size // (rounds * stages)) * stages)
     if rounds == 1:
         return (Stored,)
@@ -102,7 +102,7 @@ def map_over_axes(fn: Callable[..., Any], axes: Sequence[Axis]) -> Callable[...,
 
 
 def pad_layers(leaf: NamedArray, Block: Axis, places: int, *, repeats: bool) -> NamedArray:
-    """Fill the places that are left: with the last layer, or with zeros.
+    """Fill the empty places with the last layer, or with zeros.
 
     Args:
         leaf: axes {Block, ...}.
@@ -119,7 +119,7 @@ def pad_layers(leaf: NamedArray, Block: Axis, places: int, *, repeats: bool) -> 
 
 
 def empty_places(tree: T, Block: Axis, rounds: int, stages: int) -> T:
-    """Set the places that are left to zero, in stored layers."""
+    """Set the empty places of stored layers to zero."""
     places = count_places(Block, rounds, stages)
     if places == Block.size:
         return tree
@@ -143,7 +143,7 @@ def find_places(Block: Axis, axes: Sequence[Axis]) -> NamedArray:
 
 
 def split_rounds(tree: T, Block: Axis, rounds: int, stages: int = 1, *, repeats: bool = True) -> T:
-    """Store arrays with an axis of layers: split it into rounds, and add the places that are left.
+    """Store arrays with an axis of layers: split it into rounds, and add the empty places.
 
     Args:
         tree: the arrays; plain ones have the axis first.
@@ -170,7 +170,7 @@ def split_rounds(tree: T, Block: Axis, rounds: int, stages: int = 1, *, repeats:
 
 
 def join_rounds(tree: T, Block: Axis, rounds: int, stages: int = 1) -> T:
-    """Join the rounds of all arrays to one axis of layers, in order of depth, without places that are left."""
+    """Join the rounds of all arrays to one axis of layers, in order of depth, without empty places."""
     axes = list_storage_axes(Block, rounds, stages)
     names = [axis.name for axis in axes]
     if axes == (Block,):

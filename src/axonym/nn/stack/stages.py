@@ -160,14 +160,14 @@ class Pipeline:
         return self.stages * self.rounds
 
     def choose_work(self, step: NamedArray) -> Work:
-        """Return what a stage works on in a step; before the first and after the last step, it repeats that one."""
+        """Return the work of a stage in a step; outside the range of steps, the work of the nearest step."""
         # In a cycle, a group of as many microbatches as stages passes all rounds, and then the next group enters.
         known = step.clip(0, self.steps - 1)
         micro = known // self.cycle * self.stages + known % self.stages
         return Work(micro, known % self.cycle // self.stages)
 
     def find_slot(self, now: NamedArray) -> NamedArray:
-        """Return the slot of the microbatch that enters the pipeline in a tick, or that was the last one to enter."""
+        """Return the slot of the microbatch that enters the pipeline in a tick, or of the last one that entered."""
         last = now // self.cycle * self.stages + (now % self.cycle).clip(0, self.stages - 1)
         # The queue is a ring of slots, so nothing moves within a device.
         return last % self.Slot.size
