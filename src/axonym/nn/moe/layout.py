@@ -130,7 +130,7 @@ class TokenLayout:
 def _find_places(
     number: NamedArray, mesh_axes: Entry, sizes: Mapping[str, int]
 ) -> tuple[NamedArray, dict[str, Any]]:
-    """Return zeros, and the place along each mesh axis of devices with a number; the last axis counts fastest."""
+    """Return zeros, and the place of numbered devices along each mesh axis; the last axis counts fastest."""
     places: dict[str, Any] = {}
     for axis in reversed(mesh_axes):
         places[axis] = number % sizes[axis]
@@ -141,7 +141,7 @@ def _find_places(
 def _number_devices(
     zeros: NamedArray, places: Mapping[str, Any], mesh_axes: Entry, sizes: Mapping[str, int]
 ) -> NamedArray:
-    """Return the number of devices with a place along each mesh axis; the inverse of `_find_places`."""
+    """Return each device's number, given its place along each mesh axis; the inverse of `_find_places`."""
     number = zeros
     for axis in mesh_axes:
         number = number * sizes[axis] + places[axis]

@@ -425,7 +425,7 @@ def find_difference(
 ) -> str | None:
     """Return where two trees differ in more than the values of their arrays, or of `numbers`; None if they do not.
 
-    A comparison of JAX's tree structures would not tell which field differs.
+    Comparing JAX's tree structures would not show which field differs.
     """
     mine, theirs = _list_parts(one), _list_parts(other)
     is_leaf = is_named_array(one) or is_named_array(other) or is_array(one) or is_array(other)

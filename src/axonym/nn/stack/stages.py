@@ -399,7 +399,7 @@ class Pipeline:
         return shard_map(permute, self.inner, manual_axes=manual, strict=False)(*leaves)
 
     def _make_rows(self, leaf: NamedArray, parts: int) -> Axis:
-        """Return the axis of the rows of each of so many parts."""
+        """Return the axis of the rows of one part, given the number of parts."""
         size = leaf.axis_size(self.cut.axis)
         if not size % parts:
             return self._axis("rows", size // parts)

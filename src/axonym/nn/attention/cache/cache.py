@@ -275,7 +275,7 @@ class KVCache(Layer):
         return auto_sharded(dataclasses.replace(self, **written, length=length))
 
     def _check_room(self, number: int, length: NamedArray) -> None:
-        """Check that there is room for more tokens; `length` counts all tokens afterwards."""
+        """Check that the cache can hold `length` tokens."""
         size = self.key.axis_size(self.KPos)
         room = size if self.window is None else size - self.window + 1
         # With a window, later tokens overwrite those that no query sees any more.
