@@ -33,7 +33,7 @@ def count_missing(array: jax.Array, shape: Iterable[object]) -> list[int]:
 
 
 def _count_shards(array: jax.Array) -> int:
-    """Return a multiple of all numbers of parts that Auto mesh axes may give, alone or as the mapping joins them.
+    """Return a number that all possible splits over Auto mesh axes divide, alone or as the mapping joins these axes.
 
     Without a mapping, an axis may be split over all of them.
     """

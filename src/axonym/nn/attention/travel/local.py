@@ -1,7 +1,7 @@
 """Internal. Attention block by block where no positions are split: softmax as a running sum.
 
 Memory is linear in the number of positions. It is the method without exchange; `choose` calls it, and so does `context`
-if positions are not split after all. It knows no mesh axes but those of the types.
+if positions are not split after all. It knows only the mesh axes in the types of arrays.
 """
 
 import jax
