@@ -144,8 +144,7 @@ class Layer(Made):
 
 
 def enter_scope(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L, P], R]:
-    """Let the operations of a method carry the name of the layer, once, also if the method calls others of the
-    layer."""
+    """Let the operations of a method carry the name of the layer, once, also if it calls other methods."""
 
     @wraps(method)
     def call(layer: L, /, *args: P.args, **options: P.kwargs) -> R:
