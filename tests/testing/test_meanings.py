@@ -29,7 +29,7 @@ def check(meaning: Meaning) -> None:
     assert declared == meaning.declared.keys() - {"mean over: batch"}
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", LAYERS | FAMILIES)
 def test_axes_mean_what_is_declared(name: str) -> None:
     check((LAYERS | FAMILIES)[name])
