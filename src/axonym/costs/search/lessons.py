@@ -20,6 +20,7 @@ class Lessons:
 
     def __init__(self) -> None:
         self._good: set[frozenset[str]] = set()
+        self._failures: list[Set[frozenset[str]]] = []
         self._bad: set[frozenset[str]] = set()
         self._scores: list[tuple[Score, Set[Part]]] = []
 
@@ -32,16 +33,19 @@ class Lessons:
         reasons = _find_reasons(choice)
         if score is not None:
             self._scores.append((score, _list_parts(choice)))
-            # An entry that works once is not to blame, even if it seemed so before.
-            self._good |= reasons
-            self._bad -= reasons
-            return
+            self._good |= reasons | _list_parts_of_entries(choice)
+        else:
+            self._failures.append(reasons)
+        # An entry that works once is not to blame, even if it seemed so before, and may leave one other reason.
+        self._bad = set().union(*map(self._blame, self._failures))
+
+    def _blame(self, reasons: Set[frozenset[str]]) -> Set[frozenset[str]]:
+        """Return the one reason of a failure that no legal choice has; empty if there are several, or none."""
         unknown = reasons - self._good
         # A pair that shares a mesh axis is a better explanation than a single mapped name.
         several = {reason for reason in unknown if len(reason) > 2}
         blamed = several or unknown
-        if len(blamed) == 1:
-            self._bad |= blamed
+        return blamed if len(blamed) == 1 else set()
 
     def make_forecast(self) -> Callable[[Choice], float]:
         """Make a function that estimates a choice from the choices that share parts with it; the lower, the better."""
@@ -89,6 +93,17 @@ def _find_reasons(choice: Choice) -> Set[frozenset[str]]:
         if set(first) & set(second):
             found.add(frozenset((one, other, how)))
     return found
+
+
+def _list_parts_of_entries(choice: Choice) -> Set[frozenset[str]]:
+    """Return the entries with some of the mesh axes of each entry: what many devices divide, fewer of them divide."""
+    how = f"{choice.microbatches} microbatches"
+    return {
+        frozenset((f"{name} on {part}", how))
+        for name, entry in choice.computed
+        for count in range(1, len(entry))
+        for part in itertools.combinations(entry, count)
+    }
 
 
 class Budget:
