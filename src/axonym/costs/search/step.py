@@ -179,7 +179,7 @@ class Step:
         found: list[float] = []
         for own in chosen:
             try:
-                alone = self.count(Mappings({}, {}), {"device": 1}, own, None)
+                alone = self.count(Mappings({}, {}), {"device": 1}, own, None, is_ideal=True)
             except (AxonymError, ValueError):
                 # A step that needs the axes of the mesh.
                 return 0.0
@@ -199,8 +199,10 @@ class Step:
         mesh: Mapping[str, int],
         chosen: Mapping[str, Tree],
         microbatches: int | None,
+        *,
+        is_ideal: bool = False,
     ) -> Cost:
-        """Return the traced cost of the step, without an explanation if the mapping is not legal.
+        """Return the traced cost of the step, without an explanation if the mapping is not legal; see `trace_cost`.
 
         Raises:
             AxonymError: if the mapping is not legal.
@@ -208,7 +210,8 @@ class Step:
         fn, args, options = self.build(chosen)
         target, abstract = find_target(self.target, "plan"), abstract_mesh(mesh, "plan")
         with self._enter_pipeline(microbatches):
-            return trace_cost(fn, mappings, abstract, target, args, options, is_explained=False)
+            flags = {"is_explained": False, "is_ideal": is_ideal}
+            return trace_cost(fn, mappings, abstract, target, args, options, **flags)
 
     def measure(
         self,

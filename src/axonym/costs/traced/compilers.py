@@ -46,10 +46,12 @@ ACCELERATOR = Compiler(scatters=True, folds=True, merges=False, masks=False)
 TPU = ACCELERATOR._replace(rounds=True, tiles=True, windows=2**20, intensity=1024, masks_sums=True)
 
 
-def find_compiler(platform: str) -> Compiler:
-    """Return the compiler for a platform, such as `cpu` or `tpu`."""
-    if platform == "cpu":
-        return CPU
-    if platform == "tpu":
-        return TPU
-    return ACCELERATOR
+def find_compiler(platform: str, *, is_ideal: bool = False) -> Compiler:
+    """Return the compiler for a platform, such as `cpu` or `tpu`.
+
+    Args:
+        platform: its name.
+        is_ideal: for a bound: without the products that it throws away, since a mapping of the groups avoids them.
+    """
+    compiler = {"cpu": CPU, "tpu": TPU}.get(platform, ACCELERATOR)
+    return compiler._replace(masks=False, masks_sums=False) if is_ideal else compiler

@@ -42,11 +42,12 @@ def trace_cost(
     kwargs: dict[str, Tree],
     *,
     is_explained: bool = True,
+    is_ideal: bool = False,
 ) -> Cost:
     """Trace a function for a mesh that needs no devices, and count the costs of its equations.
 
     The arguments are the same as in `axn.cost`. With `is_explained`, a function that cannot be traced is also traced
-    for Auto mesh axes, to find the reason.
+    for Auto mesh axes, to find the reason. With `is_ideal`, no compiler throws products away; see `find_compiler`.
 
     Raises:
         ShardingError: if the function can be traced on Auto mesh axes alone.
@@ -69,7 +70,8 @@ def trace_cost(
     kinds, named = given.describe(ledger, abstract)
     is_auto = not abstract.explicit_axes
     sizes = dict(abstract.shape)
-    walk = Walk(sizes, compiler=find_compiler(target.platform), is_auto=is_auto)
+    compiler = find_compiler(target.platform, is_ideal=is_ideal)
+    walk = Walk(sizes, compiler=compiler, is_auto=is_auto)
     program = traced.jaxpr.jaxpr
     # The types of the arguments have their layouts.
     inputs = list(map(walk.find_value, program.invars))
