@@ -5,8 +5,8 @@ import dataclasses
 import functools
 import gc
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from jax.sharding import AbstractMesh, Mesh
@@ -502,17 +502,14 @@ class _Counter:
         from .search.result import Candidate
 
         chosen = self._step.choose(choice.given)
-        try:
-            fitted = self._fit(choice)
-            mappings, sizes = fitted.mappings, dict(fitted.mesh.shape)
-            step = self._step.link_parts(fitted.split)
-            report = step.count(mappings, sizes, chosen, choice.microbatches)
-        except (AxonymError, ValueError):
+        counted = self._count(choice, chosen)
+        if counted is None:
             self._note(math.inf)
             return None
+        fitted, report = counted
         found = Candidate(
-            tuple(sizes.items()),
-            mappings,
+            tuple(fitted.mesh.shape.items()),
+            fitted.mappings,
             report,
             choices=chosen,
             microbatches=choice.microbatches,
@@ -523,14 +520,30 @@ class _Counter:
         self.candidates[choice] = found
         return _rank(found)
 
-    def _fit(self, choice: "Choice") -> Fit:
-        """Return the mappings of a choice, and this mesh, or one with some axes split so that they divide all sizes."""
+    def _count(self, choice: "Choice", chosen: Mapping[str, object]) -> "tuple[Fit, Cost] | None":
+        """Return the first fit of a choice that is legal, with its cost; None if no fit is."""
+        illegal = suppress(AxonymError, ValueError)
+        with illegal:
+            for fitted in self._iterate_fits(choice):
+                with illegal:
+                    step, sizes = self._step.link_parts(fitted.split), dict(fitted.mesh.shape)
+                    cost = step.count(fitted.mappings, sizes, chosen, choice.microbatches)
+                    return fitted, cost
+        return None
+
+    def _iterate_fits(self, choice: "Choice") -> Iterator[Fit]:
+        """Yield the mappings of a choice, and this mesh, or one with some axes split so that they divide all sizes."""
         mappings = choice.make_mappings(self._parameters, self._states)
         mesh = abstract_mesh(self.mesh, "plan")
         sizes = self._sizes
         if self._step.is_builder:
             sizes = {**sizes, **self._step.find_sizes(choice.given)}
-        return fit_sizes(mappings, mesh, sizes, find_partners(self._names, mappings))
+        partners = find_partners(self._names, mappings)
+        found = fit_sizes(mappings, mesh, sizes, partners)
+        yield found
+        # A partner may share its mesh axes with another axis of an array, so the simpler fit is next.
+        if found.split and partners:
+            yield fit_sizes(mappings, mesh, sizes, {})
 
     def _note(self, seconds: float) -> None:
         if self.is_counted:

@@ -241,11 +241,18 @@ class Axes:
             if not (most := self.find_widest(rows, self.mesh_axes)):
                 continue
             base = Move(rows, most, "computed", evicts=True).apply(self.fixed)
-            for name in self._sort_by_elements():
+            for name in sorted(self._sort_by_elements(), key=self._rank_shared):
                 for axis in self._narrow_first:
                     if "both" in self._list_roles(name) and self.count_ways(name, (axis,)) > 1:
                         shared = Move(name, (axis,), "both", evicts=False).apply(base)
                         yield from reversed(list(self._add_rest(shared)))
+
+    def _rank_shared(self, name: str) -> tuple[bool, int, int]:
+        # An axis of most parameters is one of the layers, or of the rows that they compute. Of others, such as experts
+        # and their widths, the shortest one numbers what rows may be sent to.
+        is_common = 2 * sum(name in own for own in self.arrays) > len(self.arrays)
+        share = self._count_elements(name) / (sum(self.arrays.values()) or 1)
+        return is_common, -round(20 * share), max(self.parameters[name])
 
     def _divide_group(self, group: Sequence[str], entry: Entry) -> Iterator[Choice]:
         """Yield choices with these axes of the layers along mesh axes, and data along the others."""
