@@ -258,7 +258,7 @@ class Axes:
         """Yield choices with these axes of the layers along mesh axes, and data along the others."""
         base = self.fixed
         for name in group:
-            base = Move(name, entry, "both", evicts=False).apply(base)
+            base = Move(name, self.find_widest(name, entry), "both", evicts=False).apply(base)
         rest = tuple(other for other in self.mesh_axes if other not in entry)
         ways = {name: self.find_widest(name, rest) for name in self.data}
         moves = [Move(name, most, "computed", evicts=False) for name, most in ways.items() if most]
