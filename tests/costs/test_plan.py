@@ -222,7 +222,8 @@ def test_the_number_of_microbatches_is_found():
 
 
 def test_key_heads_that_devices_do_not_divide_share_them_with_their_groups():
-    KVHeads, Group, HeadDim = axn.make_axes(kv_heads=2, group=4, head_dim=8)
+    # Eight devices divide neither the width nor the heads' own width, so the groups are all that is left.
+    KVHeads, Group, HeadDim, Embed = axn.make_axes(kv_heads=2, group=4, head_dim=7, embed=15)
     weights = jax.eval_shape(lambda: (axn.ones((Embed, KVHeads, Group, HeadDim)), axn.ones((Embed, KVHeads, HeadDim))))
     x = jax.eval_shape(lambda: axn.ones((Batch.resize(6), Embed)))
 

@@ -1,26 +1,26 @@
 """Find the mapping of a function that takes the least time and fits."""
 
-import copy
 import dataclasses
 import functools
 import gc
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from jax.sharding import AbstractMesh, Mesh
 
 from .. import AxisSelector, Mappings, ResourceMapping
-from ..engine import MeshLike, Tree, normalized, type_text
-from ..errors import ArgumentError, AxonymError, OperandError, message, suggestion
-from ..report import Fit, abstract_mesh, divide_mesh, find_partners, fit_sizes
+from ..engine import MeshLike, Tree, type_text
+from ..errors import ArgumentError, OperandError, message
+from ..report import abstract_mesh, divide_mesh
 from .search.meshes import INNER, iterate_finer, iterate_meshes
 from .shared.targets import Target
 
 if TYPE_CHECKING:
     from .report.cost import Cost
-    from .search.choice import Choice, Give
+    from .search.choice import Choice
+    from .search.counter import Counter
     from .search.layers import EachLayer
     from .search.lessons import Budget
     from .search.progress import Progress
@@ -64,7 +64,7 @@ def plan(
 
     Among mappings whose times differ by at most 1 %, the one that needs least memory is the best. The best few mappings
     are then compiled for the target, and the compiled costs decide between them. If programs for the target cannot be
-    compiled here, the plan says why.
+    compiled here, the plan says why. A mapping that is slower by an estimate from another trace is not traced itself.
 
     The search begins with mappings that experts write. Some put an axis of data on all mesh axes, with parameters
     sharded along all or one of them, or replicated. Some put axes of the layers, such as heads, the width of a
@@ -140,7 +140,7 @@ def plan(
     from .search.result import Plan
     from .search.step import Step, parse_pipeline
     from .search.tally import Tally
-    from .search.verifier import PRICE, sort_near
+    from .search.verifier import PRICE
 
     if not callable(fn):
         raise OperandError(message("plan", f"it takes a function or a module, not {type_text(fn)}"))
@@ -160,10 +160,10 @@ def plan(
     budget = Budget(max(len(meshes), limit - verifier.reserve))
     # A target may have links for mesh axes by name; a new mesh axis would have none.
     divides = isinstance(mesh, int) and not known.links
-    counters = [_Counter(step, sizes, tally) for sizes in meshes]
+    counters = _make_counters(step, meshes, tally)
     with _collect_rarely():
         searches = _search(counters, fixed, budget, step.find_stacks(), divides=divides)
-    candidates = _list_candidates(searches)
+    ranked = _settle(searches)
     counted = sum(len(search.scores) for _, search in searches)
 
     def compile_candidate(one: "Candidate") -> "Cost":
@@ -173,7 +173,6 @@ def plan(
             one.mappings, _find_mesh(mesh, one), one.choices, one.microbatches, "compiled"
         )
 
-    ranked = sort_near(sorted(candidates, key=_rank))
     verified, text = verifier.run(ranked, counted, compile_candidate)
     best, *others = measure_best(
         verified,
@@ -184,7 +183,7 @@ def plan(
     )
     tally.close()
     # A choice without a candidate was not legal.
-    numbers = counted, counted - len(candidates), not budget.ran_out
+    numbers = counted, counted - len(ranked), not budget.ran_out
     return Plan(best, tuple(others), *numbers, text, _find_bound(step, searches, best))
 
 
@@ -199,12 +198,37 @@ def _check_limit(limit: int, meshes: int) -> None:
         raise ArgumentError(message("plan", problem, hint="use a larger limit"))
 
 
-def _list_candidates(searches: "Sequence[tuple[_Counter, Search]]") -> "list[Candidate]":
-    """List the candidates of all meshes, the best one of each mesh first."""
-    found: list[Candidate] = []
-    for counting, search in searches:
-        found += [counting.candidates[choice] for choice in search.list_best()]
-    return found
+def _make_counters(
+    step: "Step", meshes: Sequence[dict[str, int]], tally: "Tally"
+) -> "list[Counter]":
+    """Make a counter for each mesh. They share their estimates, since the devices are the same."""
+    from .search.counter import Counter
+    from .search.estimates import Estimates
+
+    estimates = Estimates()
+    return [Counter(step, sizes, tally, estimates) for sizes in meshes]
+
+
+def _settle(searches: "Sequence[tuple[Counter, Search]]") -> "list[Candidate]":
+    """Trace the best candidates that are only estimated; return the candidates of all meshes, the best one first."""
+    from .search.counter import rank_candidate
+    from .search.result import SHOWN
+    from .search.verifier import sort_near
+
+    while True:
+        owners: dict[int, tuple[Counter, Choice]] = {}
+        found: list[Candidate] = []
+        for counting, _ in searches:
+            found += counting.candidates.values()
+            owners |= {id(one): (counting, choice) for choice, one in counting.candidates.items()}
+        # Among equals, the first mesh wins.
+        ranked = sort_near(sorted(found, key=rank_candidate))
+        estimated = [one for one in ranked[: SHOWN + 1] if one.is_estimated]
+        if not estimated:
+            return ranked
+        for one in estimated:
+            counting, choice = owners[id(one)]
+            counting.trace(choice)
 
 
 def _find_mesh(
@@ -217,13 +241,13 @@ def _find_mesh(
 
 
 def _search(
-    counters: "Sequence[_Counter]",
+    counters: "Sequence[Counter]",
     fixed: ResourceMapping | Mappings | None,
     budget: "Budget",
     stacks: "Mapping[int, EachLayer]",
     *,
     divides: bool,
-) -> "list[tuple[_Counter, Search]]":
+) -> "list[tuple[Counter, Search]]":
     """Search on all meshes, then on finer meshes if mesh axes may be divided, and then decide layer by layer."""
     reserved = 0
     if stacks:
@@ -255,15 +279,15 @@ def _collect_rarely() -> Generator[None]:
 
 
 def _begin(
-    counters: "Sequence[_Counter]", fixed: ResourceMapping | Mappings | None, budget: "Budget"
-) -> "list[tuple[_Counter, Search]]":
+    counters: "Sequence[Counter]", fixed: ResourceMapping | Mappings | None, budget: "Budget"
+) -> "list[tuple[Counter, Search]]":
     """Count the choices that experts begin with, on all meshes."""
     from .search.lessons import Lessons
     from .search.search import Search
 
     # The searches on all meshes share their budget and their lessons.
     share, lessons = budget.left, Lessons()
-    found: list[tuple[_Counter, Search]] = []
+    found: list[tuple[Counter, Search]] = []
     data: Mapping[str, frozenset[int]] = {}
     for counting in counters:
         axes = counting.find_axes(fixed)
@@ -277,7 +301,7 @@ def _begin(
     return found
 
 
-def _rank_data(counting: "_Counter", axes: "Axes") -> Mapping[str, frozenset[int]]:
+def _rank_data(counting: "Counter", axes: "Axes") -> Mapping[str, frozenset[int]]:
     """Rank the axes of data by a search on two devices, because two devices can divide almost any axis."""
     from .search.lessons import Budget
     from .search.search import Search
@@ -317,7 +341,7 @@ def _make_verifier(mesh: object, target: Target | str, limit: int, wanted: int) 
     return Verifier(wanted, limit, why)
 
 
-def _climb(searches: "Sequence[tuple[_Counter, Search]]", budget: "Budget", reserved: int) -> None:
+def _climb(searches: "Sequence[tuple[Counter, Search]]", budget: "Budget", reserved: int) -> None:
     """Search from the best starts on all meshes, with a pipeline and without.
 
     Args:
@@ -338,10 +362,10 @@ def _climb(searches: "Sequence[tuple[_Counter, Search]]", budget: "Budget", rese
 
 
 def _divide(
-    searches: "Sequence[tuple[_Counter, Search]]", budget: "Budget"
-) -> "list[tuple[_Counter, Search]]":
+    searches: "Sequence[tuple[Counter, Search]]", budget: "Budget"
+) -> "list[tuple[Counter, Search]]":
     """Divide a mesh axis of the best choices into two, and move something to the new one."""
-    found: list[tuple[_Counter, Search]] = []
+    found: list[tuple[Counter, Search]] = []
     # A mesh of one axis gives a mesh of two, which was searched before.
     flat = [one for one in searches if min(one[0].mesh.values()) > 1]
     starts = _find_best(flat, 1)
@@ -359,7 +383,7 @@ def _divide(
 
 
 def _decide(
-    stacks: "Mapping[int, EachLayer]", searches: "Sequence[tuple[_Counter, Search]]"
+    stacks: "Mapping[int, EachLayer]", searches: "Sequence[tuple[Counter, Search]]"
 ) -> None:
     """Decide layer by layer, for all choices that were counted."""
     from .search.decisions import Decisions
@@ -374,7 +398,7 @@ def _decide(
 
 
 def _find_bound(
-    step: "Step", searches: "Sequence[tuple[_Counter, Search]]", best: "Candidate"
+    step: "Step", searches: "Sequence[tuple[Counter, Search]]", best: "Candidate"
 ) -> float:
     """Return a lower bound of the seconds of all mappings, for any of the counted choices."""
     from .search.step import count_examples
@@ -392,7 +416,7 @@ def _find_bound(
 
 
 def _find_best(
-    searches: "Sequence[tuple[_Counter, Search]]", count: int
+    searches: "Sequence[tuple[Counter, Search]]", count: int
 ) -> "list[tuple[int, Choice]]":
     """Return the best choices so far, each with the number of its search.
 
@@ -408,191 +432,3 @@ def _find_best(
     piped = [one for one in found if one[2].microbatches is not None]
     kept = sorted((*alone[:count], *piped[:count]), key=lambda one: one[:2])
     return [one[1:] for one in kept]
-
-
-class _Counter:
-    """Counts the cost of choices on one mesh.
-
-    Attributes:
-        mesh: the axes of the mesh with their sizes.
-        candidates: the candidates by choice, for legal choices.
-        is_counted: whether the progress counts the choices.
-    """
-
-    def __init__(self, step: "Step", mesh: dict[str, int], tally: "Tally") -> None:
-        self._step, self._tally = step, tally
-        self.mesh = mesh
-        self._names: tuple[tuple[str, ...], ...] = ()
-        self._sizes: dict[str, int] = {}
-        self.is_counted = True
-        self._parameters: tuple[str, ...] = ()
-        self._states: tuple[str, ...] = ()
-        self.candidates: dict[Choice, Candidate] = {}
-
-    def count_in(self, search: "Search", choice: "Choice") -> "Cost | None":
-        """Return the cost of a choice; None if it is not legal, or the budget is spent."""
-        search.look_at(choice)
-        found = self.candidates.get(choice)
-        return None if found is None else found.cost
-
-    def move_to(self, mesh: dict[str, int]) -> "_Counter":
-        """Return a counter for another mesh."""
-        other = copy.copy(self)
-        other.mesh, other.candidates = mesh, {}
-        return other
-
-    def find_axes(self, fixed: ResourceMapping | Mappings | None) -> "Axes":
-        """Return the axes that can be mapped: the axes of the arguments.
-
-        Raises:
-            ShardingError: if the fixed entries do not fit.
-            OperandError: if the arguments do not have the axes of a pipeline.
-        """
-        from .search.choice import Choice
-        from .search.search import MICROBATCHES, Axes
-        from .search.step import find_divisors, find_state_patterns
-
-        pinned = fixed
-        if not isinstance(pinned, Mappings):
-            pinned = Mappings({}, pinned or {})
-        piped = self._step.piped
-        microbatches = None
-        if piped is not None and (entry := pinned.compute.get(piped[0])):
-            microbatches = MICROBATCHES[0] * math.prod(self.mesh.get(axis, 1) for axis in entry)
-        given = (0,) * len(self._step.choices)
-        # Mistakes in the function or in the fixed entries are raised here; later, they would be choices that lose.
-        report = self._step.cost(
-            pinned, self.mesh, self._step.choose(given), microbatches, "traced"
-        )
-        parameters, data = _collect_sizes(report, "parameters"), _collect_sizes(report, "data")
-        if piped is not None:
-            _check_piped(piped, parameters, data)
-        self._parameters, self._states = tuple(parameters), find_state_patterns(report)
-        arrays = _count_elements(report)
-        self._names = tuple(arrays)
-        names = (*parameters, *data)
-        sizes = {
-            own: parameters.get(own, frozenset()) | data.get(own, frozenset()) for own in names
-        }
-        self._sizes = find_divisors(sizes)
-        layers: dict[Give, int] = {}
-        if piped is not None:
-            for gift, counts in self._step.iterate_gifts():
-                layers[gift] = counts.get(piped[0], 1)
-        own = _sort_entries(pinned.parameters), _sort_entries(pinned.compute)
-        return Axes(
-            self.mesh,
-            parameters,
-            data,
-            Choice(
-                *own,
-                microbatches=microbatches,
-                given=given,
-                yielding=tuple(sorted(pinned.compute.yielding)),
-            ),
-            arrays,
-            piped,
-            self._step.count_values(),
-            bool(self._states),
-            layers,
-        )
-
-    def score(self, choice: "Choice") -> tuple[float, ...] | None:
-        """Return the numbers that rank a choice; None if it is not legal."""
-        from .search.result import Candidate
-
-        chosen = self._step.choose(choice.given)
-        counted = self._count(choice, chosen)
-        if counted is None:
-            self._note(math.inf)
-            return None
-        fitted, report = counted
-        found = Candidate(
-            tuple(fitted.mesh.shape.items()),
-            fitted.mappings,
-            report,
-            choices=chosen,
-            microbatches=choice.microbatches,
-            split=fitted.split,
-        )
-        seconds = report.time.compared if found.fits else math.inf
-        self._note(seconds)
-        self.candidates[choice] = found
-        return _rank(found)
-
-    def _count(self, choice: "Choice", chosen: Mapping[str, object]) -> "tuple[Fit, Cost] | None":
-        """Return the first fit of a choice that is legal, with its cost; None if no fit is."""
-        illegal = suppress(AxonymError, ValueError)
-        with illegal:
-            for fitted in self._iterate_fits(choice):
-                with illegal:
-                    step, sizes = self._step.link_parts(fitted.split), dict(fitted.mesh.shape)
-                    cost = step.count(fitted.mappings, sizes, chosen, choice.microbatches)
-                    return fitted, cost
-        return None
-
-    def _iterate_fits(self, choice: "Choice") -> Iterator[Fit]:
-        """Yield the mappings of a choice, and this mesh, or one with some axes split so that they divide all sizes."""
-        mappings = choice.make_mappings(self._parameters, self._states)
-        mesh = abstract_mesh(self.mesh, "plan")
-        sizes = self._sizes
-        if self._step.is_builder:
-            sizes = {**sizes, **self._step.find_sizes(choice.given)}
-        partners = find_partners(self._names, mappings)
-        found = fit_sizes(mappings, mesh, sizes, partners)
-        yield found
-        # A partner may share its mesh axes with another axis of an array, so the simpler fit is next.
-        if found.split and partners:
-            yield fit_sizes(mappings, mesh, sizes, {})
-
-    def _note(self, seconds: float) -> None:
-        if self.is_counted:
-            self._tally.add("counting", 1, seconds)
-
-
-def _check_piped(
-    piped: tuple[str, str], parameters: Mapping[str, object], data: Mapping[str, object]
-) -> None:
-    """Check that the arguments have the axes of a pipeline.
-
-    Raises:
-        OperandError: if they do not.
-    """
-    for name, kind, there in (
-        (piped[0], "parameters", parameters),
-        (piped[1], "data", data),
-    ):
-        if name not in there:
-            problem = f"pipelined={piped!r}, and no {kind} have an axis {name!r}"
-            facts = f"axes of {kind}: {', '.join(there)}"
-            raise OperandError(message("plan", problem, facts, hint=suggestion(name, there)))
-
-
-def _rank(one: "Candidate") -> tuple[float, ...]:
-    """Return the numbers that rank mappings; among mappings that cost the same, the shortest one wins."""
-    from .search.verifier import rank
-
-    entries = [*one.mappings.parameters.values(), *one.mappings.compute.values()]
-    return *rank(one.cost), sum(map(len, entries)), len(one.mappings.overrides)
-
-
-def _collect_sizes(report: "Cost", kind: str) -> dict[str, frozenset[int]]:
-    """Return the sizes of each axis of one kind of arguments."""
-    from .search.step import collect_sizes
-
-    return collect_sizes(report.arguments.get(kind, ()))
-
-
-def _count_elements(report: "Cost") -> dict[tuple[str, ...], int]:
-    """Return, for each set of axes, the number of elements of the parameters that have these axes."""
-    from .search.step import find_base
-
-    found: dict[tuple[str, ...], int] = {}
-    for row in report.arguments.get("parameters", ()):
-        names = tuple(dict.fromkeys(map(find_base, row.names)))
-        found[names] = found.get(names, 0) + math.prod(row.shape)
-    return found
-
-
-def _sort_entries(mapping: ResourceMapping) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    return tuple(sorted((name, entry) for name, entry in normalized(mapping).entries if entry))

@@ -31,6 +31,8 @@ class Candidate:
         choices: the chosen values of keyword arguments.
         microbatches: the number of microbatches for `axn.pipelined`; None without a pipeline.
         split: for each mesh axis that was split because it does not divide all sizes, its parts with their sizes.
+        is_estimated: whether the cost is an estimate: the mapping is so much slower than the best one that it was not
+            traced.
 
     Examples:
         >>> x = axn.zeros({"batch": 64})
@@ -47,6 +49,7 @@ class Candidate:
     choices: Mapping[str, Tree] = dataclasses.field(default_factory=dict)
     microbatches: int | None = None
     split: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
+    is_estimated: bool = False
 
     @property
     def fits(self) -> bool:

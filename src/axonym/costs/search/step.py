@@ -20,6 +20,7 @@ from ..report.cost import Cost
 from ..shared.arguments import lay_out_arguments, list_rows
 from ..shared.targets import Target
 from ..traced.reader import trace_cost
+from ..traced.template import Template
 from .choice import Give
 from .layers import EachLayer
 
@@ -108,11 +109,15 @@ class Step:
         stacks = self.find_stacks()
         key = tuple(0 if at in stacks else number for at, number in enumerate(given))
         if key not in self._sizes:
-            fn, args, options = self.build(self.choose(key))
-            mesh = make_mesh({"device": 1}, "Explicit")
-            rows = list_rows(lay_out_arguments(fn, Mappings({}, {}), mesh, args, options))
-            self._sizes[key] = find_divisors(collect_sizes(rows.values()))
+            self._sizes[key] = find_divisors(self._collect_sizes(self.choose(key)))
         return self._sizes[key]
+
+    def _collect_sizes(self, chosen: Mapping[str, Tree]) -> dict[str, frozenset[int]]:
+        """Return the sizes of each axis of the arguments."""
+        fn, args, options = self.build(chosen)
+        mesh = make_mesh({"device": 1}, "Explicit")
+        rows = list_rows(lay_out_arguments(fn, Mappings({}, {}), mesh, args, options))
+        return collect_sizes(rows.values())
 
     def iterate_gifts(self) -> Iterator[tuple[Give, dict[str, int]]]:
         """Yield each value that may change the arguments, with the resulting sizes; see `find_sizes`."""
@@ -212,6 +217,26 @@ class Step:
         with self._enter_pipeline(microbatches):
             flags = {"is_explained": False, "is_ideal": is_ideal}
             return trace_cost(fn, mappings, abstract, target, args, options, **flags)
+
+    def make_template(
+        self, given: Sequence[int], parameters: Sequence[str], states: Sequence[str]
+    ) -> Template | None:
+        """Make the template of the step; None if it cannot be traced without the axes of the mesh.
+
+        Args:
+            given: the numbers of the chosen values.
+            parameters: the names of the axes of parameters.
+            states: patterns of the paths at which an optimiser keeps arrays like the parameters.
+        """
+        chosen = self.choose(given)
+        fn, args, options = self.build(chosen)
+        roles = {"parameters": parameters, "names": tuple(self._collect_sizes(chosen))}
+        try:
+            target = find_target(self.target, "plan")
+            return Template(fn, args, options, target, **roles, states=states)
+        except Exception:
+            # The step may do anything; a mistake in it is raised where it is traced for a mesh.
+            return None
 
     def measure(
         self,

@@ -36,6 +36,7 @@ class Operation:
     effects: Any
     invars: Sequence[Variable]
     outvars: Sequence[Variable]
+    source_info: Any
 
 
 class Inlined(NamedTuple):
@@ -68,7 +69,7 @@ def inline(program: Program) -> Inlined:
             if inner is None:
                 results: list[Variable] = list(map(Instance, equation.outvars))
                 own = equation.primitive, equation.params, equation.effects
-                equations.append(Operation(*own, operands, results))
+                equations.append(Operation(*own, operands, results, equation.source_info))
             else:
                 if is_barrier(equation):
                     awaited.extend(operands)

@@ -5,7 +5,7 @@ devices are needed. The module joins the others of this room.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import NamedTuple
 
 import jax
 from jax.sharding import AbstractMesh
@@ -26,11 +26,25 @@ from ..shared.roofline import make_work, sum_by_place
 from ..shared.rows import OUTSIDE, Collective, Kept, Memory
 from ..shared.targets import Target
 from .compilers import find_compiler
-from .equations import Variable, abbreviate, divide_shape
+from .equations import Program, Variable, abbreviate, divide_shape
 from .memory import Residual, count_donated, find_peak, list_residuals
 from .moves import count_group
 from .reasons import find_reasons, name_dimensions
 from .walk import Walk
+
+
+class Trace(NamedTuple):
+    """A traced function.
+
+    Attributes:
+        program: its equations.
+        donated: which of its arguments are donated.
+        ledger: the arrays that were sharded while it was traced.
+    """
+
+    program: Program
+    donated: Sequence[bool]
+    ledger: Ledger
 
 
 def trace_cost(
@@ -56,26 +70,47 @@ def trace_cost(
     explicit = make_mesh(dict(abstract.shape), "Explicit")
     auto = make_mesh(dict(abstract.shape), "Auto")
     given = lay_out_arguments(fn, mapping, explicit, args, kwargs)
-    ledger, machine = Ledger(), Machine(target.platform)
+    machine = Machine(target.platform)
     try:
-        traced = _trace(given, explicit, ledger, machine)
+        traced = trace_program(given, explicit, Ledger(), machine)
     except Exception as error:
         if not is_explained:
             raise _make_error(call.name, error) from error
         given = lay_out_arguments(fn, mapping, auto, args, kwargs)
         # A function that also fails on Auto mesh axes has another mistake, which is raised here.
-        _trace(given, auto, Ledger(), machine)
+        trace_program(given, auto, Ledger(), machine)
         raise _make_error(call.name, error) from error
+    return read_trace(traced, call.name, given, abstract, target, is_ideal=is_ideal)
 
-    kinds, named = given.describe(ledger, abstract)
+
+def read_trace(
+    traced: Trace,
+    function: str,
+    given: Arguments,
+    abstract: AbstractMesh,
+    target: Target,
+    *,
+    is_ideal: bool = False,
+) -> Cost:
+    """Count the costs of a traced function.
+
+    Args:
+        traced: the program.
+        function: the name of the function.
+        given: the arguments.
+        abstract: the mesh.
+        target: the device.
+        is_ideal: as in `trace_cost`.
+    """
+    kinds, named = given.describe(traced.ledger, abstract)
     is_auto = not abstract.explicit_axes
     sizes = dict(abstract.shape)
     compiler = find_compiler(target.platform, is_ideal=is_ideal)
     walk = Walk(sizes, compiler=compiler, is_auto=is_auto)
-    program = traced.jaxpr.jaxpr
+    program = traced.program
     # The types of the arguments have their layouts.
     inputs = list(map(walk.find_value, program.invars))
-    name = f"jit({call.name})"
+    name = f"jit({function})"
     walk.run(program, inputs, name)
     # Whether there is a gradient is known only after the walk.
     sources = [work.source for work in walk.done] + [move.source for move in walk.sent]
@@ -85,7 +120,7 @@ def trace_cost(
     work = make_work(counted, communication, target)
     kept = [_make_kept(one, walk, named) for one in list_residuals(program, places.find, name)]
     return Cost(
-        given.write_title(call.name),
+        given.write_title(function),
         "traced",
         "",
         target,
@@ -94,24 +129,23 @@ def trace_cost(
         assume_overlap(communication, work),
         _count_memory(traced, walk, kinds, kept),
         work,
-        ledger.waiting,
+        traced.ledger.waiting,
         _write_notes(walk, places),
         attention=places.list_choices(sources),
     )
 
 
 def _count_memory(
-    traced: Any, walk: Walk, kinds: Mapping[str, tuple[ArrayLayout, ...]], kept: list[Kept]
+    traced: Trace, walk: Walk, kinds: Mapping[str, tuple[ArrayLayout, ...]], kept: list[Kept]
 ) -> Memory:
     """Count the bytes that a device holds."""
-    program = traced.jaxpr.jaxpr
+    program = traced.program
     held = {kind: sum(row.held for row in arrays) for kind, arrays in kinds.items()}
-    donated = [info.donated for info in jax.tree.leaves(traced.args_info)]
 
     def count(of: Callable[[Variable], int]) -> tuple[int, int, int]:
         return (
             sum(map(of, program.outvars)),
-            count_donated(program.invars, donated, program.outvars, walk, of),
+            count_donated(program.invars, traced.donated, program.outvars, walk, of),
             find_peak(program, of, is_whole=True, in_place=of == walk.count_host_bytes),
         )
 
@@ -138,10 +172,13 @@ def _write_notes(walk: Walk, places: Places) -> tuple[str, ...]:
     return tuple(f"{text}: {', '.join(layers)}" for text, layers in found.items())
 
 
-def _trace(given: Arguments, mesh: AbstractMesh, ledger: Ledger, machine: Machine) -> Any:
+def trace_program(given: Arguments, mesh: AbstractMesh, ledger: Ledger, machine: Machine) -> Trace:
+    """Trace a function for a mesh."""
     # A mesh of the caller would stay current together with this one, so the empty mesh clears it first.
     with jax.sharding.use_abstract_mesh(AbstractMesh((), ())), given.enter(mesh, ledger, machine):
-        return given.fn.trace(*given.args, **given.kwargs)
+        traced = given.fn.trace(*given.args, **given.kwargs)
+    donated = [info.donated for info in jax.tree.leaves(traced.args_info)]
+    return Trace(traced.jaxpr.jaxpr, donated, ledger)
 
 
 def _make_error(name: str, error: Exception) -> ShardingError:

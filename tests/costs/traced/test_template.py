@@ -1,0 +1,96 @@
+"""Costs that a program gives which was traced once, compared with programs that are traced for each mapping."""
+
+import jax
+import pytest
+
+import axonym as axn
+from axonym.costs.shared.targets import TARGETS
+from axonym.costs.traced.reader import trace_cost
+from axonym.costs.traced.template import Template
+from axonym.errors import ShardingError
+from axonym.partitioning import if_free
+from axonym.report import abstract_mesh
+from tests.costs.programs import MESH, Batch, Embed, Mlp, abstract, step
+
+TARGET = TARGETS["v5e"]
+MESH_TYPES = abstract_mesh(MESH, "cost")
+PARAMETERS = ("layers", "embed", "mlp")
+
+
+def make_template(fn, *args, parameters=PARAMETERS, names=(*PARAMETERS, "batch")):
+    return Template(fn, args, {}, TARGET, parameters=parameters, names=names, states=())
+
+
+def list_numbers(cost):
+    return cost.time.compared, cost.totals, cost.by_axis, cost.memory
+
+
+@pytest.mark.parametrize(
+    ("stored", "computed"),
+    [
+        ({}, {}),
+        ({}, {"batch": ("data", "model")}),
+        ({"embed": "data"}, {"batch": "data"}),
+        ({"embed": ("data", "model")}, {"batch": ("data", "model")}),
+        ({"mlp": "model"}, {"mlp": "model"}),
+        ({"embed": "data", "mlp": "model"}, {"batch": "data", "mlp": "model"}),
+        ({"mlp": "data"}, {"batch": "model", "mlp": "data"}),
+    ],
+)
+def test_an_estimate_of_a_training_step_equals_its_traced_cost(stored, computed):
+    parameters = {name: stored.get(name) for name in {*stored, *computed} & {*PARAMETERS}}
+    mappings = axn.Mappings(parameters, computed)
+    estimate = make_template(step, *abstract()).estimate(mappings, MESH_TYPES, TARGET)
+    traced = trace_cost(step, mappings, MESH_TYPES, TARGET, abstract(), {})
+    assert list_numbers(estimate) == list_numbers(traced)
+
+
+def test_the_bytes_of_a_gathered_weight_follow_from_its_size():
+    weight, x = jax.eval_shape(lambda: (axn.ones((Embed, Mlp)), axn.ones((Batch, Embed))))
+    template = make_template(
+        lambda weight, x: axn.nn.Linear(weight, None, (Embed,), (Mlp,))(x),
+        weight,
+        x,
+        parameters=("embed", "mlp"),
+        names=("embed", "mlp", "batch"),
+    )
+    mappings = axn.Mappings({"embed": "data", "mlp": None}, {"batch": "data"})
+    (gather,) = template.estimate(mappings, MESH_TYPES, TARGET).communication
+    # Each of 4 devices sends its quarter of the weight to 3 others, rounded to two bytes as the product rounds it.
+    assert (gather.kind, gather.axes, gather.sent) == ("all-gather", ("embed",), 3 * 2 * Embed.size * Mlp.size / 4)
+
+
+def test_an_axis_yields_the_mesh_axes_that_other_axes_take():
+    x = jax.eval_shape(lambda: axn.ones({"batch": 8, "pos": 8, "mlp": 32}))
+    template = make_template(lambda x: 2 * x, x, parameters=(), names=("batch", "pos", "mlp"))
+    mappings = axn.Mappings({}, {"batch": "data", "mlp": "model", "pos": if_free("model")})
+    estimate = template.estimate(mappings, MESH_TYPES, TARGET)
+    assert estimate.memory.results == 4 * 8 * 8 * 32 // 8
+
+
+@pytest.mark.parametrize(
+    ("computed", "text"),
+    [
+        ({"batch": "data", "pos": "data"}, "cost: mesh axis 'data' would shard both 'batch' and 'pos' of one array"),
+        ({"batch": ("data", "model")}, "plan: mesh axes data, model do not divide 4"),
+    ],
+)
+def test_mappings_that_do_not_fit_are_refused(computed, text):
+    x = jax.eval_shape(lambda: axn.ones({"batch": 8, "pos": 4}))
+    # Eight devices divide the argument, but not its slice.
+    template = make_template(
+        lambda x: axn.concatenate("batch", (x, x["batch", :4])), x, parameters=(), names=("batch", "pos")
+    )
+    with pytest.raises(ShardingError) as raised:
+        template.estimate(axn.Mappings({}, computed), MESH_TYPES, TARGET)
+    assert str(raised.value).startswith(text)
+
+
+def test_a_shard_map_is_refused():
+    x = jax.eval_shape(lambda: axn.ones({"batch": 8}))
+    template = make_template(
+        lambda x: axn.shard_map(lambda x: 2 * x, {"batch": "batch computed"})(x), x, parameters=(), names=("batch",)
+    )
+    with pytest.raises(ShardingError) as raised:
+        template.estimate(axn.Mappings({}, {"batch": "data"}), MESH_TYPES, TARGET)
+    assert str(raised.value) == "plan: a shard_map is written for other mesh axes"
