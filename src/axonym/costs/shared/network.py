@@ -73,7 +73,8 @@ def find_levels(
     if not counts or not counts.keys() <= mesh.keys():
         counts, mesh = {"": group}, {"": group}
     # A mesh axis with a link of its own is a network around all others.
-    rest = {name: size for name, size in mesh.items() if name not in target.links}
+    # Mesh axes of size 1, which meshes of some code bases have many of, connect nothing.
+    rest = {name: size for name, size in mesh.items() if size > 1 and name not in target.links}
     found = _find_inner_levels(counts, rest, target)
     around = [name for name in counts if name in target.links]
     for name in sorted(around, key=lambda name: -target.links[name].bandwidth):
@@ -208,9 +209,14 @@ def _place(torus: Torus, link: Link, sizes: tuple[int, ...]) -> _Placed:
         shared = sorted((size, -rate) for size, rate in zip(sizes, rates, strict=True))
         return -math.prod(rates), sum(shape), shared
 
-    orders = list(itertools.permutations(range(len(sizes))))
+    # Mesh axes of equal sizes may swap their places, so one order of them is enough.
+    orders = {
+        tuple(sizes[i] for i in own): own
+        for own in reversed(list(itertools.permutations(range(len(sizes)))))
+    }
     return min(
-        ((shape, _assign(shape, sizes, own)) for shape in shapes for own in orders), key=rank
+        ((shape, _assign(shape, sizes, own)) for shape in shapes for own in orders.values()),
+        key=rank,
     )
 
 
