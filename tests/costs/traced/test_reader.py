@@ -214,3 +214,19 @@ def test_mistakes_of_the_function_stay_what_they_are():
         traced(wrong, {"batch": "data"}, {"data": 4}, X)
     with pytest.raises(ShardingError, match="batch=8"):
         traced(lambda x: x, {"batch": "data"}, {"data": 3}, X)
+
+
+@pytest.mark.parametrize("gather", [False, True])
+def test_groups_of_a_mesh_axis_are_smaller_rings(gather):
+    """In a ring of two, a sum sends 2 b (2 - 1) / 2 bytes and a gather b (2 - 1), so both send their operand."""
+    pairs = {"axis_index_groups": [[0, 1], [2, 3]]}
+
+    def send(x):
+        return jax.lax.all_gather(x, "data", **pairs) if gather else jax.lax.psum(x, "data", **pairs)
+
+    def run(x):
+        spec = jax.P("data")
+        return jax.shard_map(send, in_specs=spec, out_specs=spec, check_vma=False)(jax.reshard(x, spec))
+
+    report = traced(run, {}, {"data": 4}, jnp.ones((4, 32)), target="v5e")
+    assert report.totals["bytes sent"] == 32 * 4

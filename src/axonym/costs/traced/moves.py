@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ...engine import Entry, only, without
 from ..shared.ring import Pairs
 from .compilers import ACCELERATOR, Compiler
-from .equations import Value, count_shards, divide_shape
+from .equations import Value, divide_shape
 from .propagation import Sum
 
 
@@ -148,4 +148,5 @@ def _collect_axes(sums: Sequence[Sum]) -> set[str]:
 
 def count_group(move: Move, mesh: Mapping[str, int]) -> int:
     """Return the number of devices in a group."""
-    return count_shards(move.mesh_axes, mesh)
+    counts = (axis.partition(":") for axis in move.mesh_axes)
+    return math.prod(int(count or mesh[name]) for name, _, count in counts)

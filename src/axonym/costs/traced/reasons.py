@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ...engine import Entry
 from ..shared.names import NameTable, narrow
+from ..shared.ring import strip_counts
 from .moves import Move
 
 
@@ -20,7 +21,7 @@ def find_reasons(move: Move, named: NameTable, layer: str, *, is_update: bool) -
         layer: the layer of the collective.
         is_update: whether it belongs to an optimiser.
     """
-    rest = list(move.mesh_axes)
+    rest = list(strip_counts(move.mesh_axes))
     found: list[str] = []
     # Types name mesh axes exactly, so each one is explained separately, and a name may also explain others.
     while rest:

@@ -414,6 +414,10 @@ class Walk:
             named = (named,)
         # Axes of a surrounding `vmap` are no mesh axes.
         over = order((axis for axis in named if axis in self._mesh), self._mesh)
+        groups = params.get("axis_index_groups")
+        if groups and len(over) == 1:
+            # `data:2` stands for two devices of a longer mesh axis.
+            over = (f"{over[0]}:{len(groups[0])}",)
         for variable, value in zip(equation.outvars, inputs, strict=False):
             result = self.values[id(variable)] = find_layout(variable, value.entries)
             shape = divide_shape(value.shape, value.entries, self._mesh)
