@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractMesh, AxisType
 
-from axonym.costs.traced.compilers import ACCELERATOR, CPU, TPU
+from axonym.costs.traced.compilers import ACCELERATOR, CPU, TPU, find_compiler
 from axonym.costs.traced.walk import Walk
 from tests.costs.equations_made import SIZES, TYPED, array, program
 
@@ -188,3 +188,13 @@ def test_a_sum_of_each_turn_is_scattered_if_what_they_are_stacked_to_is_split(co
 
     walk = walked(stacked, array((8, 16), None, "data"), array((3, 16, 4), None, "data"), compiler=compiler)
     assert sent(walk) == [(kind, ("data",), (8, 4), 3)]
+
+
+@pytest.mark.parametrize(("platform", "products"), [("cpu", 3), ("tpu", 1), ("cuda", 2)])
+def test_a_platform_has_its_own_branch(platform, products):
+    def choose(x, w):
+        own = {"cpu": lambda x, w: x @ w @ w @ w, "tpu": lambda x, w: x @ w, "default": lambda x, w: x @ w @ w}
+        return jax.lax.platform_dependent(x, w, **own)
+
+    walk = walked(choose, array((8, 16)), array((16, 16)), compiler=find_compiler(platform))
+    assert sum(one.flops for one in walk.done) == products * 2 * 8 * 16 * 16

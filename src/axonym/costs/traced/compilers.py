@@ -25,6 +25,7 @@ class Compiler(NamedTuple):
         masks: whether it multiplies each row of a ragged product with the matrices of all groups, and keeps only one
             result.
         masks_sums: whether it does the same for the gradients of these matrices, which sum over the rows of a group.
+        platform: the platform that it compiles for.
     """
 
     scatters: bool
@@ -37,6 +38,7 @@ class Compiler(NamedTuple):
     windows: int | None = None
     intensity: int = 0
     masks_sums: bool = False
+    platform: str = ""
 
 
 # Found by comparing programs of XLA's compilers with the counts: see benchmarks/cost.py.
@@ -53,5 +55,5 @@ def find_compiler(platform: str, *, is_ideal: bool = False) -> Compiler:
         platform: its name.
         is_ideal: for a bound: without the products that it throws away, since a mapping of the groups avoids them.
     """
-    compiler = {"cpu": CPU, "tpu": TPU}.get(platform, ACCELERATOR)
+    compiler = {"cpu": CPU, "tpu": TPU}.get(platform, ACCELERATOR)._replace(platform=platform)
     return compiler._replace(masks=False, masks_sums=False) if is_ideal else compiler

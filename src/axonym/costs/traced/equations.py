@@ -170,6 +170,17 @@ def list_bodies(equation: Equation) -> Sequence[Program]:
     return found
 
 
+def select_branch(
+    equation: Equation, bodies: Sequence[Program], platform: str
+) -> Sequence[Program]:
+    """Return the branch for a platform, if the platform decides; otherwise all programs that an equation runs."""
+    # None stands for all other platforms, and comes last.
+    for names, body in zip(equation.params.get("branches_platforms") or (), bodies, strict=False):
+        if names is None or platform in names:
+            return [body]
+    return bodies
+
+
 def is_copy(equation: Equation) -> bool:
     """Return whether an equation copies an array between device memory and host memory."""
     if equation.primitive.name != "device_put":

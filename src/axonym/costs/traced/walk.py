@@ -31,6 +31,7 @@ from .equations import (
     is_copy,
     is_literal,
     list_bodies,
+    select_branch,
     write_source,
     write_unknown,
 )
@@ -439,6 +440,7 @@ class Walk:
     ) -> None:
         """Walk through the program that an equation runs; among branches, take the one with the most operations."""
         name, results = equation.primitive.name, equation.outvars
+        inner = select_branch(equation, inner, self._compiler.platform)
         source = write_source(equation, self._prefix)
         used = [id(one) in self._readers or id(one) in self._returned for one in results]
         divided = [self._find_divisions(one) for one in results]
