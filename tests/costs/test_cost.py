@@ -222,3 +222,42 @@ def test_the_order_of_mesh_axes_changes_nothing():
     other = axn.cost(perceptron, mapping, {"model": 4, "data": 2}, UP, DOWN, X)
     assert one.totals == other.totals
     assert one.by_axis == other.by_axis
+
+
+@pytest.mark.parametrize("depth", ["traced", "compiled"])
+def test_a_product_counts_at_the_rate_of_its_dtype_and_precision(depth):
+    """A TPU takes six passes in bfloat16 for float32; numbers of 8 bits that a CPU widens have a rate of their own."""
+    rows = jax.ShapeDtypeStruct((2048, 2048), jnp.float32), jax.ShapeDtypeStruct((2048, 2048), jnp.float8_e4m3fn)
+
+    def seconds(dtype, target, **options):
+        def product(x, w):
+            return jax.lax.dot(x, w, preferred_element_type=jnp.float32, **options)
+
+        report = axn.cost(product, {}, simulated({"data": 1}), rows[dtype], rows[dtype], target=target, depth=depth)
+        assert report.totals["flops"] == 2 * 2048**3
+        return sum(work.computing for work in report.work)
+
+    assert seconds(0, "v5p", precision="highest") == pytest.approx(6 * 2 * 2048**3 / 459e12)
+    assert seconds(1, "h100") == pytest.approx(2 * 2048**3 / 1979e12)
+
+
+@pytest.mark.parametrize(
+    ("depth", "target", "products"), [("traced", "v5p", 3), ("traced", "h100", 4), ("compiled", "h100", 4)]
+)
+def test_products_of_complex_numbers(depth, target, products):
+    """By the definition, four products of real numbers; the compiler for TPU makes three."""
+    x = jax.ShapeDtypeStruct((64, 64), jnp.complex64)
+    report = axn.cost(lambda x: x @ x, {}, simulated({"data": 1}), x, target=target, depth=depth)
+    assert report.totals["flops"] == products * 2 * 64**3
+    assert not report.notes
+
+
+@pytest.mark.parametrize("depth", ["traced", "compiled"])
+def test_a_convolution_of_complex_numbers_is_three_of_real_ones(depth):
+    x, k = jax.ShapeDtypeStruct((2, 4, 9, 9), jnp.complex64), jax.ShapeDtypeStruct((5, 4, 2, 2), jnp.complex64)
+
+    def convolve(x, k):
+        return jax.lax.conv_general_dilated(x, k, (1, 1), "VALID")
+
+    report = axn.cost(convolve, {}, simulated({"data": 1}), x, k, target="v5p", depth=depth)
+    assert report.totals["flops"] == 3 * 2 * (2 * 5 * 8 * 8) * (4 * 2 * 2)

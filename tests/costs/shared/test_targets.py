@@ -19,8 +19,34 @@ def test_the_table_has_what_the_data_sheets_say():
         assert target.peak >= target.flops_of("float32") > 0
 
 
-def test_a_dtype_that_is_not_listed_counts_as_the_slowest():
-    assert TARGETS["h100"].flops_of("float64") == TARGETS["h100"].flops_of("float32")
+@pytest.mark.parametrize(
+    ("target", "dtype", "rate"),
+    [
+        # Data sheets: cores for double precision, and those for single precision, which make no TF32.
+        ("a100", "float64", 19.5e12),
+        ("h200", "float64", 67e12),
+        ("h100", "float32_highest", 67e12),
+        ("gb200", "float32_highest", 80e12),
+        # Narrower numbers are computed as wider ones of their kind.
+        ("v5p", "float8_e4m3fn", 459e12),
+        ("a100", "float8_e5m2", 312e12),
+        ("v5e", "int4", 393e12),
+        # jax.lax.Precision: a TPU takes three or six passes in bfloat16, and TF32 is a high precision on a GPU.
+        ("v5p", "float32_high", 459e12 / 3),
+        ("v6e", "float32_highest", 918e12 / 6),
+        ("h100", "float32_high", 494e12),
+    ],
+)
+def test_rates_by_dtype_and_precision(target, dtype, rate):
+    assert TARGETS[target].flops_of(dtype) == rate
+
+
+def test_a_dtype_without_one_as_wide_of_its_kind_counts_as_the_slowest():
+    target = Target("t", {"bfloat16": 4.0, "float32": 2.0, "int8": 8.0}, 1, 1.0, Link(1.0))
+    assert target.flops_of("float32_highest") == 2.0
+    for dtype in ("float64", "int32"):
+        assert target.find_rate(dtype) is None
+        assert target.flops_of(dtype) == 2.0
 
 
 @pytest.mark.parametrize(

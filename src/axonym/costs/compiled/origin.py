@@ -27,7 +27,7 @@ _PASSING = {
 # The largest number of steps back: a loop may pass its value on to itself.
 _LONGEST = 200
 # The compiler for CPU computes and sends these in float32.
-_NARROW = ("bf16", "f16")
+_NARROW = ("bf16", "f16", "f8e4m3fn", "f8e5m2")
 
 
 class Origin(NamedTuple):

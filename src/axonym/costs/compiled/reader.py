@@ -17,7 +17,7 @@ from ...report import ArrayLayout, unwrapped
 from ..report.cost import Cost
 from ..shared.arguments import lay_out_arguments
 from ..shared.overlap import assume_overlap
-from ..shared.roofline import make_work, sum_by_place
+from ..shared.roofline import list_unrated, make_work, sum_by_place
 from ..shared.rows import OUTSIDE, Memory
 from ..shared.targets import Target
 from .attribution import Attribution
@@ -80,7 +80,7 @@ def compile_cost(
         _count_memory(kinds, made.memory_analysis()),
         work,
         ledger.waiting,
-        _write_notes(program, attribution),
+        (*_write_notes(program, attribution), *list_unrated(amounts, target)),
         operations=operations,
         attention=places.list_choices(amount.source for amount in amounts),
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...engine import find_kernel_call
 from ..shared.convolutions import Sliding, count_meetings
-from ..shared.dtypes import JAX_NAMES
+from ..shared.dtypes import JAX_NAMES, find_precision, find_real
 from ..shared.events import Amount
 from ..shared.places import find_place
 from .origin import find_origin
@@ -32,6 +32,7 @@ _PRODUCTS = ("gemm", "matmul", "dot")
 _RAGGED = "ragged_dot_tiling"
 # Kernels of Pallas, and those that the compiler for TPU makes of attention, estimate their operations.
 _ESTIMATE = re.compile(r'"cost_estimate":\s*\{"flops":\s*"?(\d+)')
+_PRECISION = re.compile(r"\b(?:operand_precision=\{|algorithm=dot_)([\w,]+)")
 # The call that stands for a kernel that cannot be compiled here.
 _STAND_IN = "python_cpu_callback"
 # These write another operand into a part of their first one, in place.
@@ -80,7 +81,10 @@ def count_amount(program: Program, computation: str, op: Instruction) -> Amount:
     if computation not in program.fused and op.opcode not in _FREE:
         nbytes, copied = _count_accessed(program, op, ops), _count_copied(op, ops)
     dtype = _find_dtype(program, computation, op) if flops and op.operands else ""
-    return Amount(op.source, flops, JAX_NAMES.get(dtype, dtype), nbytes, copied)
+    known = find_precision(
+        find_real(JAX_NAMES.get(dtype, dtype)), ",".join(_PRECISION.findall(op.line))
+    )
+    return Amount(op.source, flops, known, nbytes, copied)
 
 
 def _find_dtype(program: Program, computation: str, op: Instruction) -> str:
@@ -144,7 +148,9 @@ def count_flops(op: Instruction, ops: Computation) -> float:
     if op.opcode != "dot" and not (is_call and _CONTRACTING.search(op.line)):
         return 0.0
     result = parse_arrays(op.type)[0]
-    return 2.0 * math.prod(result.shape) * count_contracted(op, ops)
+    # A product of complex numbers is four of real ones.
+    own = 4.0 if result.dtype.startswith("c") else 1.0
+    return own * 2.0 * math.prod(result.shape) * count_contracted(op, ops)
 
 
 def _count_kernel(op: Instruction, ops: Computation) -> float | None:

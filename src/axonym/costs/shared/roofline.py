@@ -10,7 +10,7 @@ from ...engine import find_choice
 from .events import Amount
 from .places import Place
 from .rows import Collective, Phase, Work
-from .targets import Target
+from .targets import PASSES, Target
 
 
 class Sums(NamedTuple):
@@ -57,6 +57,14 @@ def sum_by_place(
             sums.attending + (seconds if find_choice(amount.source) else 0.0),
         )
     return counted
+
+
+def list_unrated(amounts: Iterable[Amount], target: Target) -> tuple[str, ...]:
+    """List the dtypes of products for which a target has no rate, as a note; empty if it has all."""
+    dtypes = dict.fromkeys(amount.dtype for amount in amounts if amount.flops and amount.dtype)
+    found = [one for one in dtypes if one not in PASSES and target.find_rate(one) is None]
+    text = "products in {} count at the slowest rate of {}, which lists none for them"
+    return (text.format(", ".join(found), target.name),) if found else ()
 
 
 def make_work(

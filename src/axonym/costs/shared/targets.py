@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
@@ -130,7 +131,10 @@ class Target:
     Attributes:
         name: its name in reports.
         flops: operations per second by dtype, such as `{"bfloat16": 197e12}`. A multiplication and an addition count as
-            two. An unlisted dtype has the rate of the slowest one.
+            two. `float32` is for JAX's default precision, and `float32_highest` for `jax.lax.Precision.HIGHEST`; a TPU
+            takes six passes in bfloat16 for it, and three for `HIGH`. An unlisted dtype has the rate of a listed one of
+            the same kind that is as wide or wider, such as bfloat16 for float8. If there is none, it has the slowest
+            rate, and the report says so.
         memory: bytes of one device.
         memory_bandwidth: bytes per second between memory and compute units.
         link: the connection of devices: along each axis of the torus, or through a switch.
@@ -180,8 +184,22 @@ class Target:
         _check_positive("Target", **self.flops)
 
     def flops_of(self, dtype: str) -> float:
-        """Return the operations per second with operands of a dtype."""
-        return self.flops.get(dtype) or min(self.flops.values())
+        """Return the operations per second with operands of a dtype, or in a precision such as `float32_high`."""
+        if dtype in PASSES and dtype not in self.flops:
+            if self.platform == "tpu":
+                return self.flops_of("bfloat16") / PASSES[dtype]
+            dtype = "float32"
+        known = self.find_rate(dtype)
+        return min(self.flops.values()) if known is None else self.flops[known]
+
+    def find_rate(self, dtype: str) -> str | None:
+        """Return the listed dtype whose rate a dtype has; None if no listed one of its kind is as wide."""
+        if dtype in self.flops:
+            return dtype
+        kind, width = _read_width(dtype)
+        listed = {one: _read_width(one) for one in self.flops if one not in PASSES}
+        wider = {one: own for one, own in listed.items() if own[0] == kind and own[1] >= width}
+        return min(wider, key=wider.__getitem__) if wider else None
 
     @property
     def peak(self) -> float:
@@ -208,6 +226,17 @@ class Target:
         return dataclasses.replace(self, domains=(*inner, outer))
 
 
+# Precisions of a product of float32 numbers, each with its passes in bfloat16 on a TPU.
+PASSES = {"float32_high": 3, "float32_highest": 6}
+_WIDTH = re.compile(r"(int|float)(\d+)")
+
+
+def _read_width(dtype: str) -> tuple[str, int]:
+    """Return the kind of a dtype and its bits."""
+    found = _WIDTH.search(dtype)
+    return ("", 0) if found is None else (found[1], int(found[2]))
+
+
 _BANDWIDTHS = ("memory_bandwidth", "host_bandwidth")
 
 
@@ -231,11 +260,11 @@ def _check_positive(function: str, **numbers: float) -> None:
 _V5P_LINK = Link(200e9, 1e-6, one_way=100e9)
 
 
-# GPUs: the data sheets of NVIDIA, without sparsity; float32 is TF32. NVLink sends 300 (A100), 450 (H100) and 900 GB/s
-# (Blackwell) each way. Beyond it, each GPU has a port of InfiniBand: 200 Gbit/s in the reference architecture of the
-# DGX SuperPOD with A100, 400 with the others. To the host, PCI Express has 32 GB/s each way (A100) or 64, and a Grace
-# CPU has 225 for each of its two GPUs. Latencies are round numbers. "h100-96gb" has HBM2e: torchtitan publishes
-# measurements on it, in benchmarks/llama3_h100_202412_torchtitan.md.
+# GPUs: the data sheets of NVIDIA, without sparsity; float32 is TF32, and float32_highest is FP32. NVLink sends 300
+# (A100), 450 (H100) and 900 GB/s (Blackwell) each way. Beyond it, each GPU has a port of InfiniBand: 200 Gbit/s in the
+# reference architecture of the DGX SuperPOD with A100, 400 with the others. To the host, PCI Express has 32 GB/s each
+# way (A100) or 64, and a Grace CPU has 225 for each of its two GPUs. Latencies are round numbers. "h100-96gb" has
+# HBM2e: torchtitan publishes measurements on it, in benchmarks/llama3_h100_202412_torchtitan.md.
 #
 # Shares of peaks: products are fitted on the rows of benchmarks/published.py that say so. The share depends on compiler
 # versions, and the share of the H100 on a limit of 500 W, so other H100s have none. No row tells attention on a TPU
@@ -253,6 +282,8 @@ _HOPPER = {
     "bfloat16": 989e12,
     "float16": 989e12,
     "float32": 494e12,
+    "float32_highest": 67e12,
+    "float64": 67e12,
     "float8_e4m3fn": 1979e12,
     "float8_e5m2": 1979e12,
     "int8": 1979e12,
@@ -274,6 +305,9 @@ _B200 = Target(
         "bfloat16": 2250e12,
         "float16": 2250e12,
         "float32": 1125e12,
+        "float32_highest": 75e12,
+        "float64": 37e12,
+        "float4_e2m1fn": 9000e12,
         "float8_e4m3fn": 4500e12,
         "float8_e5m2": 4500e12,
         "int8": 4500e12,
@@ -347,7 +381,14 @@ _TARGETS = (
     ),
     Target(
         "a100",
-        {"bfloat16": 312e12, "float16": 312e12, "float32": 156e12, "int8": 624e12},
+        {
+            "bfloat16": 312e12,
+            "float16": 312e12,
+            "float32": 156e12,
+            "float32_highest": 19.5e12,
+            "float64": 19.5e12,
+            "int8": 624e12,
+        },
         memory=80 * 10**9,
         memory_bandwidth=2039e9,
         link=Link(300e9, 3e-6),
@@ -368,7 +409,11 @@ _TARGETS = (
     dataclasses.replace(
         _B200,
         name="gb200",
-        flops={name: rate * 2500 / 2250 for name, rate in _B200.flops.items()},
+        flops={
+            **{name: rate * 2500 / 2250 for name, rate in _B200.flops.items()},
+            "float32_highest": 80e12,
+            "float64": 40e12,
+        },
         memory=186 * 10**9,
         memory_bandwidth=8000e9,
         host_bandwidth=225e9,

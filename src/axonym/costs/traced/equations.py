@@ -12,7 +12,7 @@ import jax
 
 from ...engine import Entry, Layout, find_auto_axes, find_kernel_call, only, without
 from ..shared.convolutions import Sliding, count_meetings
-from ..shared.dtypes import XLA_NAMES
+from ..shared.dtypes import XLA_NAMES, find_precision, find_real
 from .compilers import Compiler
 
 # JAX publishes no types for these.
@@ -321,11 +321,12 @@ def count_flops(
     """
     name = equation.primitive.name
     if name == "dot_general":
-        return _count_product(equation, inputs, mesh)
+        return _count_real_products(equation, compiler) * _count_product(equation, inputs, mesh)
     if name in ("ragged_dot", "ragged_dot_general"):
         return _count_ragged(equation, inputs, mesh, compiler)
     if name == "conv_general_dilated":
-        return _count_convolution(equation, inputs, mesh)
+        own = _count_real_products(equation, compiler)
+        return own * _count_convolution(equation, inputs, mesh)
     if name == "pallas_call":
         estimate = equation.params.get("cost_estimate")
         return float(getattr(estimate, "flops", 0) or 0)
@@ -353,12 +354,22 @@ def _count_kernel(equation: Equation, mesh: Mapping[str, int]) -> float:
 
 
 def find_rate_dtype(equation: Equation, inputs: Sequence[Value]) -> str:
-    """Return the dtype that sets the rate of a product or a kernel: the dtype of its wider operand."""
+    """Return what sets the rate of a product or a kernel: the dtype of its wider operand, and a float32 precision."""
     if equation.primitive.name in ("pallas_call", "jit"):
         # Numbers that say what to do, such as a table of blocks, may stand in front of the arrays.
         floating = [one for one in inputs if "float" in one.dtype]
         return (floating or inputs)[0].dtype
-    return max(inputs[:2], key=lambda one: one.itemsize).dtype
+    dtype = find_real(max(inputs[:2], key=lambda one: one.itemsize).dtype)
+    return find_precision(dtype, str(equation.params.get("precision")))
+
+
+def _count_real_products(equation: Equation, compiler: Compiler | None) -> int:
+    """Return the number of products of real numbers that a product of complex ones is; 1 for real numbers."""
+    if "complex" not in find_layout(equation.outvars[0]).dtype:
+        return 1
+    # JAX writes a convolution of complex numbers as three, and the compiler for TPU also other products.
+    is_expanded = equation.primitive.name != "dot_general"
+    return 3 if is_expanded or (compiler is not None and compiler.platform == "tpu") else 4
 
 
 def _count_product(equation: Equation, inputs: Sequence[Value], mesh: Mapping[str, int]) -> float:

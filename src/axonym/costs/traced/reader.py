@@ -22,7 +22,7 @@ from ..shared.network import find_levels
 from ..shared.overlap import assume_overlap
 from ..shared.places import Place, Places
 from ..shared.ring import Pairs, find_distance, is_sent_one_way
-from ..shared.roofline import make_work, sum_by_place
+from ..shared.roofline import list_unrated, make_work, sum_by_place
 from ..shared.rows import OUTSIDE, Collective, Kept, Memory
 from ..shared.targets import Target
 from .compilers import find_compiler
@@ -130,7 +130,7 @@ def read_trace(
         _count_memory(traced, walk, kinds, kept),
         work,
         traced.ledger.waiting,
-        _write_notes(walk, places),
+        (*_write_notes(walk, places), *list_unrated(walk.done, target)),
         attention=places.list_choices(sources),
     )
 
