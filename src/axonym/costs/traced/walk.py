@@ -13,6 +13,7 @@ from ...engine import Entry, Layout, find_iterations, without
 from ..shared.events import Amount
 from .additions import Additions
 from .compilers import Compiler
+from .crossing import write_crossing
 from .equations import (
     PASSING,
     Equation,
@@ -260,8 +261,9 @@ class Walk:
         """Count the operations of an equation."""
         source = write_source(equation, self._prefix)
         flops = count_flops(equation, inputs, self._mesh, self._compiler)
-        if not flops and (text := write_unknown(equation)):
-            self.unknown.append((text, source))
+        unknown = "" if flops else write_unknown(equation)
+        notes = unknown, write_crossing(equation, inputs, self._mesh)
+        self.unknown += [(text, source) for text in notes if text]
         if flops:
             dtype = find_rate_dtype(equation, inputs)
             self.done.append(Amount(source, self._count * flops, dtype, 0.0))
