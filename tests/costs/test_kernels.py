@@ -191,3 +191,32 @@ def test_a_step_of_llama_8b_takes_the_time_of_its_closed_formula():
     assert cost.totals["flops"] == pytest.approx(expected, rel=0.01)
     assert cost.time.seconds == pytest.approx(expected / 459e12, rel=0.1)
     assert cost.memory.peak < 10e9
+
+
+@pytest.mark.parametrize(("target", "name"), [("v5p", "splash"), ("h100", "cudnn")])
+def test_a_pipeline_has_the_kernel_in_each_stage(target, name):
+    """A device computes a fourth of the layers, for a fourth of the rows, in 4 + 4 - 1 ticks."""
+    Batch, Pos, Embed, Heads, Features, Mlp, Layers = axn.make_axes(
+        batch=8, pos=128, embed=32, heads=2, head_dim=64, mlp=64, layers=4
+    )
+    make = nn.Stacked.init(Layers, nn.TransformerBlock)
+
+    def init(key):
+        stack = make(Embed, Heads, Features, Mlp, key=key)
+        return jax.tree.map(lambda weight: weight.astype(jnp.bfloat16), stack)
+
+    def alone(model, x):
+        return jax.grad(lambda model: (model.fold(x, nn.causal()) ** 2).mean().scalar().astype(jnp.float32))(model)
+
+    def piped(model, x):
+        with axn.pipelined("batch", 4):
+            return alone(model, x)
+
+    x = axn.NamedArray(jax.ShapeDtypeStruct((8, 128, 32), jnp.bfloat16), (Batch, Pos, Embed))
+    given = jax.eval_shape(init, jax.random.key(0)), x
+    flops = []
+    for step, mapping, mesh in ((piped, {"layers": "stage"}, {"stage": 4}), (alone, {}, {"stage": 1})):
+        cost = axn.cost(step, mapping, mesh, *given, target=target, depth="traced")
+        assert list(cost.attention) == [name]
+        flops.append(cost.totals["flops"])
+    assert flops[0] == flops[1] / 4 / 4 * (4 + 4 - 1)

@@ -83,7 +83,11 @@ def _call_nothing(one: KernelCall, results: T, operands: Any) -> T:
         raise AssertionError("a program whose cost was counted must not run")
 
     def run(*arrays: jax.Array) -> Any:
-        return jax.pure_callback(never, results, *arrays, vmap_method="broadcast_all")
+        out = jax.pure_callback(never, results, *arrays, vmap_method="broadcast_all")
+        if not jax.sharding.get_abstract_mesh().explicit_axes:
+            return out
+        # A callback loses the Explicit mesh axes of a `vmap` around it, such as that of pipeline stages.
+        return jax.tree.map(lambda x: jax.reshard(x, jax.P(*[None] * x.ndim)), out)
 
     found: T = _call(one, run, jax.tree.leaves(operands))
     return found
