@@ -65,3 +65,15 @@ def test_numbers_of_half_a_byte_are_packed():
     weights = {"w": axn.ones((Embed, axn.Axis("other", 100)), dtype=jnp.int4)}
     memory = axn.cost(product, {"batch": "data"}, {"data": 8}, weights, X).memory
     assert memory.parameters + memory.data == 16 * 100 // 2 + 4 * 16
+
+
+def test_calls_of_libraries_are_told_at_both_depths():
+    def several(x):
+        root = jnp.linalg.cholesky(x @ x.T)
+        return root, jnp.abs(jnp.fft.fft(x)), jax.jit(jnp.linalg.eigh)(x)
+
+    for depth in ("traced", "compiled"):
+        report = axn.cost(several, {}, {"data": 1}, jnp.ones((8, 8)), target="h100", depth=depth)
+        assert set(report.notes) == {
+            f"operations of {name} are not counted: outside of layers" for name in ("cholesky", "eigh", "fft")
+        }

@@ -336,3 +336,11 @@ def test_copies_to_the_host_count_what_is_copied():
     copied = {name: count_amount(program, "main", op).copied for name, op in ops.items()}
     assert {name: nbytes for name, nbytes in copied.items() if nbytes} == {"f": 256, "s": 256, "c": 256}
     assert sum(one.copied for one in iterate_amounts(program)) == 3 * 256
+
+
+def test_a_kernel_reads_what_it_says():
+    """A kernel of blocks may read an operand several times, which its operands and results do not say."""
+    says = '"cost_estimate":{"flops":"64","transcendentals":"0","bytes_accessed":"5000000"}}}'
+    text = RAGGED.replace("ATTRIBUTES", 'backend_config={"custom_call_config":{"body":"TU",' + says)
+    (amount,) = [one for one in iterate_amounts(Program(text)) if one.flops]
+    assert (amount.flops, amount.nbytes) == (64, 5_000_000)

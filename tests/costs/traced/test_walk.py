@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental import pallas
 from jax.sharding import AbstractMesh, AxisType
 
 from axonym.costs.traced.compilers import ACCELERATOR, CPU, TPU, find_compiler
@@ -198,3 +199,21 @@ def test_a_platform_has_its_own_branch(platform, products):
 
     walk = walked(choose, array((8, 16)), array((16, 16)), compiler=find_compiler(platform))
     assert sum(one.flops for one in walk.done) == products * 2 * 8 * 16 * 16
+
+
+def test_a_kernel_of_pallas_counts_what_it_says():
+    def double(x, **options):
+        def kernel(x_ref, y_ref):
+            y_ref[...] = 2 * x_ref[...]
+
+        return pallas.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), **options)(x)
+
+    x = jnp.ones((4, 8))
+    said = pallas.CostEstimate(flops=100, bytes_accessed=5000, transcendentals=0)
+    for fn, numbers in (
+        (lambda x: double(x, cost_estimate=said), (100, 5000)),
+        (jax.vmap(lambda x: double(x, cost_estimate=said)), (4 * 100, 4 * 5000)),
+        (double, (0, 2 * 4 * 8 * 4)),
+    ):
+        walk = walked(fn, x)
+        assert (sum(one.flops for one in walk.done), sum(one.nbytes for one in walk.done)) == numbers

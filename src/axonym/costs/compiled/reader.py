@@ -11,11 +11,12 @@ import jax
 from jax.sharding import AbstractMesh
 
 from ... import Mappings, ResourceMapping
-from ...engine import Ledger, Machine, Tree
+from ...engine import Ledger, Machine, Tree, find_kernel_call
 from ...errors import OperandError, message
 from ...report import ArrayLayout, unwrapped
 from ..report.cost import Cost
 from ..shared.arguments import lay_out_arguments
+from ..shared.events import write_uncounted
 from ..shared.overlap import assume_overlap
 from ..shared.roofline import list_unrated, make_work, sum_by_place
 from ..shared.rows import OUTSIDE, Memory
@@ -28,6 +29,8 @@ from .work import iterate_amounts
 
 # The number of elements that share a byte in compiled programs; JAX counts a byte for each.
 _SHARING = {"int4": 2, "uint4": 2, "float4_e2m1fn": 2, "int2": 4, "uint2": 4}
+# Instructions that call a library, or stand for a call.
+_LIBRARY = ("cholesky", "custom-call", "fft", "triangular-solve")
 
 
 def compile_cost(
@@ -107,17 +110,18 @@ def compile_program(lowered: jax.stages.Lowered, target: Target) -> jax.stages.C
 
 
 def _write_notes(program: Program, attribution: Attribution) -> tuple[str, ...]:
-    """List the loops that count as one iteration."""
-    places: dict[str, str] = {}
+    """List what the numbers leave out, each kind with its layers: loops of unknown length, and calls of libraries."""
+    found: dict[str, dict[str, None]] = {}
     for computation, op in iterate_instructions(program):
-        if op.opcode != "while":
-            continue
-        if count_iterations(op, computation, program.computations) is None:
-            places[op.name] = attribution.places.find(op.source).layer or OUTSIDE
-    if not places:
-        return ()
-    where = ", ".join(dict.fromkeys(places.values()))
-    return (f"loops whose length the program does not say count as one iteration: {where}",)
+        text = ""
+        if op.opcode == "while":
+            if count_iterations(op, computation, program.computations) is None:
+                text = "loops whose length the program does not say count as one iteration"
+        elif op.opcode in _LIBRARY and find_kernel_call(op.source) is None:
+            text = write_uncounted(op.source.rpartition("/")[2])
+        if text:
+            found.setdefault(text, {})[attribution.places.find(op.source).layer or OUTSIDE] = None
+    return tuple(f"{text}: {', '.join(layers)}" for text, layers in found.items())
 
 
 def _count_memory(kinds: Mapping[str, tuple[ArrayLayout, ...]], analysis: Any) -> Memory:

@@ -32,6 +32,7 @@ _PRODUCTS = ("gemm", "matmul", "dot")
 _RAGGED = "ragged_dot_tiling"
 # Kernels of Pallas, and those that the compiler for TPU makes of attention, estimate their operations.
 _ESTIMATE = re.compile(r'"cost_estimate":\s*\{"flops":\s*"?(\d+)')
+_ESTIMATED_BYTES = re.compile(r'"cost_estimate":\s*\{[^}]*"bytes_accessed":\s*"?(\d+)')
 _PRECISION = re.compile(r"\b(?:operand_precision=\{|algorithm=dot_)([\w,]+)")
 # The call that stands for a kernel that cannot be compiled here.
 _STAND_IN = "python_cpu_callback"
@@ -248,6 +249,9 @@ def _count_accessed(program: Program, op: Instruction, ops: Computation) -> int:
     # The start of an asynchronous operation has already counted.
     if op.opcode.endswith(("-done", "-update")):
         return 0
+    estimate = _ESTIMATED_BYTES.search(op.line) if op.opcode == "custom-call" else None
+    if estimate is not None and int(estimate[1]):
+        return int(estimate[1])
     results = parse_arrays(op.type)
     operands = parse_operands(op, ops)
     if op.opcode == "copy-start":

@@ -13,6 +13,26 @@ from .ring import estimate_latency, estimate_sending
 from .rows import Collective
 from .targets import Target
 
+# These compute more than they read, by functions of libraries or of the user.
+_UNCOUNTED = (
+    "cholesky",
+    "eig",
+    "eigh",
+    "ffi_call",
+    "fft",
+    "householder_product",
+    "io_callback",
+    "lu",
+    "pure_callback",
+    "qr",
+    "geqrf",
+    "schur",
+    "svd",
+    "triangular_solve",
+    "tridiagonal",
+    "tridiagonal_solve",
+)
+
 
 class Amount(NamedTuple):
     """The operations and bytes of all runs of one operation.
@@ -87,3 +107,8 @@ class Sending(NamedTuple):
             self.dtype,
             seconds * self.runs,
         )
+
+
+def write_uncounted(name: str) -> str:
+    """Return a note about an operation that does not count, by its name in JAX; an empty text for others."""
+    return f"operations of {name} are not counted" if name in _UNCOUNTED else ""

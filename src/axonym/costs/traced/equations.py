@@ -13,6 +13,7 @@ import jax
 from ...engine import Entry, Layout, find_auto_axes, find_kernel_call, only, without
 from ..shared.convolutions import Sliding, count_meetings
 from ..shared.dtypes import XLA_NAMES, find_precision, find_real
+from ..shared.events import write_uncounted
 from .compilers import Compiler
 
 # JAX publishes no types for these.
@@ -20,25 +21,6 @@ Program: TypeAlias = Any
 Equation: TypeAlias = Any
 Variable: TypeAlias = Any
 
-# These compute more than they read, by functions of libraries or of the user.
-_UNCOUNTED = (
-    "cholesky",
-    "eig",
-    "eigh",
-    "ffi_call",
-    "fft",
-    "householder_product",
-    "io_callback",
-    "lu",
-    "pure_callback",
-    "qr",
-    "geqrf",
-    "schur",
-    "svd",
-    "triangular_solve",
-    "tridiagonal",
-    "tridiagonal_solve",
-)
 # These change the form, the dtype or the layout of an array, but not its content.
 PASSING = ("transpose", "convert_element_type", "reshape", "squeeze", "reshard", "copy")
 
@@ -328,11 +310,15 @@ def count_flops(
         own = _count_real_products(equation, compiler)
         return own * _count_convolution(equation, inputs, mesh)
     if name == "pallas_call":
-        estimate = equation.params.get("cost_estimate")
-        return float(getattr(estimate, "flops", 0) or 0)
+        return find_estimate(equation, "flops")
     if is_kernel_call(equation):
         return _count_kernel(equation, mesh)
     return 0.0
+
+
+def find_estimate(equation: Equation, name: str) -> float:
+    """Return the `flops` or the `bytes_accessed` that a kernel of Pallas says; zero if it says nothing."""
+    return float(getattr(equation.params.get("cost_estimate"), name, 0) or 0)
 
 
 def write_unknown(equation: Equation) -> str:
@@ -340,7 +326,7 @@ def write_unknown(equation: Equation) -> str:
     name = equation.primitive.name
     if name == "pallas_call":
         return "kernels that do not say what they compute count as nothing"
-    return f"operations of {name} are not counted" if name in _UNCOUNTED else ""
+    return write_uncounted(name)
 
 
 def _count_kernel(equation: Equation, mesh: Mapping[str, int]) -> float:

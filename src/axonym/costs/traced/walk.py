@@ -24,6 +24,7 @@ from .equations import (
     count_flops,
     count_unstacked,
     divide_shape,
+    find_estimate,
     find_layout,
     find_needed,
     find_rate_dtype,
@@ -514,6 +515,7 @@ class Walk:
                 nbytes = 2 * self.count_bytes(equation.invars[update])
             else:
                 nbytes += sum(map(self.count_bytes, operands))
+                nbytes = int(find_estimate(equation, "bytes_accessed")) or nbytes
             if nbytes or copied:
                 source = write_source(equation, self._prefix)
                 self.done.append(
