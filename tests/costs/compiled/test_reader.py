@@ -58,12 +58,13 @@ def test_data_is_counted_beside_parameters_that_the_program_does_not_need():
     assert (memory.parameters, memory.data) == (4 * 16 * 101, 4 * 16)
 
 
-def test_numbers_of_half_a_byte_are_packed():
+@pytest.mark.parametrize("depth", ["traced", "compiled"])
+def test_numbers_of_half_a_byte_are_packed(depth):
     def product(weights, x):
         return axn.dot(x, weights["w"].astype(jnp.float32), axis=Embed)
 
     weights = {"w": axn.ones((Embed, axn.Axis("other", 100)), dtype=jnp.int4)}
-    memory = axn.cost(product, {"batch": "data"}, {"data": 8}, weights, X).memory
+    memory = axn.cost(product, {"batch": "data"}, {"data": 8}, weights, X, depth=depth).memory
     assert memory.parameters + memory.data == 16 * 100 // 2 + 4 * 16
 
 

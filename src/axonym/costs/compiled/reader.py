@@ -16,6 +16,7 @@ from ...errors import OperandError, message
 from ...report import ArrayLayout, unwrapped
 from ..report.cost import Cost
 from ..shared.arguments import lay_out_arguments
+from ..shared.dtypes import pack_bytes
 from ..shared.events import write_uncounted
 from ..shared.overlap import assume_overlap
 from ..shared.roofline import list_unrated, make_work, sum_by_place
@@ -27,8 +28,6 @@ from .program import Program, count_iterations, iterate_instructions
 from .schedule import estimate_operations
 from .work import iterate_amounts
 
-# The number of elements that share a byte in compiled programs; JAX counts a byte for each.
-_SHARING = {"int4": 2, "uint4": 2, "float4_e2m1fn": 2, "int2": 4, "uint2": 4}
 # Instructions that call a library, or stand for a call.
 _LIBRARY = ("cholesky", "custom-call", "fft", "triangular-solve")
 
@@ -126,7 +125,10 @@ def _write_notes(program: Program, attribution: Attribution) -> tuple[str, ...]:
 
 def _count_memory(kinds: Mapping[str, tuple[ArrayLayout, ...]], analysis: Any) -> Memory:
     """Return the bytes that a device holds, from the analysis of the compiler."""
-    held = {kind: sum(map(_count_bytes, rows)) for kind, rows in kinds.items()}
+    held = {
+        kind: sum(pack_bytes(row.held, row.dtype or "") for row in rows)
+        for kind, rows in kinds.items()
+    }
     on_host = (
         analysis.host_argument_size_in_bytes
         + analysis.host_temp_size_in_bytes
@@ -145,8 +147,3 @@ def _count_memory(kinds: Mapping[str, tuple[ArrayLayout, ...]], analysis: Any) -
         analysis.temp_size_in_bytes,
         host=on_host,
     )
-
-
-def _count_bytes(row: ArrayLayout) -> int:
-    """Return the bytes of an argument on one device; compilers pack elements that are narrower than a byte."""
-    return -(-row.held // _SHARING.get(row.dtype or "", 1))

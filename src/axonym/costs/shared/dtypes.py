@@ -25,6 +25,8 @@ XLA_NAMES = {
     "uint64": "u64",
     "uint8": "u8",
 }
+# The number of elements that share a byte in compiled programs; JAX counts a byte for each.
+_SHARING = {"int4": 2, "uint4": 2, "float4_e2m1fn": 2, "int2": 4, "uint2": 4}
 # The precision of products of float32 numbers, by the words that jaxprs and compiled programs have for it.
 _PRECISIONS = {
     "BF16_BF16_F32": "bfloat16",
@@ -50,3 +52,8 @@ def find_precision(dtype: str, attributes: str) -> str:
 def find_real(dtype: str) -> str:
     """Return the dtype of the parts of complex numbers; other dtypes stay as they are."""
     return {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
+
+
+def pack_bytes(nbytes: int, dtype: str) -> int:
+    """Return the bytes of an array in memory, given those that JAX counts: some elements share a byte."""
+    return -(-nbytes // _SHARING.get(dtype, 1))

@@ -12,7 +12,7 @@ import jax
 
 from ...engine import Entry, Layout, find_auto_axes, find_kernel_call, only, without
 from ..shared.convolutions import Sliding, count_meetings
-from ..shared.dtypes import XLA_NAMES, find_precision, find_real
+from ..shared.dtypes import XLA_NAMES, find_precision, find_real, pack_bytes
 from ..shared.events import write_uncounted
 from .compilers import Compiler
 
@@ -61,7 +61,8 @@ def divide_shape(
 
 def count_bytes(value: Value, mesh: Mapping[str, int]) -> int:
     """Return the bytes of one device's shard of an array."""
-    return math.prod(divide_shape(value.shape, value.entries, mesh)) * value.itemsize
+    elements = math.prod(divide_shape(value.shape, value.entries, mesh))
+    return pack_bytes(elements * value.itemsize, value.dtype)
 
 
 def abbreviate(dtype: str) -> str:

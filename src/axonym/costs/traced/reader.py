@@ -16,6 +16,7 @@ from ...errors import ShardingError, message
 from ...report import ArrayLayout, unwrapped
 from ..report.cost import Cost
 from ..shared.arguments import Arguments, lay_out_arguments
+from ..shared.dtypes import pack_bytes
 from ..shared.events import Sending
 from ..shared.names import NameTable
 from ..shared.network import find_levels
@@ -140,7 +141,10 @@ def _count_memory(
 ) -> Memory:
     """Count the bytes that a device holds."""
     program = traced.program
-    held = {kind: sum(row.held for row in arrays) for kind, arrays in kinds.items()}
+    held = {
+        kind: sum(pack_bytes(row.held, row.dtype or "") for row in arrays)
+        for kind, arrays in kinds.items()
+    }
 
     def count(of: Callable[[Variable], int]) -> tuple[int, int, int]:
         return (
@@ -204,7 +208,11 @@ def _list_collectives(
         devices = count_group(move, dict(named.mesh))
         beside = permutes[place, one.runs]
         is_one_way = is_sent_one_way(one.pairs, devices, beside)
-        nbytes, kind, runs = move.elements * one.itemsize, move.kind, one.runs
+        nbytes, kind, runs = (
+            pack_bytes(move.elements * one.itemsize, one.dtype),
+            move.kind,
+            one.runs,
+        )
         levels = find_levels(move.mesh_axes, devices, dict(named.mesh), target)
         # A ring through several slices would wait for the slowest link in each step; in a ring of so many devices that
         # a part takes less time than a hop, each step would wait for the hop.
