@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 import axonym as axn
 from axonym.costs.traced.fusions import Fusion, has_programs, is_chain, is_kernel
@@ -71,3 +72,25 @@ def test_temporaries_of_an_associative_scan_are_like_those_of_the_compiler():
     x = jax.ShapeDtypeStruct((8, 256, 64), jnp.float32)
     found = [axn.cost(step, {}, {"data": 1}, x, x, depth=depth).memory.temporary for depth in ("traced", "compiled")]
     assert 0.5 < found[0] / found[1] < 1.9
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(jnp.int4, 0.5), (jnp.int8, 1), (jnp.float8_e4m3fn, 1), (jnp.float32, 4)])
+def test_a_product_reads_weights_as_they_are_in_memory(dtype, size):
+    """The program of libtpu for a v5e has no other array than these, and no temporaries."""
+    x, w = jnp.ones((64, 512), jnp.bfloat16), jnp.ones((512, 512), dtype)
+    report = axn.cost(lambda x, w: x @ w.astype(x.dtype), {}, {"data": 1}, x, w, target="v5e", depth="traced")
+    rows = 2 * 64 * 512
+    assert report.totals["bytes accessed"] == 2 * rows + size * 512 * 512
+    assert report.memory.temporary == 0
+
+
+def test_several_products_share_a_conversion_to_fewer_bytes():
+    def twice(x, w):
+        y = w.astype(jnp.bfloat16)
+        return (x @ y) @ y
+
+    x = array((4, 4), dtype=jnp.bfloat16)
+    assert kernels(twice, x, X)[0] == ("convert_element_type", 1)
+    assert kernels(twice, x, array((4, 4), dtype=jnp.int8))[0] == ("dot_general", 2)
+    # What is computed before a conversion is in memory.
+    assert kernels(lambda x, w: x @ jnp.sin(w).astype(x.dtype), x, X)[0] == ("convert_element_type", 1)

@@ -76,6 +76,11 @@ def is_literal(variable: Variable) -> bool:
     return hasattr(variable, "val")
 
 
+def is_wider(one: Variable, other: Variable) -> bool:
+    """Return whether the elements of an array have more bytes than those of another one."""
+    return bool(one.aval.dtype.itemsize > other.aval.dtype.itemsize)
+
+
 def find_layout(variable: Variable, guess: Sequence[Entry] = ()) -> Value:
     """Return an array with the layout of its type, completed by a guess.
 

@@ -3,13 +3,16 @@
 `Walk` uses it to count memory accesses, and `memory` to count memory. It must not know layouts.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 from .equations import (
     Equation,
     Variable,
+    find_readers,
     is_copy,
     is_kernel_call,
+    is_literal,
+    is_wider,
     iterate_arrays,
     list_bodies,
 )
@@ -34,6 +37,8 @@ _KERNELS = (
     "sort",
     "top_k",
 )
+# A compiler converts their operands on the way from memory.
+_PRODUCTS = ("conv_general_dilated", "dot_general", "ragged_dot", "ragged_dot_general")
 _SUMS = ("reduce_", "argm", "cum")
 _CALLS = ("jit", "custom_jvp_call", "custom_vjp_call")
 
@@ -85,7 +90,8 @@ class Fusion:
     """The arrays of a program that are in memory, if chains of elementwise operations are computed together.
 
     These are in memory: arguments and results of the program; results of kernels; and operands of barriers, of kernels
-    other than sums, and of equations that read or write every other element. A sum is computed at the end of a chain,
+    other than sums, and of equations that read or write every other element. A product reads an operand in the dtype
+    that it has in memory. A sum is computed at the end of a chain,
     so its operand is never written to memory.
 
     Args:
@@ -109,8 +115,26 @@ class Fusion:
                 self._stored.update(map(id, equation.invars))
             for variable in equation.outvars:
                 self._made[id(variable)] = equation
+        self._stored -= self._find_converted(set(map(id, results)))
         self._sources: dict[int, dict[int, Variable]] = {}
         self._read: dict[int, dict[int, Variable]] = {}
+
+    def _find_converted(self, results: Set[int]) -> set[int]:
+        """Return the arrays that products read as they were before a conversion, such as quantised weights."""
+        readers = find_readers(self._equations)
+        found: set[int] = set()
+        for equation in self._equations:
+            if equation.primitive.name != "convert_element_type":
+                continue
+            (source,), (result,) = equation.invars, equation.outvars
+            users = readers.get(id(result), ())
+            is_multiplied = all(user.primitive.name in _PRODUCTS for user in users)
+            # Several products of narrower numbers share one conversion.
+            is_alone = len(users) == 1 or is_wider(result, source)
+            is_read = is_multiplied and is_alone and id(result) not in results
+            if is_read and not is_literal(source) and self.is_stored(source):
+                found.add(id(result))
+        return found
 
     def is_stored(self, variable: Variable) -> bool:
         """Return whether an array is in memory."""
