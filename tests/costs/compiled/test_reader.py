@@ -78,3 +78,16 @@ def test_calls_of_libraries_are_told_at_both_depths():
         assert set(report.notes) == {
             f"operations of {name} are not counted: outside of layers" for name in ("cholesky", "eigh", "fft")
         }
+
+
+def test_branches_are_told():
+    """Which branch runs is not known: the program counts all, and a traced step the one that computes most."""
+
+    def choose(i, x):
+        return jax.lax.switch(i, [lambda x: x, lambda x: x @ x, lambda x: jnp.tanh(x @ x)], x)
+
+    given = {"data": 1}, jnp.array(1), jnp.ones((8, 8))
+    assert axn.cost(choose, {}, *given, depth="traced").totals["flops"] == 2 * 8**3
+    report = axn.cost(choose, {}, *given)
+    assert report.totals["flops"] == 2 * 2 * 8**3
+    assert report.notes == ("all branches of a condition count, of which one runs: outside of layers",)

@@ -109,13 +109,15 @@ def compile_program(lowered: jax.stages.Lowered, target: Target) -> jax.stages.C
 
 
 def _write_notes(program: Program, attribution: Attribution) -> tuple[str, ...]:
-    """List what the numbers leave out, each kind with its layers: loops of unknown length, and calls of libraries."""
+    """List what the numbers leave out or count too often, each kind with its layers."""
     found: dict[str, dict[str, None]] = {}
     for computation, op in iterate_instructions(program):
         text = ""
         if op.opcode == "while":
             if count_iterations(op, computation, program.computations) is None:
                 text = "loops whose length the program does not say count as one iteration"
+        elif op.opcode == "conditional" and op.source.endswith("cond"):
+            text = "all branches of a condition count, of which one runs"
         elif op.opcode in _LIBRARY and find_kernel_call(op.source) is None:
             text = write_uncounted(op.source.rpartition("/")[2])
         if text:
