@@ -1,5 +1,7 @@
 """What a walk through a traced function finds."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -121,17 +123,42 @@ def test_of_a_ragged_exchange_the_rows_are_sent():
         (ACCELERATOR, "columns", "reduce-scatter"),
         (CPU, "rows", "all-reduce"),
         (TPU, "nothing", "all-reduce"),
+        # A sum over both mesh axes, cut along one dimension and along two: what libtpu makes for a v5e 2x4.
+        (TPU, "rows by both", "reduce-scatter"),
+        (TPU, "rows and columns", "all-reduce"),
     ],
 )
 def test_a_sum_in_a_shard_map_is_scattered_if_each_device_uses_a_part(compiler, cut, kind):
-    layouts = {"rows": jax.P(None, "data"), "columns": jax.P(None, None, "data"), "nothing": jax.P()}
+    layouts = {
+        "rows": jax.P(None, "data"),
+        "columns": jax.P(None, None, "data"),
+        "nothing": jax.P(),
+        "rows by both": jax.P(None, ("data", "model")),
+        "rows and columns": jax.P(None, "data", "model"),
+    }
+    axes = ("data", "model") if cut in ("rows by both", "rows and columns") else ("data",)
 
     def summed(x):
-        whole = jax.shard_map(lambda x: jax.lax.psum(x, "data"), mesh=TYPED, in_specs=jax.P("data"), out_specs=jax.P())
+        whole = jax.shard_map(lambda x: jax.lax.psum(x, axes), mesh=TYPED, in_specs=jax.P(axes), out_specs=jax.P())
         return jax.reshard(whole(x), layouts[cut])
 
-    walk = walked(summed, array((8, 192, 256), "data"), compiler=compiler)
-    assert sent(walk) == [(kind, ("data",), (2, 192, 256), 1)]
+    walk = walked(summed, array((8, 192, 256), axes), compiler=compiler)
+    assert sent(walk) == [(kind, axes, (8 // math.prod(SIZES[axis] for axis in axes), 192, 256), 1)]
+
+
+@pytest.mark.parametrize(
+    ("layout", "kind"),
+    [(jax.P(("data", "model")), "reduce-scatter"), (jax.P("data", "model"), "all-reduce")],
+)
+def test_a_gradient_that_is_cut_along_two_dimensions_is_not_scattered(layout, kind):
+    """So does libtpu for a v5e 2x4, with and without `shard_map`."""
+
+    def gradient(x, g):
+        return jnp.einsum("bi,bj->ij", x, g, out_sharding=layout)
+
+    both = ("data", "model")
+    walk = walked(gradient, array((8, 128), both), array((8, 256), both), compiler=TPU)
+    assert sent(walk) == [(kind, both, (128, 256), 1)]
 
 
 @pytest.mark.parametrize(("compiler", "itemsize"), [(TPU, 2), (ACCELERATOR, 4)])

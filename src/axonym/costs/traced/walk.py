@@ -359,7 +359,9 @@ class Walk:
         wanted = self.find_value(variable)
         over = set(move.mesh_axes)
         cut = [dimension for dimension, entry in enumerate(wanted.entries) if over & set(entry)]
-        return is_tiled(divide_shape(wanted.shape, wanted.entries, self._mesh), cut)
+        # A sum that is cut along two dimensions stays an all-reduce, even if both cuts are at borders of tiles.
+        part = divide_shape(wanted.shape, wanted.entries, self._mesh)
+        return len(cut) < 2 and is_tiled(part, cut)
 
     def _is_cut_at_tiles(
         self, shape: Sequence[int], cut: Mapping[str, int], over: Sequence[str]
@@ -369,8 +371,8 @@ class Walk:
             return True
         part = list(shape)
         dimensions = {len(part) + cut[axis] for axis in over}
-        # A dimension along which a loop stacks does not belong to this array.
-        if min(dimensions) < 0:
+        # A dimension along which a loop stacks does not belong to this array, and only one dimension is scattered.
+        if min(dimensions) < 0 or len(dimensions) > 1:
             return False
         for axis in over:
             part[cut[axis]] //= self._mesh[axis]
