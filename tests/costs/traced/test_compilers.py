@@ -1,5 +1,6 @@
 """What compilers do is what they do: the program for CPU, and what is traced for others."""
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -72,3 +73,17 @@ def test_the_one_for_tpu_sends_parts_of_large_products_around(size, terms, kind,
     # The result is whole.
     gathered = ("all-gather", 3 * 1024 * size)
     assert [(one.kind, one.sent) for one in report.communication] == [(kind, share * 1024 * size), gathered]
+
+
+@pytest.mark.parametrize(("devices", "kind"), [(32, "collective-permute"), (64, "reduce-scatter")])
+def test_the_one_for_tpu_sends_no_parts_through_large_slices(devices, kind):
+    """As libtpu does for slices of v5e, v5p and v6e: permutes in those of 16 and 32 chips, sums in larger ones."""
+    Many, Rows, Wide = axn.make_axes(batch=2048 * devices, rows=2048, wide=2048)
+    arrays = (jax.ShapeDtypeStruct((Many.size, 2048), jnp.float32) for _ in range(2))
+    x, y = (axn.NamedArray(array, (Many, axis)) for array, axis in zip(arrays, (Rows, Wide), strict=True))
+
+    def product(x, y):
+        return axn.shard(axn.dot(x, y, axis="batch"), {"rows": "data"})
+
+    report = axn.cost(product, {"batch": "data"}, {"data": devices}, x, y, target="v5p", depth="traced")
+    assert {one.kind for one in report.communication} == {kind, "all-gather"}

@@ -19,6 +19,8 @@ class Compiler(NamedTuple):
         windows: the least size in bytes from which it replaces the reduce-scatter of a product: it sends each part
             around in both directions as soon as it is computed. None if it never does. No other mesh axis may divide
             the product. On a v5e, products of 256 KiB are scattered, and those of 2.25 MiB are not.
+        ring: the most devices along which such parts go around. Slices of 16 and 32 chips of v5e, v5p and v6e do it,
+            and those of 64 to 256 chips sum the complete product.
         intensity: the least number of operations per byte of such a product, which then takes long enough to overlap
             with sending. On 8 devices of v5e, float32 products with 1024 terms for each number are scattered; those
             with 2048 terms are not, nor are bfloat16 products with 1024.
@@ -36,6 +38,7 @@ class Compiler(NamedTuple):
     rounds: bool = False
     tiles: bool = False
     windows: int | None = None
+    ring: int = 0
     intensity: int = 0
     masks_sums: bool = False
     platform: str = ""
@@ -45,7 +48,9 @@ class Compiler(NamedTuple):
 CPU = Compiler(scatters=False, folds=False, merges=True, masks=True, adds=False)
 # The compilers for GPU and TPU have these in common.
 ACCELERATOR = Compiler(scatters=True, folds=True, merges=False, masks=False)
-TPU = ACCELERATOR._replace(rounds=True, tiles=True, windows=2**20, intensity=1024, masks_sums=True)
+TPU = ACCELERATOR._replace(
+    rounds=True, tiles=True, windows=2**20, ring=32, intensity=1024, masks_sums=True
+)
 
 
 def find_compiler(platform: str, *, is_ideal: bool = False) -> Compiler:

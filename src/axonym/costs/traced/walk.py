@@ -22,6 +22,7 @@ from .equations import (
     Variable,
     count_bytes,
     count_flops,
+    count_shards,
     count_unstacked,
     divide_shape,
     find_estimate,
@@ -345,6 +346,8 @@ class Walk:
         """Return whether a product sends the parts of its result around while it computes."""
         least = self._compiler.windows
         if least is None or id(variable) not in self._products:
+            return False
+        if count_shards(move.mesh_axes, self._mesh) > self._compiler.ring:
             return False
         nbytes = move.elements * value.itemsize
         # The product must take long enough to send something meanwhile.
