@@ -114,12 +114,11 @@ def main() -> None:
     """Print the table."""
     rows: list[dict[str, str]] = []
     for case in CASES:
-        axes = [axes for axes in case.cut if axes]
         rows.append(
             {
                 "slice": case.topology.replace(":", " "),
                 "mesh": " x ".join(map(str, case.mesh)),
-                "summed and cut over": " and ".join(axes),
+                "rows, columns divided by": ", ".join(axes or "-" for axes in case.cut),
                 "gradient": " x ".join(map(str, case.shape)),
                 "part": " x ".join(map(str, case.parts)),
                 "default": case.read(None),

@@ -1,14 +1,14 @@
 """The bound of traced costs is that of the closed formulas of a book."""
 
 import pytest
-from book import list_cases
+from book import list_cases, list_others
 
 CASES = list(list_cases())
 
 
 def test_cases_have_all_strategies_and_both_limits() -> None:
     assert {case.chips for case in CASES} == {64, 256, 1024, 4096, 8192}
-    assert len({case.strategy for case in CASES}) == 4
+    assert len({case.strategy for case in CASES}) == 5
     # By hand: 2 * 3 * 2 * 8192 * 28672 operations for each token and layer, at 459 TFLOP/s.
     computing = 80 * 12 * 8192 * 28672 * 4096 / 459e12
     many = [case.seconds for case in CASES if case.tokens == 4096]
@@ -16,6 +16,11 @@ def test_cases_have_all_strategies_and_both_limits() -> None:
     # A ninth of the tokens takes more than a ninth of the time where sending takes longer.
     few = [case.seconds for case in CASES if case.tokens == 512]
     assert sum(8 * seconds > 1.01 * computing for seconds in few) > len(few) / 2
+
+
+@pytest.mark.parametrize("case", list(list_others()), ids=lambda case: f"{case.strategy}, {case.chips} {case.target}")
+def test_so_is_that_of_other_models_and_machines(case) -> None:
+    assert case.count().time.seconds == pytest.approx(case.seconds, rel=0.1)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.strategy}, {case.chips}, {case.tokens}")
