@@ -11,8 +11,9 @@ from .targets import Platform
 # By platform: the source, and each flag with its effect.
 _FLAGS: Mapping[Platform, tuple[str, Mapping[str, str]]] = {
     "tpu": (
-        "MaxText, benchmarks/xla_flags_library.py",
+        "MaxText, benchmarks/xla_flags_library.py; of scatters: tpu-recipes, training/ironwood/deepseek3-671b",
         {
+            "xla_tpu_enable_sparse_core_collective_offload_nd_reduce_scatter=true": "scatters over several axes of a torus",
             "xla_tpu_enable_async_collective_fusion_fuse_all_gather=true": "gathers run beside products",
             "xla_tpu_overlap_compute_collective_tc=true": "collectives run beside products",
             "xla_tpu_enable_data_parallel_all_reduce_opt=true": "sums between slices overlap",
