@@ -21,7 +21,7 @@ from jax.experimental import topologies
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from measure import collectives, table, wire_bytes
 
-# Recipes for v7x set it (AI-Hypercomputer/tpu-recipes). Without it, a sum over several axes of a torus is an all-reduce.
+# Recipes for v7x set it (AI-Hypercomputer/tpu-recipes). Without it, a sum over all axes of a torus is no scatter.
 FLAG = {"xla_tpu_enable_sparse_core_collective_offload_nd_reduce_scatter": "true"}
 # So few that no product sends its parts around while it computes.
 TOKENS = 16

@@ -13,7 +13,7 @@ _FLAGS: Mapping[Platform, tuple[str, Mapping[str, str]]] = {
     "tpu": (
         "MaxText, benchmarks/xla_flags_library.py; of scatters: tpu-recipes, training/ironwood/deepseek3-671b",
         {
-            "xla_tpu_enable_sparse_core_collective_offload_nd_reduce_scatter=true": "scatters over several axes of a torus",
+            "xla_tpu_enable_sparse_core_collective_offload_nd_reduce_scatter=true": "scatters over all axes of a torus",
             "xla_tpu_enable_async_collective_fusion_fuse_all_gather=true": "gathers run beside products",
             "xla_tpu_overlap_compute_collective_tc=true": "collectives run beside products",
             "xla_tpu_enable_data_parallel_all_reduce_opt=true": "sums between slices overlap",
