@@ -18,7 +18,8 @@ from .equations import (
     write_source,
 )
 from .fusions import Fusion, has_programs
-from .inlining import Inlined, inline
+from .inlining import inline
+from .sharing import Pair, Sharing, find_own, list_written, order_equations
 from .walk import Walk
 
 
@@ -36,79 +37,78 @@ class Residual(NamedTuple):
     several: int
 
 
-# These have the bytes of their operand: compilers choose in which order dimensions are in memory, by their readers.
-_VIEWS = ("expand_dims", "name", "pvary", "reshape", "squeeze", "transpose")
-
-
 def find_peak(
     program: Program,
-    count: Callable[[Variable], int],
+    walk: Walk,
     *,
     is_whole: bool = False,
-    in_place: bool = False,
+    on_host: bool = False,
+    replaced: Sequence[Pair] = (),
 ) -> int:
     """Return the peak of the bytes that a program holds in arrays that it makes.
 
     Args:
         program: the program.
-        count: returns the bytes of an array in the requested memory.
+        walk: the walk through it, which knows the layouts.
         is_whole: whether the caller counts the results.
-        in_place: whether a loop writes each result directly into the stacked array, as a copy to the host does.
+        on_host: whether to count the memory of the host instead of the memory of the device.
+        replaced: arguments that the program may write over, each with the result that takes its memory: donated
+            arguments, or the arrays that a loop carries.
     """
     inlined = inline(program)
-    fusion = Fusion(inlined.equations, [*inlined.results, *inlined.awaited])
-    order = list(fusion.iterate_all())
-    roots = _find_roots(inlined)
+    order = order_equations(inlined)
+    own = zip(program.outvars, inlined.results, strict=True)
+    names = {id(variable): result for variable, result in own}
+    pairs = [(one, names[id(other)]) for one, other in replaced]
+    sharing = Sharing(order, inlined, pairs, walk)
+    count = walk.count_host_bytes if on_host else walk.count_bytes
 
     def find_keys(variables: Sequence[Variable]) -> list[int]:
-        return [id(roots.get(id(variable), variable)) for variable in variables]
+        return list(map(sharing.find_key, variables))
 
     # An array is held until the last reader of its bytes; results are held until the end.
     last = {key: i for i, (_, operands, _) in enumerate(order) for key in find_keys(operands)}
     last.update(dict.fromkeys(find_keys(inlined.results), len(order)))
     # The caller counts these.
-    free = set(find_keys(inlined.given))
+    given = set(find_keys(inlined.given))
+    free = set(given)
     if is_whole:
         free.update(find_keys(inlined.results))
+    for argument, result in pairs:
+        if sharing.is_written_over(argument, result):
+            free.add(sharing.find_key(result))
+        elif sharing.find_key(result) not in given:
+            # The result is copied there when nothing reads the argument any more.
+            free.discard(sharing.find_key(result))
 
     held: dict[int, int] = {}
     now = peak = 0
     for i, (equation, _, made) in enumerate(order):
         for key, variable in zip(find_keys(made), made, strict=True):
             if key not in free and key not in held:
-                held[key] = count(variable.variable)
+                # A compiler lays out zeros like the result of the update that writes over them.
+                held[key] = min(count(find_own(one)) for one in sharing.list_names(variable))
                 now += held[key]
         # While a body runs, its arrays are held beside those around it.
         inside = 0
         if has_programs(equation):
-            inside = max(
-                _find_inner_peak(equation, one, count, in_place) for one in list_bodies(equation)
-            )
+            inside = _find_inner_peak(equation, walk, on_host)
         peak = max(peak, now + inside)
         for key in [key for key in held if last.get(key, i) <= i]:
             now -= held.pop(key)
     return peak
 
 
-def _find_roots(inlined: Inlined) -> dict[int, Variable]:
-    """Return, by the id of each view, the array whose memory it shares."""
-    roots: dict[int, Variable] = {}
-    for equation in inlined.equations:
-        if equation.primitive.name in _VIEWS:
-            (view,), source = equation.outvars, equation.invars[0]
-            roots[id(view)] = roots.get(id(source), source)
-    return roots
-
-
-def _find_inner_peak(
-    equation: Equation, body: Program, count: Callable[[Variable], int], in_place: bool
-) -> int:
-    """Return the bytes that a body needs in addition to its operands and the results of its equation."""
-    if equation.primitive.name in ("scan", "while") and not in_place:
-        # A loop writes each result into the stacked array, so both are held.
-        return find_peak(body, count, in_place=in_place)
-    # The results of the body are the results of the equation, and count there.
-    return find_peak(body, count, is_whole=True, in_place=in_place)
+def _find_inner_peak(equation: Equation, walk: Walk, on_host: bool) -> int:
+    """Return the bytes that bodies need in addition to operands and the results of their equation."""
+    # A loop writes each result into the stacked array, so both are held; a copy to the host goes there directly. Other
+    # bodies have the results of the equation, which count there.
+    is_whole = on_host or equation.primitive.name not in ("scan", "while")
+    _, written = list_written(equation, walk)
+    return max(
+        find_peak(body, walk, is_whole=is_whole, on_host=on_host, replaced=replaced)
+        for body, replaced in zip(list_bodies(equation), written, strict=True)
+    )
 
 
 def list_residuals(
@@ -166,23 +166,20 @@ def _find_origin(
     return place_of(own).layer, count
 
 
-def count_donated(
+def pair_donated(
     given: Sequence[Variable],
     donated: Sequence[bool],
     results: Sequence[Variable],
     walk: Walk,
-    count: Callable[[Variable], int],
-) -> int:
-    """Return the bytes of results that reuse the memory of donated arguments of the same shape, dtype and layout."""
-    free: dict[object, int] = {}
+) -> list[Pair]:
+    """Return the donated arguments, each with the result of its shape, dtype and layout that takes its memory."""
+    free: dict[object, list[Variable]] = {}
     for variable, is_donated in zip(given, donated, strict=True):
         if is_donated:
-            key = walk.find_value(variable)
-            free[key] = free.get(key, 0) + 1
-    total = 0
+            free.setdefault(walk.find_value(variable), []).append(variable)
+    pairs: list[Pair] = []
     for variable in results:
-        key = walk.find_value(variable)
-        if free.get(key):
-            free[key] -= 1
-            total += count(variable)
-    return total
+        # JAX takes the first one that fits.
+        if several := free.get(walk.find_value(variable)):
+            pairs.append((several.pop(0), variable))
+    return pairs

@@ -28,7 +28,7 @@ from ..shared.rows import OUTSIDE, Collective, Kept, Memory
 from ..shared.targets import Target
 from .compilers import find_compiler
 from .equations import Program, Variable, abbreviate, divide_shape
-from .memory import Residual, count_donated, find_peak, list_residuals
+from .memory import Residual, find_peak, list_residuals, pair_donated
 from .moves import count_group
 from .reasons import find_reasons, name_dimensions
 from .walk import Walk
@@ -145,12 +145,14 @@ def _count_memory(
         kind: sum(pack_bytes(row.held, row.dtype or "") for row in arrays)
         for kind, arrays in kinds.items()
     }
+    pairs = pair_donated(program.invars, traced.donated, program.outvars, walk)
 
     def count(of: Callable[[Variable], int]) -> tuple[int, int, int]:
+        on_host = of == walk.count_host_bytes
         return (
             sum(map(of, program.outvars)),
-            count_donated(program.invars, traced.donated, program.outvars, walk, of),
-            find_peak(program, of, is_whole=True, in_place=of == walk.count_host_bytes),
+            sum(of(result) for _, result in pairs),
+            find_peak(program, walk, is_whole=True, on_host=on_host, replaced=pairs),
         )
 
     on_host = 0
