@@ -118,7 +118,7 @@ class Sharing:
         return self._names.get(self.find_key(variable), [variable])
 
     def is_written_over(self, argument: Variable, result: Variable) -> bool:
-        """Return whether a result can be written into the memory of an argument, which nothing may read later."""
+        """Return whether a result can be written into the memory of an argument, after all other readers have run."""
         key, own = self.find_key(argument), self.find_key(result)
         at = self._made.get(own)
         if own == key or at is None:
