@@ -3,9 +3,12 @@
 import gc
 import itertools
 import os
+from collections.abc import Generator
 from importlib.metadata import version
 from pathlib import Path
 
+# Until all tests are collected, next to nothing is garbage: to look for it would take a third of that time.
+gc.disable()
 # JAX reads these once, when it is first imported.
 os.environ["JAX_PLATFORMS"] = "cpu"
 # The tests' programs are small and run once: what makes a program fast costs more than it saves. Optimisation takes a
@@ -100,10 +103,14 @@ def _law_of_the_sample(item: pytest.Item) -> bool:
     return getattr(item, "originalname", None) in laws
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
     """Spare the garbage collector from going through JAX, all tests and all compiled programs again and again."""
+    found = yield
     gc.freeze()
     gc.set_threshold(50_000)
+    gc.enable()
+    return found
 
 
 _files = itertools.count(1)
