@@ -17,6 +17,7 @@ from layouts import HEADS
 from training import Digits
 
 import axonym as axn
+from axonym.errors import AxonymError
 from axonym.models import read_config
 from axonym.partitioning import fit_mapping
 from tests.examples.test_fitting import GALLERY, Batch, count_bytes, numbers, shrink, step
@@ -89,8 +90,14 @@ def check_peak(
     for mappings, mesh in find_layouts(wider or asked, sizes):
         # A device has its part of the model and of the gradients.
         least = 2 * count_bytes(given[0], mappings, mesh)
-        if 1.1 * least < own and not axn.check(step, mappings, mesh, *given, quiet=True).errors:
-            assert own <= 1.1 * find_peak(step, mappings, mesh, given), mappings
+        if 1.1 * least >= own:
+            continue
+        try:
+            is_larger = own <= 1.1 * find_peak(step, mappings, mesh, given)
+        except AxonymError:
+            is_larger = False
+        # To ask whether a layout is legal takes as long as to count, and those that are larger need no answer.
+        assert is_larger or axn.check(step, mappings, mesh, *given, quiet=True).errors, mappings
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
