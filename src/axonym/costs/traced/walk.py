@@ -7,11 +7,10 @@ times.
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
-from jax.sharding import PartitionSpec
-
-from ...engine import Entry, Layout, find_iterations, without
+from ...engine import Entry, find_iterations
 from ..shared.events import Amount
 from .additions import Additions
+from .bodies import join_entries, pass_arguments, pass_divisions
 from .compilers import Compiler
 from .crossing import write_crossing
 from .equations import (
@@ -452,7 +451,7 @@ class Walk:
         source = write_source(equation, self._prefix)
         used = [id(one) in self._readers or id(one) in self._returned for one in results]
         divided = [self._find_divisions(one) for one in results]
-        given = _pass_arguments(equation, inner[0], inputs)
+        given = pass_arguments(equation, inner[0], inputs)
         count = self._count
         if name == "scan":
             count *= equation.params["length"]
@@ -476,7 +475,7 @@ class Walk:
             outer = self._loops.enter(equation, program)
             scope = self._numbering.enter(equation, program.invars)
             inside = find_used_inside(equation, program, used)
-            divisions = _pass_divisions(equation, program, divided)
+            divisions = pass_divisions(equation, program, divided)
             arguments = given[: len(program.invars)]
             values = own.run(program, arguments, source, count, inside, divisions)
             self._numbering.leave(equation, program.outvars, scope)
@@ -499,7 +498,7 @@ class Walk:
                 more = len(getattr(variable.aval, "shape", ())) - len(values[i].entries)
                 guess = ((),) * more + values[i].entries
             if name == "shard_map":
-                guess = _join_entries(equation.params["out_specs"][i], guess)
+                guess = join_entries(equation.params["out_specs"][i], guess)
             self.values[id(variable)] = find_layout(variable, guess)
 
     def _count_accesses(self, fusion: Fusion) -> None:
@@ -549,55 +548,3 @@ def _measure(walk: Walk) -> tuple[float, float]:
 
 def _collect_axes(value: Value) -> set[str]:
     return {axis for entry in value.entries for axis in entry}
-
-
-def _pass_arguments(equation: Equation, body: Program, inputs: Sequence[Value]) -> list[Value]:
-    """Return the arguments of a body, with layouts from the operands of the equation that runs it."""
-    name, params = equation.primitive.name, equation.params
-    if name == "scan":
-        whole = count_unstacked(equation.invars, body.invars)
-        return [*inputs[:whole], *map(_slice, inputs[whole:])]
-    if name == "while":
-        # Constants of the condition come first.
-        return list(inputs[params["cond_nconsts"] :])
-    if name == "cond":
-        # The number of the branch comes first.
-        return list(inputs[1:])
-    if name != "shard_map":
-        return list(inputs)
-    # Inside, a device sees its own part: Manual mesh axes divide nothing there.
-    given: list[Value] = []
-    for variable, value in zip(body.invars, inputs, strict=True):
-        rest = [without(entry, params["newly_manual_axes"]) for entry in value.entries]
-        given.append(find_layout(variable, rest))
-    return given
-
-
-def _pass_divisions(
-    equation: Equation, body: Program, divided: Sequence[Mapping[str, int]]
-) -> dict[int, Mapping[str, int]]:
-    """Return the mesh axes that divide the results of a body at their uses."""
-    name = equation.primitive.name
-    if name in ("while", "cond"):
-        return {}
-    # The next iteration also uses the arrays that a loop carries, as they are.
-    first = count_unstacked(equation.outvars, body.outvars) if name == "scan" else 0
-    return {
-        id(variable): axes
-        for variable, axes in zip(body.outvars[first:], divided[first:], strict=False)
-    }
-
-
-def _join_entries(spec: PartitionSpec, entries: Sequence[Entry]) -> list[Entry]:
-    """Return the mesh axes of a `shard_map`'s result: the ones that divide it outside, and the ones inside."""
-    own = Layout.from_spec(spec)
-    found: list[Entry] = []
-    for i, entry in enumerate(entries):
-        outer: Entry = own[i] if i < len(own) else ()
-        found.append((*outer, *entry))
-    return found
-
-
-def _slice(value: Value) -> Value:
-    """Return the slice of an array that a loop takes in one iteration."""
-    return value._replace(shape=value.shape[1:], entries=value.entries[1:])
