@@ -38,9 +38,16 @@ CLIMBED = 2
 GIVEN = 2
 # The number of starts that include the choices of published rules.
 STARTS = 12
+# Fewer starts on each mesh than this do not show which rule is good.
+RULES = 6
+# With so few, the mesh whose devices are in one row has this many, and other meshes begin with as many good choices.
+ALONE = 3
+PROVEN = 2
 # This part of the budget is for meshes with one axis more, and this one for decisions layer by layer.
 FINER = 0.125
 DECIDING = 0.25
+# Fewer mappings on meshes with one axis more than this find nothing.
+LEAST = 4
 # Python collects all objects after this many collections of newer ones: some 500 mappings of a small model.
 RARELY = 1000
 
@@ -254,6 +261,8 @@ def _search(
         reserved = round(DECIDING * max(0, budget.left - len(counters)))
     budget.left -= reserved
     finer = round(FINER * divides * budget.left)
+    if finer < LEAST:
+        divides, finer = False, 0
     searches = _begin(counters, fixed, budget)
     _climb(searches, budget, finer)
     if divides:
@@ -288,21 +297,42 @@ def _begin(
     # The searches on all meshes share their budget and their lessons.
     share, lessons = budget.left, Lessons()
     found: list[tuple[Counter, Search]] = []
-    data: Mapping[str, frozenset[int]] = {}
+    ranked: tuple[Mapping[str, frozenset[int]], Mapping[str, float]] = {}, {}
     for counting in counters:
         axes = counting.find_axes(fixed)
-        data = data or _rank_data(counting, axes)
-        axes = dataclasses.replace(axes, data=data)
-        search = Search(axes, counting.score, budget, lessons)
-        # The starts use half of the budget, to leave the rest for changes; they use more of a small budget.
-        starts = max(share // 2, min(3 * share // 4, STARTS))
-        search.begin(max(1, starts // len(counters)), is_first=not found)
-        found.append((counting, search))
+        if not found:
+            ranked = _rank_data(counting, axes)
+        axes = dataclasses.replace(axes, data=ranked[0], paces=ranked[1])
+        found.append((counting, Search(axes, counting.score, budget, lessons)))
+    # The starts use half of the budget, to leave the rest for changes; they use more of a small budget.
+    starts = max(share // 2, min(3 * share // 4, STARTS))
+    for at, share in _share_starts(starts, len(found)).items():
+        proven = found[len(found) // 2][1].list_best()[:PROVEN]
+        found[at][1].begin(share, is_first=not at, proven=proven)
     return found
 
 
-def _rank_data(counting: "Counter", axes: "Axes") -> Mapping[str, frozenset[int]]:
-    """Rank the axes of data by a search on two devices, because two devices can divide almost any axis."""
+def _share_starts(starts: int, meshes: int) -> dict[int, int]:
+    """Return the number of starts on each mesh, in the order in which to count them.
+
+    With few starts, one mesh of several axes shows which rules are good, and the others begin with these.
+    """
+    first, middle, each = 0, meshes // 2, starts // meshes
+    if each >= RULES or meshes < 3:
+        return dict.fromkeys((first, middle, *range(meshes)), max(1, each))
+    alone = max(1, min(ALONE, starts - meshes + 1))
+    shares = dict.fromkeys((first, middle, *range(meshes)), 1)
+    return shares | {first: alone, middle: max(1, starts - alone - (meshes - 2))}
+
+
+def _rank_data(
+    counting: "Counter", axes: "Axes"
+) -> tuple[Mapping[str, frozenset[int]], Mapping[str, float]]:
+    """Rank the axes of data by a search on two devices, because two devices can divide almost any axis.
+
+    Returns:
+        The axes with their sizes, and their times.
+    """
     from .search.lessons import Budget
     from .search.search import Search
 
@@ -312,7 +342,7 @@ def _rank_data(counting: "Counter", axes: "Axes") -> Mapping[str, frozenset[int]
     # These mappings are not compared with others, so they do not count.
     small.is_counted = False
     search = Search(dataclasses.replace(axes, mesh=mesh), small.score, Budget(len(axes.data)))
-    return search.rank_data()
+    return search.rank_data(), search.find_paces()
 
 
 def _count_in_slice(mesh: MeshLike | Mapping[str, int] | int, slices: int) -> int:
@@ -355,7 +385,12 @@ def _climb(searches: "Sequence[tuple[Counter, Search]]", budget: "Budget", reser
     starts = _find_best(searches, 1)
     if len(starts) == 1:
         starts = _find_best(searches, CLIMBED)
+    shortest = min(range(len(searches)), key=lambda at: searches[at][1].shortest)
     for number, (at, choice) in enumerate(starts):
+        if searches[at][1].is_alone(choice):
+            # It is the same on all meshes, and differs in what comes next.
+            at = shortest
+            searches[at][1].look_at(choice)
         # The rest is shared equally, so that the first start does not use all of it.
         left = max(0, budget.left - reserved)
         searches[at][1].climb(choice, left // (len(starts) - number))

@@ -8,11 +8,17 @@ import math
 from collections.abc import Callable, Set
 from typing import TypeAlias
 
+import numpy as np
+
 from .choice import Choice
 
 # Bytes that do not fit, seconds, bytes sent, bytes at the peak: the first number that differs decides.
 Score: TypeAlias = tuple[float, ...]
 Part: TypeAlias = tuple[str, str, str]
+# How much the effects of parts are drawn to zero, in choices that have the part.
+DRAWN = 0.5
+# Choices that take longer than the best one by this factor are equally bad.
+MOST = math.log(4)
 
 
 class Lessons:
@@ -22,7 +28,7 @@ class Lessons:
         self._good: set[frozenset[str]] = set()
         self._failures: list[Set[frozenset[str]]] = []
         self._bad: set[frozenset[str]] = set()
-        self._scores: list[tuple[Score, Set[Part]]] = []
+        self._scores: list[tuple[Score | None, Set[Part]]] = []
 
     def learn(self, choice: Choice, score: Score | None) -> None:
         """Learn from the score of a choice; the score is None if the choice is not legal.
@@ -31,8 +37,10 @@ class Lessons:
         to blame.
         """
         reasons = _find_reasons(choice)
+        # A choice without parts says nothing about which part is good, and it may be far away from all others.
+        if parts := _list_parts(choice):
+            self._scores.append((score, parts))
         if score is not None:
-            self._scores.append((score, _list_parts(choice)))
             self._good |= reasons | _list_parts_of_entries(choice)
         else:
             self._failures.append(reasons)
@@ -49,22 +57,22 @@ class Lessons:
 
     def make_forecast(self) -> Callable[[Choice], float]:
         """Make a function that estimates a choice from the choices that share parts with it; the lower, the better."""
-        # Places instead of scores, whose unit does not matter then. Equal scores have equal places.
-        places = {
-            score: at for at, score in enumerate(sorted({score for score, _ in self._scores}))
-        }
-        mean = sum(places[score] for score, _ in self._scores) / max(1, len(self._scores))
-        seen: dict[Part, list[float]] = {}
-        for score, parts in self._scores:
-            for part in parts:
-                seen.setdefault(part, []).append((places[score] - mean) / len(places))
-        # A part that was seen once may be good by chance, so it counts half.
-        effects = {part: sum(own) / (len(own) + 1) for part, own in seen.items()}
+        if not self._scores:
+            return lambda choice: 0.0
+        parts = sorted({part for _, own in self._scores for part in own})
+        has = np.array([[part in own for part in parts] for _, own in self._scores], float)
+        best = min((score for score, _ in self._scores if score is not None), default=())
+        place = np.array([_compare(score, best) for score, _ in self._scores])
+        # Least squares, because parts occur together. A part that was seen once may be good by chance, so effects are
+        # drawn to zero.
+        has, place = has - has.mean(0), place - place.mean()
+        found = np.linalg.solve(has.T @ has + DRAWN * np.eye(len(parts)), has.T @ place)
+        effects = dict(zip(parts, found.tolist(), strict=True))
 
         def expect(choice: Choice) -> float:
             found = (effects.get(part, 0.0) for part in _list_parts(choice))
             # Rounded, so the order of the sum does not matter.
-            return round(math.fsum(found), 9)
+            return round(math.fsum(found), 6)
 
         return expect
 
@@ -73,11 +81,31 @@ class Lessons:
         return bool(_find_reasons(choice) & self._bad)
 
 
+def _compare(score: Score | None, best: Score) -> float:
+    """Return how much larger a score is than the best one, in the number that decides between most choices.
+
+    It is the logarithm of their ratio, up to a bound that also choices have that are not legal or do not fit.
+    """
+    if score is None:
+        return MOST
+    # If the best choice fits, seconds decide.
+    for own, least in zip(score, best, strict=True):
+        if least > 0:
+            return min(MOST, math.log(own / least))
+        if own > 0:
+            return MOST
+    return 0.0
+
+
 def _list_parts(choice: Choice) -> Set[Part]:
-    """List the parts of a choice: for each mesh axis of an entry, the role, the axis and the mesh axis."""
+    """List the parts of a choice: for each mesh axis of an entry, the role with the axis, the mesh axis, and both."""
     both = ("stored", choice.stored), ("computed", choice.computed)
     return {
-        (role, name, axis) for role, entries in both for name, entry in entries for axis in entry
+        (role, *part)
+        for role, entries in both
+        for name, entry in entries
+        for axis in entry
+        for part in ((name, axis), (name, ""), ("", axis))
     }
 
 

@@ -19,6 +19,8 @@ GROUPS = 4
 MICROBATCHES = (4, 8, 2, 1)
 # The number of axes of its own along which the state of the optimiser is tried.
 KEPT = 2
+# The number of choices that map something, and leave most mesh axes empty.
+ALONE = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Axes:
         alternatives: for each chosen keyword argument, the number of its values.
         has_state: whether an optimiser keeps arrays like the parameters.
         layers: the number of stored layers, including empty places, by values of keyword arguments.
+        paces: for axes of data, the time of a step in which two devices divide this axis.
     """
 
     mesh: Mapping[str, int]
@@ -46,6 +49,7 @@ class Axes:
     alternatives: tuple[int, ...] = ()
     has_state: bool = False
     layers: Mapping[Give, int] = dataclasses.field(default_factory=dict)
+    paces: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def mesh_axes(self) -> Entry:
@@ -165,13 +169,19 @@ class Axes:
         """
         # Each rule gives its choices in order, and rules take turns: a small limit sees the first choices of all.
         rows: list[Iterator[Choice]] = []
-        for name in self.data:
-            if most := self.find_widest(name, self.mesh_axes):
-                rows.append(self._divide_data(Move(name, most, "computed", evicts=True)))
+        for name, most in self._list_divisions(self.mesh_axes):
+            rows.append(self._divide_data(Move(name, most, "computed", evicts=True)))
         layers = [self._divide_layers((axis,)) for axis in self._narrow_first]
-        rules: list[Iterator[Choice | None]] = [
-            *rows[:1],
-            *layers[:1],
+        # For a small model, no mapping is worth its communication.
+        alone = iter((self.fixed,))
+        # The first rules have two turns in each round: with parameters sharded or replicated, and with other data
+        # between the layers or not. Along a single mesh axis, layers leave no devices to data, so they come later.
+        row, layer = rows[:1], layers[:1]
+        both = [*row, *layer, *layer, *row, alone]
+        if len(self.mesh_axes) == 1:
+            both = [*row, *row, alone, *layer, *layer]
+        rules: list[Iterator[Choice]] = [
+            *both,
             *rows[1:],
             self._share_rows(),
             self._divide_several(),
@@ -180,13 +190,21 @@ class Axes:
         rules += layers[1:]
         if len(self.mesh_axes) > 1:
             rules.append(self._divide_layers(self.mesh_axes))
-        # For a small model, no mapping is worth its communication. With few rules, the second turn comes early.
-        rules.append(iter((None, self.fixed)))
-        # Axes of the layers have one turn more: with other data between the layers, and without.
-        first = itertools.chain.from_iterable(itertools.islice(rule, 1) for rule in layers[:1])
-        turns: Iterable[Choice | None] = itertools.chain(first, *itertools.zip_longest(*rules))
+        turns = itertools.chain.from_iterable(itertools.zip_longest(*rules))
         found = (choice for choice in turns if choice is not None)
         return list(dict.fromkeys(map(self._restore_fixed, found)))
+
+    def _list_divisions(self, among: Entry) -> list[tuple[str, Entry]]:
+        """List the axes of data, each with the mesh axes that split it into the most parts, the fastest first."""
+        found = {name: self.find_widest(name, among) for name in self.data}
+
+        def rank(one: tuple[str, Entry]) -> tuple[bool, float]:
+            # Two devices can divide almost any axis, but many devices may be too many for a short one.
+            name, entry = one
+            return name not in self.paces, self.paces.get(name, 1.0) / self.count_ways(name, entry)
+
+        divided = [one for one in found.items() if one[1]]
+        return sorted(divided, key=rank) if self.paces else divided
 
     def list_divided(self) -> dict[str, Choice]:
         """Return the first start of each axis of data."""
@@ -228,7 +246,8 @@ class Axes:
         """Yield choices with an axis of data along one mesh axis, and another axis along the other mesh axes."""
         for axis in self._narrow_first:
             rest = tuple(other for other in self.mesh_axes if other != axis)
-            for name, other in itertools.permutations(self.data, 2):
+            # The best axis of data to divide first takes the most devices.
+            for other, name in itertools.permutations(self.data, 2):
                 is_split = self.count_ways(name, (axis,)) > 1
                 if is_split and (most := self.find_widest(other, rest)):
                     base = Move(name, (axis,), "computed", evicts=False).apply(self.fixed)
@@ -237,9 +256,7 @@ class Axes:
 
     def _share_rows(self) -> Iterator[Choice]:
         """Yield choices with an axis that shares the mesh axes of the rows, such as experts."""
-        for rows in self.data:
-            if not (most := self.find_widest(rows, self.mesh_axes)):
-                continue
+        for rows, most in self._list_divisions(self.mesh_axes):
             base = Move(rows, most, "computed", evicts=True).apply(self.fixed)
             for name in sorted(self._sort_by_elements(), key=self._rank_shared):
                 for axis in self._narrow_first:
@@ -260,22 +277,27 @@ class Axes:
         for name in group:
             base = Move(name, self.find_widest(name, entry), "both", evicts=False).apply(base)
         rest = tuple(other for other in self.mesh_axes if other not in entry)
-        ways = {name: self.find_widest(name, rest) for name in self.data}
-        moves = [Move(name, most, "computed", evicts=False) for name, most in ways.items() if most]
+        ways = self._list_divisions(rest)
+        moves = [Move(name, most, "computed", evicts=False) for name, most in ways]
         # With all mesh axes taken, or a single row, no data is divided.
-        for divided in [move.apply(base) for move in moves] or [base]:
+        bases = [move.apply(base) for move in moves] or [base]
+        # With few rows, layers take the other mesh axes, too, as in Pope et al. (2022), section 3.2.2.
+        most = max((self.count_ways(*one) for one in ways), default=1)
+        name, wide = self._find_stored(rest, dict(base.stored))
+        if wide and most < self.count_ways(name, wide):
+            bases.insert(1, Move(name, wide, "both", evicts=False).apply(base))
+        for divided in bases:
             # Parameters are usually stored along all mesh axes, so that comes first.
             for choice in reversed(list(self._add_rest(divided))):
                 # Other axes of data, such as positions, are divided between the layers.
                 spreads = [spread.apply(choice) for spread in self._list_spreads(entry)]
-                yield from dict.fromkeys((*spreads, choice))
+                yield from dict.fromkeys((*(one for one in spreads if one != choice), choice))
 
     def _divide_stages(self, axis: str) -> Iterator[Choice]:
         """Yield pipelines along a mesh axis, with data along the others, and perhaps with divided stages."""
-        for name in self.data:
-            if most := self.find_widest(name, self.mesh_axes):
-                divided = Move(name, most, "computed", evicts=True).apply(self.fixed)
-                yield from self._add_stages(divided, axis)
+        for name, most in self._list_divisions(self.mesh_axes):
+            divided = Move(name, most, "computed", evicts=True).apply(self.fixed)
+            yield from self._add_stages(divided, axis)
         for other in self._narrow_first:
             for group in self.find_groups((other,))[:1]:
                 if other != axis:
@@ -370,6 +392,16 @@ class Axes:
             other for other in dict.fromkeys(found) if other != choice and self.is_allowed(other)
         ]
 
+    def count_shared(self, choice: Choice) -> int:
+        """Return the number of mesh axes that several axes of data have: one of them usually takes the mesh axis."""
+        entries = [entry for name, entry in choice.computed if name not in self.parameters]
+        used = [axis for entry in entries for axis in entry]
+        return len(used) - len(set(used))
+
+    def list_alone(self) -> list[Choice]:
+        """List the choices that move something to the shortest mesh axis, and leave the others empty."""
+        return self.move_along(self.fixed, self._narrow_first[0])[:ALONE] if self.mesh_axes else []
+
     def is_one(self, choice: Choice) -> bool:
         """Return whether a choice uses all mesh axes as one."""
         several = {entry for _, entry in (*choice.stored, *choice.computed)}
@@ -377,7 +409,9 @@ class Axes:
 
     def has_clash(self, choice: Choice) -> bool:
         """Return whether two axes of a parameter share a mesh axis, or the rows do not divide into microbatches."""
-        for entries in (choice.stored, choice.kept or ()):
+        # An axis that yields to others cannot clash with them.
+        computed = [pair for pair in choice.computed if pair[0] not in choice.yielding]
+        for entries in (choice.stored, computed, choice.kept or ()):
             held = dict(entries)
             for names in self.arrays:
                 used = [axis for name in names for axis in held.get(name, ())]
@@ -470,17 +504,18 @@ class Search:
         self._lessons = lessons or Lessons()
         self.scores: dict[Choice, Score | None] = {}
 
-    def begin(self, limit: int, *, is_first: bool = True) -> None:
+    def begin(self, limit: int, *, is_first: bool = True, proven: Sequence[Choice] = ()) -> None:
         """Count the choices that experts begin with.
 
         Args:
             limit: the number of choices.
             is_first: whether this is the first mesh. Choices that use all mesh axes as one are the same on other
                 meshes.
+            proven: choices that are good on a mesh with the same axes; they come first.
         """
         starts = self._axes.list_starts()
         if not is_first:
-            starts = [start for start in starts if not self._axes.is_one(start)]
+            starts = [start for start in (*proven, *starts) if not self._axes.is_one(start)]
         # Choices that are not legal say nothing about others: they must not keep a later rule from being tried.
         listed = 0 if is_first else limit // 2
         while starts and limit:
@@ -506,6 +541,11 @@ class Search:
             return name not in rows, found or (math.inf,), min(data[name])
 
         return {name: data[name] for name in sorted(data, key=rank)}
+
+    def find_paces(self) -> dict[str, float]:
+        """Return the times of the steps that `rank_data` compared, by the axis of data that is divided."""
+        scores = {name: self.scores.get(one) for name, one in self._axes.list_divided().items()}
+        return {name: score[1] for name, score in scores.items() if score is not None}
 
     def list_best(self) -> list[Choice]:
         """Return the legal choices so far, the best one first."""
@@ -533,15 +573,36 @@ class Search:
     def _find_better(self, best: Choice, moves: Iterable[Change], end: int) -> Choice | None:
         """Return the first better choice that is one change away; None if there is none."""
         others = [move.apply(best) for move in moves]
+        # Where no mapping is worth its communication, the fewest devices cost least.
+        alone = self._axes.list_alone() if self.is_alone(best) else []
+        expect = self._lessons.make_forecast()
         # A choice that repeats work on devices is rarely better, and stored entries are cheap to change.
-        others.sort(key=lambda other: (_count_idle(best, other), other.computed != best.computed))
-        for other in dict.fromkeys(others):
+        others.sort(
+            key=lambda other: (
+                _count_idle(best, other),
+                self._axes.count_shared(other),
+                expect(other),
+                other.computed != best.computed,
+            )
+        )
+        for other in dict.fromkeys((*alone, *others)):
             if not self._axes.is_allowed(other):
                 continue
             found = self.look_at(other, end)
             if found is not None and found < self.look_up(best):
                 return other
         return None
+
+    def is_alone(self, choice: Choice) -> bool:
+        """Return whether a choice maps nothing that is not fixed."""
+        return dataclasses.replace(choice, given=()) == dataclasses.replace(
+            self._axes.fixed, given=()
+        )
+
+    @property
+    def shortest(self) -> int:
+        """The devices along the shortest mesh axis that has several."""
+        return min((self._axes.mesh[axis] for axis in self._axes.mesh_axes), default=1)
 
     @property
     def fixed_axes(self) -> Set[str]:
