@@ -26,7 +26,7 @@ import axonym as axn
 import axonym.nn as nn
 from axonym.models import Decoder, DecoderConfig, ExpertsConfig
 
-CASES = 60
+CASES = 100
 TARGETS = ("cpu", "v5e", "v5p", "v6e", "h100")
 SMALL, DEFAULT = 20, 200
 

@@ -12,20 +12,28 @@ from jax.sharding import AbstractMesh, Mesh
 
 from .. import AxisSelector, Mappings, ResourceMapping
 from ..engine import MeshLike, Tree, type_text
-from ..errors import ArgumentError, OperandError, message
+from ..errors import OperandError, message
 from ..report import abstract_mesh, divide_mesh
-from .search.meshes import INNER, iterate_finer, iterate_meshes
+from .search.meshes import (
+    INNER,
+    check_limit,
+    count_in_slice,
+    iterate_finer,
+    iterate_meshes,
+    share_starts,
+)
 from .shared.targets import Target
 
 if TYPE_CHECKING:
     from .report.cost import Cost
+    from .search.axes import Axes
     from .search.choice import Choice
     from .search.counter import Counter
     from .search.layers import EachLayer
     from .search.lessons import Budget
     from .search.progress import Progress
     from .search.result import Candidate, Plan
-    from .search.search import Axes, Search
+    from .search.search import Search
     from .search.step import Step
     from .search.tally import Tally
     from .search.verifier import Verifier
@@ -38,15 +46,12 @@ CLIMBED = 2
 GIVEN = 2
 # The number of starts that include the choices of published rules.
 STARTS = 12
-# Fewer starts on each mesh than this do not show which rule is good.
-RULES = 6
-# With so few, the mesh whose devices are in one row has this many, and other meshes begin with as many good choices.
-ALONE = 3
+# Other meshes begin with as many good choices.
 PROVEN = 2
 # This part of the budget is for meshes with one axis more, and this one for decisions layer by layer.
 FINER = 0.125
 DECIDING = 0.25
-# Fewer mappings on meshes with one axis more than this find nothing.
+# With fewer mappings, finer meshes are left out.
 LEAST = 4
 # Python collects all objects after this many collections of newer ones: some 500 mappings of a small model.
 RARELY = 1000
@@ -153,13 +158,13 @@ def plan(
         raise OperandError(message("plan", f"it takes a function or a module, not {type_text(fn)}"))
     known = find_target(target, "plan")
     if slices != 1:
-        known = target = known.resize_domains(_count_in_slice(mesh, slices))
+        known = target = known.resize_domains(count_in_slice(mesh, slices))
     check_devices(measure, mesh, known)
     step = Step(fn, args, kwargs, target, choices or {}, parse_pipeline(pipelined))
     # If all links are alike, meshes with swapped sizes are the same.
     is_symmetric = not fixed and not known.links
     meshes = list(iterate_meshes(mesh, is_symmetric=is_symmetric, slices=slices))
-    _check_limit(limit, len(meshes))
+    check_limit(limit, len(meshes))
     # Only a mesh of the caller may have devices.
     first = meshes[0] if isinstance(mesh, int) else mesh
     verifier = _make_verifier(first, target, limit, verify)
@@ -192,17 +197,6 @@ def plan(
     # A choice without a candidate was not legal.
     numbers = counted, counted - len(ranked), not budget.ran_out
     return Plan(best, tuple(others), *numbers, text, _find_bound(step, searches, best))
-
-
-def _check_limit(limit: int, meshes: int) -> None:
-    """Check that a mapping can be counted on each mesh.
-
-    Raises:
-        ArgumentError: if not.
-    """
-    if limit < meshes:
-        problem = f"limit={limit} mappings cannot be counted on {meshes} meshes"
-        raise ArgumentError(message("plan", problem, hint="use a larger limit"))
 
 
 def _make_counters(
@@ -306,23 +300,11 @@ def _begin(
         found.append((counting, Search(axes, counting.score, budget, lessons)))
     # The starts use half of the budget, to leave the rest for changes; they use more of a small budget.
     starts = max(share // 2, min(3 * share // 4, STARTS))
-    for at, share in _share_starts(starts, len(found)).items():
+    for at, share in share_starts(starts, len(found)).items():
         proven = found[len(found) // 2][1].list_best()[:PROVEN]
-        found[at][1].begin(share, is_first=not at, proven=proven)
+        whole = found[0][1].is_replicated
+        found[at][1].begin(share, is_first=not at, proven=proven, is_replicated=whole)
     return found
-
-
-def _share_starts(starts: int, meshes: int) -> dict[int, int]:
-    """Return the number of starts on each mesh, in the order in which to count them.
-
-    With few starts, one mesh of several axes shows which rules are good, and the others begin with these.
-    """
-    first, middle, each = 0, meshes // 2, starts // meshes
-    if each >= RULES or meshes < 3:
-        return dict.fromkeys((first, middle, *range(meshes)), max(1, each))
-    alone = max(1, min(ALONE, starts - meshes + 1))
-    shares = dict.fromkeys((first, middle, *range(meshes)), 1)
-    return shares | {first: alone, middle: max(1, starts - alone - (meshes - 2))}
 
 
 def _rank_data(
@@ -343,21 +325,6 @@ def _rank_data(
     small.is_counted = False
     search = Search(dataclasses.replace(axes, mesh=mesh), small.score, Budget(len(axes.data)))
     return search.rank_data(), search.find_paces()
-
-
-def _count_in_slice(mesh: MeshLike | Mapping[str, int] | int, slices: int) -> int:
-    """Return the number of devices in each of some slices.
-
-    Raises:
-        ArgumentError: if the slices do not divide the devices.
-    """
-    count = mesh
-    if not isinstance(count, int):
-        count = math.prod(next(iterate_meshes(mesh, is_symmetric=True)).values())
-    if slices < 1 or count % slices:
-        problem = f"slices={slices} do not divide {count} devices"
-        raise ArgumentError(message("plan", problem))
-    return count // slices
 
 
 def _make_verifier(mesh: object, target: Target | str, limit: int, wanted: int) -> "Verifier":

@@ -1,6 +1,6 @@
 """The meshes of so many devices."""
 
-from axonym.costs.search.meshes import iterate_finer, iterate_meshes
+from axonym.costs.search.meshes import iterate_finer, iterate_meshes, share_starts
 
 
 def sizes(meshes):
@@ -27,3 +27,17 @@ def test_one_of_them_is_divided():
 def test_what_is_pinned_stays():
     assert [axis for axis, _ in iterate_finer({"data": 12, "model": 4}, {"data"})] == ["model"]
     assert not list(iterate_finer({"data": 3, "model": 1}, set()))
+
+
+def test_each_mesh_has_a_start_and_with_few_one_of_several_axes_has_most():
+    for starts in (5, 12, 30, 100):
+        for meshes in range(1, min(starts, 6)):
+            shares = share_starts(starts, meshes)
+            assert sorted(shares) == list(range(meshes))
+            assert min(shares.values()) > 0
+            assert sum(shares.values()) <= starts
+    few = share_starts(12, 5)
+    assert sum(few.values()) == 12
+    assert max(few, key=lambda at: few[at]) not in (0, 4)
+    # Other meshes begin with its best choices, so it is counted before them.
+    assert list(few)[:2] == [0, 2]

@@ -8,9 +8,10 @@ import jax
 import pytest
 
 import axonym as axn
+from axonym.costs.search.axes import Axes
 from axonym.costs.search.choice import Choice
 from axonym.costs.search.lessons import Budget
-from axonym.costs.search.search import Axes, Search
+from axonym.costs.search.search import Search
 
 PARAMETERS = ("vocab", "embed", "heads", "size", "mlp")
 DATA = ("batch", "pos")

@@ -2,9 +2,10 @@
 
 import dataclasses
 
+from axonym.costs.search.axes import Axes
 from axonym.costs.search.choice import Choice, Move, Spread
 from axonym.costs.search.lessons import Budget, Lessons
-from axonym.costs.search.search import Axes, Search
+from axonym.costs.search.search import Search
 
 SIZES = {"embed": frozenset({16}), "mlp": frozenset({6, 12})}
 ARRAYS = {("embed", "mlp"): 100, ("embed",): 1}

@@ -15,10 +15,11 @@ from ...engine import Tree, normalized
 from ...errors import AxonymError, OperandError, message, suggestion
 from ...report import Fit, abstract_mesh, find_partners, fit_sizes
 from ..report.cost import Cost
+from .axes import MICROBATCHES, Axes
 from .choice import Choice, Give
 from .estimates import Estimates
 from .result import Candidate
-from .search import MICROBATCHES, Axes, Search
+from .search import Search
 from .step import Step, collect_sizes, find_base, find_divisors, find_state_patterns
 from .tally import Tally
 from .verifier import rank

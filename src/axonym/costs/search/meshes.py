@@ -3,6 +3,7 @@
 `axn.plan` calls it. It must not know mappings.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Set
 
 from ...errors import ArgumentError, message
@@ -11,6 +12,10 @@ from ...report import abstract_mesh
 # The mesh axis for a part of another one, and the mesh axis of slices.
 INNER = "inner"
 SLICE = "slice"
+# Fewer starts on each mesh than this do not show which rule is good; then the first mesh, whose devices are in one row,
+# has this many.
+RULES = 6
+ALONE = 3
 # Tensor parallelism over more devices is rarely faster.
 MOST = 16
 
@@ -63,3 +68,42 @@ def iterate_finer(
                 if name == axis:
                     sizes |= {axis: size // part, INNER: part}
             yield axis, sizes
+
+
+def share_starts(starts: int, meshes: int) -> dict[int, int]:
+    """Return the number of starts on each mesh, in the order in which to count them.
+
+    With few starts, one mesh of several axes shows which rules are good, and the others begin with these.
+    """
+    first, middle, each = 0, meshes // 2, starts // meshes
+    if each >= RULES or meshes < 3:
+        return dict.fromkeys((first, middle, *range(meshes)), max(1, each))
+    alone = max(1, min(ALONE, starts - meshes + 1))
+    shares = dict.fromkeys((first, middle, *range(meshes)), 1)
+    return shares | {first: alone, middle: max(1, starts - alone - (meshes - 2))}
+
+
+def check_limit(limit: int, meshes: int) -> None:
+    """Check that a mapping can be counted on each mesh.
+
+    Raises:
+        ArgumentError: if not.
+    """
+    if limit < meshes:
+        problem = f"limit={limit} mappings cannot be counted on {meshes} meshes"
+        raise ArgumentError(message("plan", problem, hint="use a larger limit"))
+
+
+def count_in_slice(mesh: object, slices: int) -> int:
+    """Return the number of devices in each of some slices.
+
+    Raises:
+        ArgumentError: if the slices do not divide the devices.
+    """
+    count = mesh
+    if not isinstance(count, int):
+        count = math.prod(next(iterate_meshes(mesh, is_symmetric=True)).values())
+    if slices < 1 or count % slices:
+        problem = f"slices={slices} do not divide {count} devices"
+        raise ArgumentError(message("plan", problem))
+    return count // slices

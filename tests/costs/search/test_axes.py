@@ -1,0 +1,58 @@
+"""The axes that a search can map, and the order of the mappings that it begins with."""
+
+import dataclasses
+
+from axonym.costs.search.axes import Axes
+from axonym.costs.search.choice import Choice
+
+ARRAYS = {("embed", "heads"): 400, ("embed", "mlp"): 900}
+PARAMETERS = {name: frozenset({64}) for name in ("embed", "heads", "mlp")}
+ROWS = {"batch": frozenset({32}), "pos": frozenset({64})}
+AXES = Axes({"data": 16, "model": 2}, PARAMETERS, ROWS, Choice(), ARRAYS)
+ALL = ("data", "model")
+
+
+def find_first(axes):
+    """Return the axis of data that the first start divides along all mesh axes."""
+    first = axes.list_starts()[0]
+    return next(name for name, entry in first.computed if entry == ALL)
+
+
+def test_the_axis_of_data_that_makes_the_step_fastest_is_divided_first():
+    # Both have enough parts, so the time on two devices decides.
+    assert find_first(dataclasses.replace(AXES, paces={"batch": 1.0, "pos": 1.2})) == "batch"
+    assert find_first(dataclasses.replace(AXES, paces={"batch": 1.2, "pos": 1.0})) == "pos"
+    # On 32 devices, 4 rows have an eighth of the parts that positions have.
+    few = dataclasses.replace(AXES, data={**ROWS, "batch": frozenset({4})})
+    assert find_first(dataclasses.replace(few, paces={"batch": 1.0, "pos": 1.2})) == "pos"
+
+
+def test_with_few_rows_layers_take_two_mesh_axes():
+    """As in Pope et al. (2022), Efficiently scaling transformer inference, section 3.2.2."""
+    one = dataclasses.replace(AXES, data={"batch": frozenset({1})})
+    layers = (("embed", ("data",)), ("heads", ("model",)), ("mlp", ("model",)))
+    assert Choice(layers, layers) in one.list_starts()[:10]
+
+
+def test_two_axes_of_a_parameter_clash_on_a_mesh_axis_unless_one_yields():
+    entries = (("embed", ("data",)), ("mlp", ("data",)))
+    assert AXES.has_clash(Choice(computed=entries))
+    assert AXES.has_clash(Choice(stored=entries))
+    assert not AXES.has_clash(Choice(computed=entries, yielding=("embed",)))
+    # No array has both.
+    assert not AXES.has_clash(Choice(computed=(("heads", ("data",)), ("mlp", ("data",)))))
+
+
+def test_replicated_parameters_come_first_once_they_are_better():
+    layers = (("heads", ("model",)), ("mlp", ("model",)))
+    computed = tuple(sorted((("batch", ("data",)), *layers)))
+    sharded, whole = Choice((("embed", ("data",)), *layers), computed), Choice(layers, computed)
+    starts = AXES.list_starts()
+    assert starts.index(sharded) < starts.index(whole)
+    starts = dataclasses.replace(AXES, is_replicated=True).list_starts()
+    assert starts.index(whole) < starts.index(sharded)
+
+
+def test_the_shortest_mesh_axis_has_the_first_entries_of_a_small_step():
+    for choice in AXES.list_alone():
+        assert {axis for _, entry in choice.computed for axis in entry} == {"model"}
