@@ -211,7 +211,6 @@ def compare(number: int, limit: int) -> Iterator[dict[str, str]]:
         f"ms at {DEFAULT}": f"{1e3 * large.cost.time.compared:.4g}",
         "slower by": f"{100 * (small.cost.time.compared / large.cost.time.compared - 1):.1f} %",
         "fits": f"{small.fits}, {large.fits}" if not (small.fits and large.fits) else "yes",
-        "counted": str(found[DEFAULT].counted) if hasattr(found[DEFAULT], "counted") else "",
         "processor": f"{seconds[limit]:.0f} s, {seconds[DEFAULT]:.0f} s",
     }
 
