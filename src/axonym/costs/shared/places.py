@@ -4,6 +4,7 @@ Jaxprs and compiled programs hold the same names, so both readers ask `Places`. 
 not know operations.
 """
 
+import functools
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,21 +61,10 @@ class Places:
 
     def __init__(self, sources: Iterable[str]) -> None:
         self.has_gradient = any("transpose(" in source for source in sources)
-        # Equal layers repeat names, and a name takes long to parse.
-        self._known: dict[str, Place] = {}
 
     def find(self, source: str) -> Place:
         """Return the layer and the phase of an operation; for merged operations, return the layer that they share."""
-        found = self._known.get(source)
-        if found is None:
-            several = [
-                find_place(one, has_gradient=self.has_gradient) for one in expand_merged(source)
-            ]
-            levels = zip(*(place.layer.split(".") for place in several), strict=False)
-            common = itertools.takewhile(lambda parts: len(set(parts)) == 1, levels)
-            layer = ".".join(parts[0] for parts in common)
-            found = self._known[source] = Place(layer, several[-1].phase)
-        return found
+        return _find_shared(source, self.has_gradient)
 
     def list_choices(self, sources: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """Return the implementations of attention among operations, each with its layers."""
@@ -84,6 +74,15 @@ class Places:
             if choice is not None:
                 found.setdefault(choice, {})[self.find(source).layer or OUTSIDE] = None
         return {choice: tuple(layers) for choice, layers in found.items()}
+
+
+# Equal layers and mappings repeat names, and a name takes long to parse.
+@functools.lru_cache(2**14)
+def _find_shared(source: str, has_gradient: bool) -> Place:
+    several = [find_place(one, has_gradient=has_gradient) for one in expand_merged(source)]
+    levels = zip(*(place.layer.split(".") for place in several), strict=False)
+    common = itertools.takewhile(lambda parts: len(set(parts)) == 1, levels)
+    return Place(".".join(parts[0] for parts in common), several[-1].phase)
 
 
 def find_place(source: str, *, has_gradient: bool) -> Place:

@@ -54,8 +54,10 @@ def divide_shape(
     shape: Sequence[int], entries: Sequence[Entry], mesh: Mapping[str, int]
 ) -> tuple[int, ...]:
     """Return the dimensions of one device's shard of an array; uneven shards are rounded up."""
+    # Most dimensions are not split.
     return tuple(
-        -(-size // count_shards(entry, mesh)) for size, entry in zip(shape, entries, strict=True)
+        -(-size // count_shards(entry, mesh)) if entry else size
+        for size, entry in zip(shape, entries, strict=True)
     )
 
 
