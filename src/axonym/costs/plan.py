@@ -53,6 +53,8 @@ FINER = 0.125
 DECIDING = 0.25
 # With fewer mappings, finer meshes are left out.
 LEAST = 4
+# An estimate may be so much above the traced time, and mappings within 1 % are close.
+HIGH = 0.03
 # Python collects all objects after this many collections of newer ones: some 500 mappings of a small model.
 RARELY = 1000
 
@@ -214,6 +216,7 @@ def _settle(searches: "Sequence[tuple[Counter, Search]]") -> "list[Candidate]":
     """Trace the best candidates that are only estimated; return the candidates of all meshes, the best one first."""
     from .search.counter import rank_candidate
     from .search.result import SHOWN
+    from .search.step import find_pace
     from .search.verifier import sort_near
 
     while True:
@@ -224,12 +227,19 @@ def _settle(searches: "Sequence[tuple[Counter, Search]]") -> "list[Candidate]":
             owners |= {id(one): (counting, choice) for choice, one in counting.candidates.items()}
         # Among equals, the first mesh wins.
         ranked = sort_near(sorted(found, key=rank_candidate))
-        estimated = [one for one in ranked[: SHOWN + 1] if one.is_estimated]
-        if not estimated:
+        # Shown ones, and those that may be as fast as the best one with less memory.
+        best = ranked[0]
+        limit = (1 + HIGH) * find_pace(best.cost)
+        for at, one in enumerate(ranked):
+            is_saving = (
+                one.cost.memory.peak < best.cost.memory.peak and find_pace(one.cost) <= limit
+            )
+            if one.is_estimated and (at <= SHOWN or is_saving):
+                counting, choice = owners[id(one)]
+                counting.trace(choice)
+                break
+        else:
             return ranked
-        for one in estimated:
-            counting, choice = owners[id(one)]
-            counting.trace(choice)
 
 
 def _find_mesh(

@@ -18,10 +18,8 @@ from ..report.cost import Cost
 from ..traced.template import Template
 from .choice import Choice
 from .step import Step
-from .verifier import NEAR, rank
+from .verifier import rank
 
-# Close candidates are ranked by memory, so only a mapping that is slower than they are is not worth a trace.
-MARGIN = 1 + NEAR
 # Mappings that are so much slower than the best one tell nothing about good ones.
 GOOD = 1.2
 # Peaks are estimated less well than times, since they depend on single arrays.
@@ -86,7 +84,7 @@ class Estimates:
         if over or math.isinf(factor):
             return False
         is_large = estimate.memory.peak > PEAK * estimate.target.memory
-        return is_large or rank(estimate)[1] > MARGIN * factor * seconds
+        return is_large or rank(estimate)[1] > factor * seconds
 
     def learn(self, choice: Choice, mesh: MeshLike, cost: Cost, estimate: Cost | None) -> None:
         """Learn from a traced cost, and from its estimate if there is one."""

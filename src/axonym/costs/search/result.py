@@ -31,8 +31,7 @@ class Candidate:
         choices: the chosen values of keyword arguments.
         microbatches: the number of microbatches for `axn.pipelined`; None without a pipeline.
         split: for each mesh axis that was split because it does not divide all sizes, its parts with their sizes.
-        is_estimated: whether the cost is an estimate: the mapping is so much slower than the best one that it was not
-            traced.
+        is_estimated: whether the cost is an estimate. Mappings that are slower by an estimate are not traced.
 
     Examples:
         >>> x = axn.zeros({"batch": 64})
