@@ -140,7 +140,10 @@ class Case:
         x = NamedArray(jax.ShapeDtypeStruct([axis.size for axis in Input], jnp.bfloat16), Input)
         stack = jax.eval_shape(init, jax.random.key(0))
         mesh = {"dcn": self.slices, "x": self.x, "y": self.y}
-        return axn.cost(jax.grad(loss), MAPPINGS[self.strategy], mesh, stack, x, target=self.target, depth="traced")
+        target = axn.partitioning.TARGETS[self.target]
+        if self.slices > 1:
+            target = target.resize_domains(self.x * self.y)
+        return axn.cost(jax.grad(loss), MAPPINGS[self.strategy], mesh, stack, x, target=target, depth="traced")
 
 
 # Numbers of chips, those for tensor parallelism beside FSDP, and the axes of the torus that both take.
