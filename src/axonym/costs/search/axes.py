@@ -274,8 +274,8 @@ class Axes:
                         yield from self._order_rest(shared)
 
     def _rank_shared(self, name: str) -> tuple[bool, int, int]:
-        # An axis of most parameters is one of the layers, or of the rows that they compute. Of others, such as experts
-        # and their widths, the shortest one numbers what rows may be sent to.
+        # If most parameters have an axis, it belongs to the layers, or to the rows that they compute. Among the others,
+        # such as experts and their widths, the shortest one counts the places to which rows may be sent.
         is_common = 2 * sum(name in own for own in self.arrays) > len(self.arrays)
         share = self._count_elements(name) / (sum(self.arrays.values()) or 1)
         return is_common, -round(20 * share), max(self.parameters[name])

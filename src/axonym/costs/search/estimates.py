@@ -55,8 +55,8 @@ class Estimates:
             parameters: the names of the axes of parameters.
 
         Returns:
-            The estimate; None if there is none: the step is a pipeline, depends on the mesh, or does not fit it, or the
-            values of arguments have not occurred before.
+            The estimate. It is None if the step is a pipeline or depends on the mesh, if the mapping does not fit, or
+            if the values of arguments are new.
         """
         compute = mappings.compute
         if choice.microbatches is not None or compute.fallbacks or compute.uneven:

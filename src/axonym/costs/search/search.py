@@ -137,7 +137,7 @@ class Search:
     def _find_better(self, best: Choice, moves: Iterable[Change], end: int) -> Choice | None:
         """Return the first better choice that is one change away; None if there is none."""
         others = [move.apply(best) for move in moves]
-        # Where no mapping is worth its communication, the fewest devices cost least.
+        # If no mapping is worth its communication, the fewest devices cost least.
         alone = self._axes.list_alone() if self.is_alone(best) else []
         expect = self._lessons.make_forecast()
         # A choice that repeats work on devices is rarely better, and stored entries are cheap to change.

@@ -1,4 +1,4 @@
-"""Internal. What passes into a program that an equation runs, such as the body of a loop, and out of it.
+"""Internal. The arguments and results of programs that equations run, such as the bodies of loops.
 
 `Walk` uses it. It must not know collectives.
 """

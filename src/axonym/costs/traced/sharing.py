@@ -69,7 +69,7 @@ class Sharing:
         given = set(map(id, inlined.given))
         fixed = given - {id(one) for one, _ in replaced}
         alone = _find_alone(order, inlined.results)
-        # What an array that is not in memory is computed from: whether each element comes from one at its place.
+        # For arrays that are not in memory: their sources, and whether each element comes from one at its place.
         chains: dict[int, dict[int, bool]] = {}
         for i, (equation, _, made) in enumerate(order):
             read = self._find_read(equation, chains)
@@ -165,7 +165,7 @@ def list_written(equation: Equation, walk: Walk) -> tuple[list[Pair], list[list[
     if name == "dynamic_update_slice" or name.startswith("scatter"):
         return [(equation.invars[0], equation.outvars[0])], []
     bodies = list_bodies(equation)
-    # What a body does not get comes first.
+    # The operands that a body does not get come first.
     skipped = 0
     places: list[tuple[int, int]] = []
     if name == "cond":

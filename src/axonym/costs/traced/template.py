@@ -125,7 +125,7 @@ class _Relabeling:
         ):
             self._axes |= {role.format(name): entry for name, entry in mapping.items()}
         self._yielding = {_COMPUTED.format(name) for name in mappings.compute.yielding}
-        # By ids, since the template keeps its types and programs alive.
+        # The keys are ids, which is safe because the template keeps its types and programs alive.
         self._types: dict[int, Any] = {}
         self._programs: dict[int, Program] = {}
         self._shardings: dict[NamedSharding, NamedSharding] = {}
