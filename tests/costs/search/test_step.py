@@ -1,11 +1,16 @@
 """Steps with values to choose, and their mistakes."""
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 import axonym as axn
 from axonym.costs.search.step import Step, find_state_patterns, parse_pipeline
+from axonym.costs.shared.targets import TARGETS
 from axonym.errors import OperandError, ShardingError
+from axonym.models import Decoder, DecoderConfig
 from axonym.partitioning.options import MICROBATCHES
+from axonym.report import abstract_mesh
 from tests.costs.programs import MESH, Layers, abstract, step
 
 BOTH = {"policy": [True, "nested"], "parts": (1, 2)}
@@ -93,3 +98,19 @@ def test_a_mapping_that_is_not_legal_is_traced_once():
     with pytest.raises(OperandError, match="total: no"):
         own.cost(*arguments, "traced")
     assert len(traced) == 3
+
+
+def test_axes_of_size_1_keep_no_step_from_a_template():
+    """Each key head has one query head, and JAX drops the mesh axis of such a dimension from some gradients."""
+    sizes = {"embed": 8, "mlp": 16, "heads": 2, "kv_heads": 2, "head_dim": 4}
+    config = DecoderConfig(vocab=16, layers=2, positions=8, **sizes)
+    model = jax.eval_shape(lambda key: Decoder.init(config, key=key), jax.random.key(0))
+    tokens = axn.NamedArray(jax.ShapeDtypeStruct((8, 8), jnp.int32), ("batch", "pos"))
+    step = Step(jax.grad(lambda model, tokens: model.loss(tokens).scalar()), (model, tokens), {}, "cpu", {})
+    names = ("layers", "vocab", "embed", "mlp", "kv_heads", "group", "head_dim")
+    template = step.make_template((), names, ())
+    mappings = axn.Mappings({"embed": "data"}, {"batch": "data"})
+    estimate = template.estimate(mappings, abstract_mesh(MESH, "plan"), TARGETS["cpu"])
+    traced = step.count(mappings, MESH, {}, None)
+    assert estimate.memory.parameters == traced.memory.parameters
+    assert estimate.time.compared == pytest.approx(traced.time.compared, rel=0.02)

@@ -230,7 +230,9 @@ class Step:
         """
         chosen = self.choose(given)
         fn, args, options = self.build(chosen)
-        roles = {"parameters": parameters, "names": tuple(self._collect_sizes(chosen))}
+        # No mesh axis divides an axis of size 1, and JAX drops it from the types of some gradients.
+        names = [name for name, sizes in self._collect_sizes(chosen).items() if max(sizes) > 1]
+        roles = {"parameters": [name for name in parameters if name in names], "names": names}
         try:
             target = find_target(self.target, "plan")
             return Template(fn, args, options, target, **roles, states=states)
