@@ -310,10 +310,10 @@ def _begin(
         found.append((counting, Search(axes, counting.score, budget, lessons)))
     # The starts use half of the budget, to leave the rest for changes; they use more of a small budget.
     starts = max(share // 2, min(3 * share // 4, STARTS))
-    for at, share in share_starts(starts, len(found)).items():
+    for at, several in share_starts(starts, len(found)).items():
         proven = found[len(found) // 2][1].list_best()[:PROVEN]
         whole = found[0][1].is_replicated
-        found[at][1].begin(share, is_first=not at, proven=proven, is_replicated=whole)
+        found[at][1].begin(several, is_first=not at, proven=proven, is_replicated=whole)
     return found
 
 

@@ -4,8 +4,8 @@ An estimate reads a template (`traced.template`), which is traced once for all m
 entry is traced as well, so that the search learns where estimates hold.
 """
 
+import collections
 import math
-from collections import Counter
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
 
@@ -35,7 +35,7 @@ class Estimates:
         self._best: tuple[float, ...] = (math.inf, math.inf)
         # For each feature of traced choices, how many times as long as the trace the estimate was, at most.
         self._factors: dict[Hashable, float] = {}
-        self._seen: Counter[Hashable] = Counter()
+        self._seen: collections.Counter[Hashable] = collections.Counter()
 
     def estimate(
         self,
