@@ -1,5 +1,8 @@
 """What equations are, on blocks."""
 
+import gc
+import weakref
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -12,6 +15,7 @@ from axonym.costs.traced.equations import (
     find_layout,
     find_needed,
     list_bodies,
+    remember,
 )
 from tests.costs.equations_made import SIZES, TYPED, array, equation, program
 
@@ -91,6 +95,20 @@ def test_ragged_products_and_their_gradients(compiler, most):
         inputs = [find_layout(variable) for variable in one.invars]
         counted.append(count_flops(one, inputs, SIZES, compiler))
     assert sorted(counted) == expected
+
+
+def test_what_is_found_in_a_program_is_remembered_as_long_as_it_lives():
+    found = []
+    count = remember(lambda program, least: found.append(program) or len(program.eqns) + least)
+    traced = program(jnp.sin, array((4,)))
+    assert [count(traced, 0), count(traced, 0), count(traced, 1)] == [1, 1, 2]
+    assert len(found) == 2
+    gone = weakref.ref(traced)
+    found.clear()
+    del traced
+    gc.collect()
+    jax.clear_caches()
+    assert gone() is None
 
 
 def test_what_nobody_uses_is_not_needed():

@@ -3,27 +3,18 @@
 import jax
 import jax.numpy as jnp
 
-from axonym.costs.traced.compilers import CPU
-from axonym.costs.traced.inlining import inline
 from axonym.costs.traced.sharing import Sharing, list_written, order_equations
-from axonym.costs.traced.walk import Walk
-from tests.costs.equations_made import SIZES, array, equation, program
+from tests.costs.equations_made import array, equation, program
 
 X, ROW = array((8, 8)), array((1, 8))
-
-
-def walk_through(traced):
-    walk = Walk(SIZES, compiler=CPU)
-    walk.run(traced, [walk.find_value(variable) for variable in traced.invars])
-    return walk
 
 
 def shared(fn, *args, replaced=()):
     """Return a traced program, the same without calls, and which of its arrays share memory."""
     traced = program(fn, *args)
-    inlined = inline(traced)
+    inlined, _ = order_equations(traced)
     pairs = [(traced.invars[at], inlined.results[at]) for at in replaced]
-    sharing = Sharing(order_equations(inlined), inlined, pairs, walk_through(traced))
+    sharing = Sharing(traced, pairs)
     return traced, inlined, sharing
 
 
@@ -85,12 +76,11 @@ def test_loops_and_branches_write_over_what_they_carry():
         ("while", repeat, (X, ROW), 1),
         ("cond", choose, (X, ROW), 1),
     ):
-        walk = walk_through(program(fn, *args))
         one = equation(name, fn, *args)
-        outside, inside = list_written(one, walk)
+        outside, inside = list_written(one)
         assert len(outside) == count, name
         # Literals, such as the start of a counter, are no arrays.
         assert all(operand.aval.shape == result.aval.shape for operand, result in outside)
         assert all(argument.aval.shape == result.aval.shape for body in inside for argument, result in body)
     unlike = equation("cond", lambda x, row: jax.lax.cond(row[0, 0] > 0, jnp.sin, lambda x: x, x), X, ROW)
-    assert list_written(unlike, walk) == ([], [[], []])
+    assert list_written(unlike) == ([], [[], []])

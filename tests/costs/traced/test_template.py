@@ -25,24 +25,37 @@ def list_numbers(cost):
     return cost.time.compared, cost.totals, cost.by_axis, cost.memory
 
 
-@pytest.mark.parametrize(
-    ("stored", "computed"),
-    [
-        ({}, {}),
-        ({}, {"batch": ("data", "model")}),
-        ({"embed": "data"}, {"batch": "data"}),
-        ({"embed": ("data", "model")}, {"batch": ("data", "model")}),
-        ({"mlp": "model"}, {"mlp": "model"}),
-        ({"embed": "data", "mlp": "model"}, {"batch": "data", "mlp": "model"}),
-        ({"mlp": "data"}, {"batch": "model", "mlp": "data"}),
-    ],
+LAYOUTS = (
+    ({}, {}),
+    ({}, {"batch": ("data", "model")}),
+    ({"embed": "data"}, {"batch": "data"}),
+    ({"embed": ("data", "model")}, {"batch": ("data", "model")}),
+    ({"mlp": "model"}, {"mlp": "model"}),
+    ({"embed": "data", "mlp": "model"}, {"batch": "data", "mlp": "model"}),
+    ({"mlp": "data"}, {"batch": "model", "mlp": "data"}),
 )
-def test_an_estimate_of_a_training_step_equals_its_traced_cost(stored, computed):
+
+
+def make_mappings(stored, computed):
     parameters = {name: stored.get(name) for name in {*stored, *computed} & {*PARAMETERS}}
-    mappings = axn.Mappings(parameters, computed)
+    return axn.Mappings(parameters, computed)
+
+
+@pytest.mark.parametrize(("stored", "computed"), LAYOUTS)
+def test_an_estimate_of_a_training_step_equals_its_traced_cost(stored, computed):
+    mappings = make_mappings(stored, computed)
     estimate = make_template(step, *abstract()).estimate(mappings, MESH_TYPES, TARGET)
     traced = trace_cost(step, mappings, MESH_TYPES, TARGET, abstract(), {})
     assert list_numbers(estimate) == list_numbers(traced)
+
+
+def test_an_estimate_does_not_depend_on_the_ones_before():
+    template = make_template(step, *abstract())
+    first, again = (
+        [list_numbers(template.estimate(make_mappings(*own), MESH_TYPES, TARGET)) for own in several]
+        for several in (LAYOUTS, LAYOUTS[::-1])
+    )
+    assert first == again[::-1]
 
 
 def test_the_bytes_of_a_gathered_weight_follow_from_its_size():

@@ -18,7 +18,7 @@ from ..report.cost import Cost
 from ..traced.template import Template
 from .choice import Choice
 from .step import Step
-from .verifier import rank
+from .verifier import NEAR, rank
 
 # Mappings that are so much slower than the best one tell nothing about good ones.
 GOOD = 1.2
@@ -84,7 +84,8 @@ class Estimates:
         if over or math.isinf(factor):
             return False
         is_large = estimate.memory.peak > PEAK * estimate.target.memory
-        return is_large or rank(estimate)[1] > factor * seconds
+        # A mapping that saves less is as fast. `axn.plan` traces it later if it needs less memory.
+        return is_large or rank(estimate)[1] > (1 - NEAR) * factor * seconds
 
     def learn(self, choice: Choice, mesh: MeshLike, cost: Cost, estimate: Cost | None) -> None:
         """Learn from a traced cost, and from its estimate if there is one."""

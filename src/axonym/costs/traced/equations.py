@@ -5,8 +5,9 @@ All modules of this room call it. Only this module knows how JAX stores equation
 
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 
@@ -20,6 +21,9 @@ from .compilers import Compiler
 Program: TypeAlias = Any
 Equation: TypeAlias = Any
 Variable: TypeAlias = Any
+Used: TypeAlias = tuple[bool, ...] | None
+
+Result = TypeVar("Result")
 
 # These change the form, the dtype or the layout of an array, but not its content.
 PASSING = ("transpose", "convert_element_type", "reshape", "squeeze", "reshard", "copy")
@@ -43,6 +47,26 @@ class Value(NamedTuple):
     entries: tuple[Entry, ...]
     partial: Entry = ()
     is_on_host: bool = False
+
+
+def remember(find: Callable[..., Result]) -> Callable[..., Result]:
+    """Remember what a function finds in each program, as long as the program is alive.
+
+    Args:
+        find: a function of a program and of values with a hash. Its result must not depend on layouts, which a
+            template changes, and must not refer to the program.
+    """
+    known: weakref.WeakKeyDictionary[Program, dict[Hashable, Result]]
+    known = weakref.WeakKeyDictionary()
+
+    @functools.wraps(find)
+    def call(program: Program, *rest: Hashable) -> Result:
+        own = known.setdefault(program, {})
+        if rest not in own:
+            own[rest] = find(program, *rest)
+        return own[rest]
+
+    return call
 
 
 def count_shards(entry: Entry, mesh: Mapping[str, int]) -> int:
@@ -202,15 +226,22 @@ def write_source(equation: Equation, prefix: str) -> str:
         equation: the equation.
         prefix: the name of the equation whose program has this one.
     """
+    own = _write_own(equation)
+    return f"{prefix}/{own}" if prefix else own
+
+
+@functools.lru_cache(maxsize=2**13)
+def _write_own(equation: Equation) -> str:
     own = str(equation.source_info.name_stack)
     name = str(equation.primitive.name)
     if name == "jit":
         # Compiled programs name the function of a call, and not its primitive.
         name = f"jit({equation.params.get('name', '')})"
-    return "/".join(part for part in (prefix, own, name) if part)
+    return f"{own}/{name}" if own else name
 
 
-def find_needed(program: Program, used: Sequence[bool] | None = None) -> list[Equation]:
+@remember
+def find_needed(program: Program, used: Used = None) -> list[Equation]:
     """Return the equations whose results are used: compilers drop the others.
 
     Args:
@@ -253,7 +284,7 @@ def has_effect(equation: Equation) -> bool:
     return any(type(effect).__name__ != "NamedAxisEffect" for effect in equation.effects)
 
 
-def find_used_inside(equation: Equation, body: Program, used: Sequence[bool]) -> list[bool] | None:
+def find_used_inside(equation: Equation, body: Program, used: Sequence[bool]) -> Used:
     """Return which results of a body are used, also by the next iteration of a loop; None for all.
 
     Args:
@@ -266,7 +297,7 @@ def find_used_inside(equation: Equation, body: Program, used: Sequence[bool]) ->
         return None
     found = list(used)
     if name != "scan":
-        return found
+        return tuple(found)
     carried = count_unstacked(equation.outvars, body.outvars)
     # Constants come before the carried arguments.
     first = count_unstacked(equation.invars, body.invars) - carried
@@ -274,7 +305,7 @@ def find_used_inside(equation: Equation, body: Program, used: Sequence[bool]) ->
     # One more used result may make another one used, so this goes on until nothing changes.
     while not is_settled:
         is_settled = True
-        read = {id(each) for one in find_needed(body, found) for each in one.invars}
+        read = {id(each) for one in find_needed(body, tuple(found)) for each in one.invars}
         for i, variable in enumerate(body.outvars):
             if found[i]:
                 read.add(id(variable))
@@ -282,7 +313,13 @@ def find_used_inside(equation: Equation, body: Program, used: Sequence[bool]) ->
             if not found[i] and id(body.invars[first + i]) in read:
                 found[i] = True
                 is_settled = False
-    return found
+    return tuple(found)
+
+
+@remember
+def find_needed_readers(program: Program, used: Used = None) -> dict[int, list[Equation]]:
+    """Return the equations that read each array of a program, without those whose results are not used."""
+    return find_readers(find_needed(program, used))
 
 
 def find_readers(equations: Sequence[Equation]) -> dict[int, list[Equation]]:

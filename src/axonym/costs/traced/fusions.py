@@ -4,10 +4,14 @@
 """
 
 from collections.abc import Iterator, Sequence, Set
+from typing import TypeAlias
 
 from .equations import (
     Equation,
+    Program,
+    Used,
     Variable,
+    find_needed,
     find_readers,
     is_copy,
     is_kernel_call,
@@ -15,6 +19,7 @@ from .equations import (
     is_wider,
     iterate_arrays,
     list_bodies,
+    remember,
 )
 
 # These read and write arrays in memory; other equations are computed where their results are used.
@@ -84,6 +89,12 @@ def _skips_elements(equation: Equation) -> bool:
     if name == "slice":
         return any(step > 1 for step in params["strides"] or ())
     return name == "pad" and any(interior for *_, interior in params["padding_config"])
+
+
+# An equation whose results are in memory, with the arrays that it reads.
+Kernel: TypeAlias = tuple[Equation, list[Variable]]
+# An equation, with the arrays in memory that it reads and writes.
+Step: TypeAlias = tuple[Equation, list[Variable], list[Variable]]
 
 
 class Fusion:
@@ -180,7 +191,7 @@ class Fusion:
             found[id(variable)] = known
         return known
 
-    def iterate_kernels(self) -> Iterator[tuple[Equation, list[Variable]]]:
+    def iterate_kernels(self) -> Iterator[Kernel]:
         """Yield the equations whose results are in memory, with the arrays that they read, in order."""
         for equation in self._equations:
             # Asked for each equation in order, so that `_find_sources` finds earlier ones known.
@@ -190,8 +201,28 @@ class Fusion:
             if any(map(self.is_stored, equation.outvars)):
                 yield equation, operands
 
-    def iterate_all(self) -> Iterator[tuple[Equation, list[Variable], list[Variable]]]:
+    def iterate_all(self) -> Iterator[Step]:
         """Yield all equations, with the arrays in memory that they read and write."""
         for equation in self._equations:
             made = [variable for variable in equation.outvars if self.is_stored(variable)]
             yield equation, self.find_operands(equation), made
+
+
+@remember
+def list_kernels(program: Program, used: Used, repeated: tuple[int, ...]) -> list[Kernel]:
+    """List the equations of a program that read or write memory, in order, with the arrays that they read.
+
+    Args:
+        program: the program.
+        used: which of its results are used.
+        repeated: which of the equations that are needed repeat others, by their places, so that nothing runs for them.
+    """
+    skipped = {*repeated}
+    equations = [one for i, one in enumerate(find_needed(program, used)) if i not in skipped]
+    return list(Fusion(equations, program.outvars).iterate_kernels())
+
+
+@remember
+def list_steps(program: Program) -> list[Step]:
+    """List the equations of a program that are needed, each with the arrays in memory that it reads and writes."""
+    return list(Fusion(find_needed(program), program.outvars).iterate_all())

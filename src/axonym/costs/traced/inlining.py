@@ -19,12 +19,15 @@ class Instance:
 
     Attributes:
         variable: the array in the program.
-        aval: its type.
     """
 
     def __init__(self, variable: Variable) -> None:
         self.variable = variable
-        self.aval = variable.aval
+
+    @property
+    def aval(self) -> Any:
+        """Its type, which a template changes."""
+        return self.variable.aval
 
 
 @dataclasses.dataclass(eq=False, slots=True, weakref_slot=True)

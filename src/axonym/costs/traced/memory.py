@@ -13,12 +13,11 @@ from .equations import (
     Program,
     Variable,
     count_unstacked,
-    find_needed,
     list_bodies,
+    remember,
     write_source,
 )
-from .fusions import Fusion, has_programs
-from .inlining import inline
+from .fusions import has_programs, list_steps
 from .sharing import Pair, Sharing, find_own, list_written, order_equations
 from .walk import Walk
 
@@ -55,13 +54,51 @@ def find_peak(
         replaced: arguments that the program may write over, each with the result that takes its memory: donated
             arguments, or the arrays that a loop carries.
     """
-    inlined = inline(program)
-    order = order_equations(inlined)
+    count = walk.count_host_bytes if on_host else walk.count_bytes
+    held: dict[int, int] = {}
+    now = peak = 0
+    for moment in _list_moments(program, is_whole, tuple(replaced)):
+        for key, names in moment.made.items():
+            # A compiler lays out zeros like the result of the update that writes over them.
+            held[key] = min(map(count, names))
+            now += held[key]
+        # While a body runs, its arrays are held beside those around it.
+        inside = [
+            find_peak(
+                body, walk, is_whole=on_host or not moment.is_loop, on_host=on_host, replaced=own
+            )
+            for body, own in moment.bodies
+        ]
+        peak = max(peak, now + max(inside, default=0))
+        now -= sum(map(held.pop, moment.freed))
+    return peak
+
+
+class _Moment(NamedTuple):
+    """An equation while it runs.
+
+    Attributes:
+        made: the arrays in memory that it makes, by their keys, each with all arrays that have its memory.
+        freed: the keys of arrays that are freed after it.
+        bodies: the programs that it runs, each with the arguments that it may write over.
+        is_loop: whether it writes each result of a body into a stacked array, so that both are held; a copy to the host
+            goes there directly. Other bodies have the results of the equation, which count there.
+    """
+
+    made: dict[int, list[Variable]]
+    freed: list[int]
+    bodies: list[tuple[Program, list[Pair]]]
+    is_loop: bool
+
+
+@remember
+def _list_moments(program: Program, is_whole: bool, replaced: tuple[Pair, ...]) -> list[_Moment]:
+    """List the equations of a program with the arrays that they make and free."""
+    inlined, order = order_equations(program)
     own = zip(program.outvars, inlined.results, strict=True)
     names = {id(variable): result for variable, result in own}
     pairs = [(one, names[id(other)]) for one, other in replaced]
-    sharing = Sharing(order, inlined, pairs, walk)
-    count = walk.count_host_bytes if on_host else walk.count_bytes
+    sharing = Sharing(program, pairs)
 
     def find_keys(variables: Sequence[Variable]) -> list[int]:
         return list(map(sharing.find_key, variables))
@@ -81,34 +118,23 @@ def find_peak(
             # The result is copied there when nothing reads the argument any more.
             free.discard(sharing.find_key(result))
 
-    held: dict[int, int] = {}
-    now = peak = 0
+    found: list[_Moment] = []
+    held: set[int] = set()
     for i, (equation, _, made) in enumerate(order):
-        for key, variable in zip(find_keys(made), made, strict=True):
-            if key not in free and key not in held:
-                # A compiler lays out zeros like the result of the update that writes over them.
-                held[key] = min(count(find_own(one)) for one in sharing.list_names(variable))
-                now += held[key]
-        # While a body runs, its arrays are held beside those around it.
-        inside = 0
+        new = {
+            key: list(map(find_own, sharing.list_names(variable)))
+            for key, variable in zip(find_keys(made), made, strict=True)
+            if key not in free and key not in held
+        }
+        held |= new.keys()
+        freed = [key for key in held if last.get(key, i) <= i]
+        held -= {*freed}
+        bodies: list[tuple[Program, list[Pair]]] = []
         if has_programs(equation):
-            inside = _find_inner_peak(equation, walk, on_host)
-        peak = max(peak, now + inside)
-        for key in [key for key in held if last.get(key, i) <= i]:
-            now -= held.pop(key)
-    return peak
-
-
-def _find_inner_peak(equation: Equation, walk: Walk, on_host: bool) -> int:
-    """Return the bytes that bodies need in addition to operands and the results of their equation."""
-    # A loop writes each result into the stacked array, so both are held; a copy to the host goes there directly. Other
-    # bodies have the results of the equation, which count there.
-    is_whole = on_host or equation.primitive.name not in ("scan", "while")
-    _, written = list_written(equation, walk)
-    return max(
-        find_peak(body, walk, is_whole=is_whole, on_host=on_host, replaced=replaced)
-        for body, replaced in zip(list_bodies(equation), written, strict=True)
-    )
+            bodies = list(zip(list_bodies(equation), list_written(equation)[1], strict=True))
+        is_loop = equation.primitive.name in ("scan", "while")
+        found.append(_Moment(new, freed, bodies, is_loop))
+    return found
 
 
 def list_residuals(
@@ -121,13 +147,11 @@ def list_residuals(
         place_of: returns the place of an operation.
         source: the name of the equation whose program this is.
     """
-    equations = find_needed(program)
-    fusion = Fusion(equations, program.outvars)
     phases: dict[int, Phase] = {}
     makers: dict[int, Equation] = {}
     found: dict[int, Residual] = {}
     more: list[Residual] = []
-    for equation, operands, made in fusion.iterate_all():
+    for equation, operands, made in list_steps(program):
         own = write_source(equation, source)
         phase = place_of(own).phase
         for variable in made:

@@ -6,6 +6,8 @@
 import itertools
 from collections.abc import Sequence
 
+import numpy as np
+
 from .equations import Equation, Variable, count_unstacked, has_effect, is_literal
 
 _fresh = itertools.count()
@@ -34,7 +36,8 @@ class Numbering:
     def find(self, variable: Variable) -> int:
         """Return the number of an array, which is new if it has none."""
         if is_literal(variable):
-            return self._make(("literal", str(variable.val), str(variable.aval)), 1)[0]
+            # The bytes also tell apart what is not equal to itself.
+            return self._make(("literal", np.asarray(variable.val).tobytes(), variable.aval), 1)[0]
         key = id(variable)
         if key not in self._numbers:
             self._numbers[key] = next(_fresh)
@@ -55,9 +58,12 @@ class Numbering:
         # Equal equations have equal operands and parameters, in the same scope.
         try:
             operands = tuple(map(self.find, equation.invars))
-            params = tuple(sorted(equation.params.items(), key=lambda item: str(item[0])))
-            name = equation.primitive.name
-            key = (self.scope, name, params, operands)
+            key = (
+                self.scope,
+                equation.primitive.name,
+                frozenset(equation.params.items()),
+                operands,
+            )
             before = len(self._known)
             numbers = self._make(key, len(equation.outvars))
         except TypeError:

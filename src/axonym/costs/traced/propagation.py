@@ -47,8 +47,9 @@ def _align(equation: Equation, inputs: Sequence[Value]) -> Natural:
         if len(value.shape) != len(shape):
             continue
         for i, size in enumerate(shape):
-            if not entries[i] and value.shape[i] == size:
-                entries[i] = without(value.entries[i], used)
+            own = value.entries[i]
+            if own and not entries[i] and value.shape[i] == size:
+                entries[i] = without(own, used)
                 used.update(entries[i])
     return entries, ()
 

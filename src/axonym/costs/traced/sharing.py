@@ -1,6 +1,6 @@
 """Internal. Arrays that share memory: views, and arrays that are written over an operand which nothing reads later.
 
-`memory` calls it for a program without calls, after a `Walk`, which knows the layouts.
+`memory` calls it for a program without calls.
 """
 
 from collections.abc import Sequence
@@ -10,16 +10,15 @@ from .equations import (
     Program,
     Variable,
     count_unstacked,
+    find_layout,
     is_literal,
     iterate_arrays,
     list_bodies,
+    remember,
 )
-from .fusions import Fusion, has_programs, is_barrier, is_kernel
+from .fusions import Fusion, Step, has_programs, is_barrier, is_kernel
 from .inlining import Inlined, Instance, inline
-from .walk import Walk
 
-# An equation, with the arrays in memory that it reads and writes.
-Step = tuple[Equation, list[Variable], list[Variable]]
 # An argument, and the result that takes its memory.
 Pair = tuple[Variable, Variable]
 
@@ -31,10 +30,12 @@ _SLICES = ("dynamic_slice", "slice")
 _MOVING = ("broadcast_in_dim", "concatenate", "dynamic_slice", "pad", "rev", "slice", "split")
 
 
-def order_equations(inlined: Inlined) -> list[Step]:
-    """Return the equations of a program in order, each with the arrays in memory that it reads and writes."""
+@remember
+def order_equations(program: Program) -> tuple[Inlined, list[Step]]:
+    """Return a program without calls, and its equations with the arrays in memory that they read and write."""
+    inlined = inline(program)
     fusion = Fusion(inlined.equations, [*inlined.results, *inlined.awaited])
-    return list(fusion.iterate_all())
+    return inlined, list(fusion.iterate_all())
 
 
 class Sharing:
@@ -45,15 +46,12 @@ class Sharing:
     before. A compiler lets them, wherever they are in the program, unless they need the new array.
 
     Args:
-        order: the equations in order, each with the arrays in memory that it reads and writes.
-        inlined: the program.
+        program: the program.
         replaced: the arguments that the program may write over, each with the result that takes its memory.
-        walk: the walk through the program.
     """
 
-    def __init__(
-        self, order: Sequence[Step], inlined: Inlined, replaced: Sequence[Pair], walk: Walk
-    ) -> None:
+    def __init__(self, program: Program, replaced: Sequence[Pair]) -> None:
+        inlined, order = order_equations(program)
         self._roots: dict[int, Variable] = {}
         self._names: dict[int, list[Variable]] = {}
         self._order = order
@@ -78,11 +76,11 @@ class Sharing:
                 del chains[id(variable)]
                 self._made[id(variable)] = i
                 self._alike[id(variable)] = {key for key, is_alike in read.items() if is_alike}
-            for source, variable in list_written(equation, walk)[0]:
+            for source, variable in list_written(equation)[0]:
                 key = self.find_key(source)
                 if key not in fixed and not self._is_read_after(key, i):
                     self._join(source, variable)
-            for source, variable in _list_views(equation, walk):
+            for source, variable in _list_views(equation):
                 # An array that is not in memory is computed again for each reader.
                 is_stored = id(source) not in chains or id(source) in self._roots
                 if is_stored or equation.primitive.name in _VIEWS:
@@ -141,7 +139,7 @@ class Sharing:
         return False
 
 
-def _list_views(equation: Equation, walk: Walk) -> list[Pair]:
+def _list_views(equation: Equation) -> list[Pair]:
     """Return the operands of an equation that computes and moves nothing, each with its result."""
     name = equation.primitive.name
     pairs = zip(equation.invars, equation.outvars, strict=False)
@@ -150,7 +148,7 @@ def _list_views(equation: Equation, walk: Walk) -> list[Pair]:
     if name in _VIEWS:
         return list(pairs)[:1]
     if name == "reshard":
-        return [pair for pair in pairs if len(set(map(walk.find_value, map(find_own, pair)))) == 1]
+        return [pair for pair in pairs if len(set(map(find_layout, pair))) == 1]
     return []
 
 
@@ -159,7 +157,7 @@ def find_own(variable: Variable) -> Variable:
     return variable.variable if isinstance(variable, Instance) else variable
 
 
-def list_written(equation: Equation, walk: Walk) -> tuple[list[Pair], list[list[Pair]]]:
+def list_written(equation: Equation) -> tuple[list[Pair], list[list[Pair]]]:
     """Return the operands that an equation may write over, each with its result; and those of each of its bodies."""
     name, params = equation.primitive.name, equation.params
     if name == "dynamic_update_slice" or name.startswith("scatter"):
@@ -170,7 +168,7 @@ def list_written(equation: Equation, walk: Walk) -> tuple[list[Pair], list[list[
     places: list[tuple[int, int]] = []
     if name == "cond":
         skipped = 1
-        several = [_list_updated(body, walk) for body in bodies]
+        several = [_list_updated(body) for body in bodies]
         places = [one for one in several[0] if all(one in other for other in several)]
     elif name in ("scan", "while"):
         (body,) = bodies
@@ -185,11 +183,10 @@ def list_written(equation: Equation, walk: Walk) -> tuple[list[Pair], list[list[
     return [(one, other) for one, other in outside if not is_literal(one)], inside
 
 
-def _list_updated(body: Program, walk: Walk) -> list[tuple[int, int]]:
+def _list_updated(body: Program) -> list[tuple[int, int]]:
     """Return the arguments of a branch that are the memory of results, by their places."""
-    inlined = inline(body)
-    replaced = [(variable, variable) for variable in body.invars]
-    sharing = Sharing(order_equations(inlined), inlined, replaced, walk)
+    inlined, _ = order_equations(body)
+    sharing = Sharing(body, [(variable, variable) for variable in body.invars])
     given = {sharing.find_key(variable): i for i, variable in enumerate(body.invars)}
     keys = map(sharing.find_key, inlined.results)
     return [(given[key], j) for j, key in enumerate(keys) if key in given]

@@ -8,7 +8,7 @@ traced for several devices.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jax.sharding import AbstractMesh, NamedSharding
@@ -64,6 +64,7 @@ class Template:
         mesh = make_mesh(dict.fromkeys(axes, 1), "Explicit")
         given = lay_out_arguments(fn, mappings, mesh, args, kwargs)
         self._trace = trace_program(given, mesh, Ledger(), Machine(target.platform))
+        self._forms: dict[Hashable, _Form] = {}
 
     def estimate(self, mappings: Mappings, abstract: AbstractMesh, target: Target) -> Cost:
         """Return the cost of the step under a mapping.
@@ -79,7 +80,7 @@ class Template:
         fn, args, kwargs = self._call
         explicit = make_mesh(dict(abstract.shape), "Explicit")
         given = lay_out_arguments(fn, mappings, explicit, args, kwargs)
-        program = _Relabeling(mappings, explicit).relabel(self._trace.program)
+        program = _Relabeling(mappings, explicit, self._forms).relabel(self._trace.program)
         # Mappings that the ledger saw are those of the template.
         ledger = Ledger()
         ledger.sizes = self._trace.ledger.sizes
@@ -94,17 +95,78 @@ class _Type(NamedTuple):
     memory_space: Any
 
 
-@dataclasses.dataclass(eq=False, slots=True, weakref_slot=True)
+@dataclasses.dataclass(eq=False, slots=True)
 class _Array:
     aval: Any
 
 
-@dataclasses.dataclass(eq=False, slots=True, weakref_slot=True)
-class _Body:
-    invars: list[Variable]
-    constvars: list[Variable]
-    eqns: list[Equation]
-    outvars: list[Variable]
+class _Form:
+    """A program of a template, without the reshards that change nothing under some mappings.
+
+    All these mappings share it: a reading changes its types in place, so what only depends on equations is found once.
+
+    Args:
+        program: the program of the template.
+        idle: its reshards without a change, by their places.
+        inner: the forms of the programs inside, by the ids of programs.
+
+    Attributes:
+        invars: the arguments, as in JAX.
+        constvars: the constants.
+        eqns: the equations.
+        outvars: the results.
+    """
+
+    def __init__(
+        self, program: Program, idle: Collection[int], inner: Mapping[int, "_Form"]
+    ) -> None:
+        self._avals: dict[int, tuple[_Array, Any]] = {}
+        self._params: list[tuple[dict[str, Any], str, NamedSharding]] = []
+        known: dict[int, Variable] = {}
+
+        def find(variable: Variable) -> Variable:
+            if is_literal(variable):
+                return variable
+            if id(variable) not in known:
+                own = known[id(variable)] = _Array(None)
+                self._avals[id(variable)] = own, variable.aval
+            return known[id(variable)]
+
+        def replace(value: Any) -> Any:
+            if isinstance(value, tuple) and any(map(_has_program, value)):
+                return tuple(map(replace, value))
+            # A closed jaxpr wraps an open one.
+            return inner[id(getattr(value, "jaxpr", value))] if _has_program(value) else value
+
+        self.eqns: list[Equation] = []
+        for i, equation in enumerate(program.eqns):
+            operands = list(map(find, equation.invars))
+            if i in idle:
+                known[id(equation.outvars[0])] = operands[0]
+                continue
+            params = {key: replace(value) for key, value in equation.params.items()}
+            self._params += [
+                (params, key, value)
+                for key, value in params.items()
+                if isinstance(value, NamedSharding)
+            ]
+            results = list(map(find, equation.outvars))
+            own = equation.primitive, params, equation.effects
+            self.eqns.append(Operation(*own, operands, results, equation.source_info))
+        self.invars, self.constvars, self.outvars = (
+            list(map(find, own)) for own in (program.invars, program.constvars, program.outvars)
+        )
+
+    def set_types(
+        self,
+        find_type: Callable[[Any], Any],
+        find_sharding: Callable[[NamedSharding], NamedSharding],
+    ) -> None:
+        """Give all arrays and equations the types of a mapping."""
+        for variable, aval in self._avals.values():
+            variable.aval = find_type(aval)
+        for params, key, value in self._params:
+            params[key] = find_sharding(value)
 
 
 class _Relabeling:
@@ -113,9 +175,12 @@ class _Relabeling:
     Args:
         mappings: the mappings.
         mesh: the mesh of the mappings, with Explicit axes.
+        forms: the forms of programs that were read before.
     """
 
-    def __init__(self, mappings: Mappings, mesh: AbstractMesh) -> None:
+    def __init__(
+        self, mappings: Mappings, mesh: AbstractMesh, forms: dict[Hashable, _Form]
+    ) -> None:
         self._mesh = mesh
         self._axes: dict[str, Entry] = {}
         for role, mapping in (
@@ -127,10 +192,11 @@ class _Relabeling:
         self._yielding = {_COMPUTED.format(name) for name in mappings.compute.yielding}
         # The keys are ids, which is safe because the template keeps its types and programs alive.
         self._types: dict[int, Any] = {}
-        self._programs: dict[int, Program] = {}
+        self._programs: dict[int, _Form] = {}
         self._shardings: dict[NamedSharding, NamedSharding] = {}
+        self._forms = forms
 
-    def relabel(self, program: Program) -> Program:
+    def relabel(self, program: Program) -> _Form:
         """Return a program with the new mesh axes in its types, and without reshards that change nothing.
 
         Raises:
@@ -138,43 +204,29 @@ class _Relabeling:
         """
         if id(program) in self._programs:
             return self._programs[id(program)]
-        known: dict[int, Variable] = {}
-
-        def find(variable: Variable) -> Variable:
-            if is_literal(variable):
-                return variable
-            if id(variable) not in known:
-                known[id(variable)] = _Array(self._find_type(variable.aval))
-            return known[id(variable)]
-
-        equations: list[Equation] = []
-        for equation in program.eqns:
-            name, operands = equation.primitive.name, list(map(find, equation.invars))
+        idle: list[int] = []
+        inner: dict[int, _Form] = {}
+        for i, equation in enumerate(program.eqns):
+            name = equation.primitive.name
             if name == "shard_map":
                 raise _refuse("a shard_map is written for other mesh axes")
-            results = list(map(find, equation.outvars))
-            if name == "reshard" and operands[0].aval.sharding == results[0].aval.sharding:
-                known[id(equation.outvars[0])] = operands[0]
-                continue
-            params = {key: self._relabel_param(value) for key, value in equation.params.items()}
-            own = equation.primitive, params, equation.effects
-            equations.append(Operation(*own, operands, results, equation.source_info))
-        given, constants, results = (
-            list(map(find, own)) for own in (program.invars, program.constvars, program.outvars)
-        )
-        found = _Body(given, constants, equations, results)
-        self._programs[id(program)] = found
+            if name == "reshard" and self._is_idle(equation):
+                idle.append(i)
+            for value in equation.params.values():
+                for part in value if isinstance(value, tuple) else (value,):
+                    if _has_program(part):
+                        own = getattr(part, "jaxpr", part)
+                        inner[id(own)] = self.relabel(own)
+        key = id(program), tuple(idle), tuple(map(id, inner.values()))
+        if key not in self._forms:
+            self._forms[key] = _Form(program, {*idle}, inner)
+        found = self._programs[id(program)] = self._forms[key]
+        found.set_types(self._find_type, self._find_sharding)
         return found
 
-    def _relabel_param(self, value: Any) -> Any:
-        if isinstance(value, tuple):
-            return (
-                tuple(map(self._relabel_param, value)) if any(map(_has_program, value)) else value
-            )
-        if isinstance(value, NamedSharding):
-            return self._find_sharding(value)
-        # A closed jaxpr wraps an open one.
-        return self.relabel(getattr(value, "jaxpr", value)) if _has_program(value) else value
+    def _is_idle(self, reshard: Equation) -> bool:
+        before, after = (self._find_type(one.aval) for one in (*reshard.invars, *reshard.outvars))
+        return bool(before.sharding == after.sharding)
 
     def _find_type(self, aval: Any) -> Any:
         if getattr(aval, "sharding", None) is None:

@@ -17,6 +17,7 @@ from .equations import (
     PASSING,
     Equation,
     Program,
+    Used,
     Value,
     Variable,
     count_bytes,
@@ -27,8 +28,8 @@ from .equations import (
     find_estimate,
     find_layout,
     find_needed,
+    find_needed_readers,
     find_rate_dtype,
-    find_readers,
     find_used_inside,
     is_copy,
     is_literal,
@@ -37,7 +38,7 @@ from .equations import (
     write_source,
     write_unknown,
 )
-from .fusions import Fusion, is_chain
+from .fusions import Kernel, is_chain, list_kernels
 from .lookups import Part, find_gradient_moves, find_lookup_moves, find_sum_layout
 from .loops import Loops
 from .moves import Move, Sent, list_moves, order
@@ -156,7 +157,7 @@ class Walk:
         given: Sequence[Value],
         source: str = "",
         count: int = 1,
-        used: Sequence[bool] | None = None,
+        used: Used = None,
         divisions: Mapping[int, Mapping[str, int]] | None = None,
     ) -> list[Value]:
         """Walk through a program.
@@ -174,25 +175,23 @@ class Walk:
         """
         for variable, value in zip(program.invars, given, strict=True):
             self.values[id(variable)] = find_layout(variable, value.entries)
-        equations = find_needed(program, used)
-        self._readers = find_readers(equations)
+        self._readers = find_needed_readers(program, used)
         # An unused result keeps no equation alive, and so no collective.
         self._returned = {
             id(variable) for i, variable in enumerate(program.outvars) if used is None or used[i]
         }
         self._divisions = divisions or {}
         self._prefix, self._count = source, count
-        computed: list[Equation] = []
-        for equation in equations:
+        repeated: list[int] = []
+        for i, equation in enumerate(find_needed(program, used)):
             sent, done = len(self.sent), len(self.done)
             is_repeated = not list_bodies(equation) and self._numbering.is_repeated(equation)
             # An equation that repeats another one costs nothing, but its result needs a layout.
             self._visit(equation)
             if is_repeated:
                 del self.sent[sent:], self.done[done:]
-            else:
-                computed.append(equation)
-        self._count_accesses(Fusion(computed, program.outvars))
+                repeated.append(i)
+        self._count_accesses(list_kernels(program, used, tuple(repeated)))
         return [self.find_value(variable) for variable in program.outvars]
 
     def _visit(self, equation: Equation) -> None:
@@ -294,6 +293,8 @@ class Walk:
         """Note the collectives that a result's layout requires; a sum may wait until devices use a part of it."""
         variable = equation.outvars[0]
         wanted = self.find_value(variable)
+        if not has.parts and has.entries == wanted.entries:
+            return
         count = self._loops.count_runs(equation, self._count)
         compiler = self._compiler
         is_deferred = bool(has.parts) and self._is_deferred(variable, has)
@@ -501,9 +502,9 @@ class Walk:
                 guess = join_entries(equation.params["out_specs"][i], guess)
             self.values[id(variable)] = find_layout(variable, guess)
 
-    def _count_accesses(self, fusion: Fusion) -> None:
+    def _count_accesses(self, kernels: Sequence[Kernel]) -> None:
         """Count the bytes that are read and written; fused chains of elementwise operations count only at the ends."""
-        for equation, operands in fusion.iterate_kernels():
+        for equation, operands in kernels:
             nbytes = sum(map(self.count_bytes, equation.outvars))
             name = equation.primitive.name
             copied = 0
