@@ -4,6 +4,7 @@ Both readers fill it, and the search compares it. It must not know programs.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
@@ -90,7 +91,7 @@ class Cost(Printed):
         """Whether times and overlap come from the schedule of the program; otherwise they are assumed."""
         return self.operations is not None
 
-    @property
+    @functools.cached_property
     def time(self) -> Time:
         """An estimate of the time of one run: at the peaks of the target, and at the shares of them that it reaches."""
         sums = _sum_work(join_recomputed(self.work))
@@ -135,7 +136,7 @@ class Cost(Printed):
         slower = sums.busy / bound.busy if bound.busy else 1.0
         return max(self.operations * slower, sums.moving) + exposed / shares.links + sums.copied
 
-    @property
+    @functools.cached_property
     def totals(self) -> Mapping[str, float]:
         """Sums by name: `flops`, `bytes accessed`, `bytes sent`, `collectives`, `peak memory` and `seconds`."""
         flops = nbytes = 0.0
