@@ -29,7 +29,7 @@ from axonym.models.huggingface import find_fusions, find_keys
 from axonym.state_dict.fused import Fusion
 
 CONFIG, WEIGHTS, PREFIX = "adapter_config.json", "adapter_model.safetensors", "base_model.model."
-# What is read here, and what says nothing of the matrices. Any other setting has to be null, false or empty.
+# This module reads these settings, or they do not concern the matrices. All others must be null, false or empty.
 READ = {
     *("r", "lora_alpha", "lora_dropout", "use_rslora", "rank_pattern", "alpha_pattern", "fan_in_fan_out"),
     *("task_type", "inference_mode", "auto_mapping", "base_model_name_or_path", "revision", "peft_version"),

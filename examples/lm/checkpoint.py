@@ -30,7 +30,7 @@ class DamagedError(Exception):
 
 
 class Form(NamedTuple):
-    """What is kept of an array beside its numbers.
+    """The description of an array that a checkpoint keeps beside its numbers.
 
     Attributes:
         axes: names and sizes, in the order of its dimensions.
@@ -127,7 +127,7 @@ class Checkpoints:
         reason = str(error).partition(" [source locations")[0][:300]
         print(f"warning: no checkpoint of step {step}, the run goes on: {reason}", file=sys.stderr)
         if jax.process_index() == 0:
-            # What is left of it would take room on a disk that may be full.
+            # The unfinished files would take room on a disk that may be full.
             for part in self._folder.glob(f"{step}.orbax-checkpoint-tmp*"):
                 shutil.rmtree(part, ignore_errors=True)
 

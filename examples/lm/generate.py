@@ -5,8 +5,8 @@
     python generate.py --model ~/Llama-3.2-1B-Instruct --chat
 
 A folder has `config.json` and `model.safetensors`, and, unless its tokens are bytes, a `tokenizer.json`. The settings
-of a `generation_config.json` are the defaults. Tokens are shown as they come. What was compiled serves all prompts of
-about one length.
+of a `generation_config.json` are the defaults. Tokens are shown as they come. Prompts of about the
+same length share a compiled program.
 
 With `--chat` you talk to the model: each line of the input is what you say, and its template writes the conversation.
 The end of the input ends it.
@@ -122,7 +122,7 @@ def main(options: Options) -> list[str]:
 if __name__ == "__main__":
     try:
         given = tyro.cli(Options, description=__doc__)
-        # What the model asks for are the defaults, which only the model tells.
+        # The defaults are the settings of the model, so the model must be known first.
         asked = dataclasses.asdict(read_sampling(given.model))
         usual = Options(model=given.model, **asked)
         main(tyro.cli(Options, description=__doc__, default=usual))

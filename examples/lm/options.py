@@ -189,7 +189,7 @@ MAY_CHANGE = {
     # The fingerprint of the tokens is compared, and the weights of a mixture.
     *("data", "mix", "tokenizer"),
 }
-# What may differ, too, and is said when a run goes on.
+# These may differ, too, and a resumed run prints the difference.
 MAY_CHANGE_ALOUD = {"batch", "recipe.steps", "recipe.warmup", "recipe.learning_rate", "recipe.schedule"}
 
 

@@ -75,7 +75,7 @@ class Watch:
             return
         folder.mkdir(parents=True, exist_ok=True)
         self._write("0")
-        # What is left of an earlier run is not what the others write from now on.
+        # All processes wait here, so that nobody reads a file of an earlier run.
         multihost_utils.sync_global_devices("watch")
         threading.Thread(target=self._run, name="watch", daemon=True).start()
 

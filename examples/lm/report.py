@@ -1,4 +1,4 @@
-"""What is shown at the end of a run: text of the model, its losses, and their curve."""
+"""The end of a run shows text of the model, its losses, and their curve."""
 
 from typing import Any
 

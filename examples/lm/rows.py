@@ -1,7 +1,7 @@
 """The rows of a batch: windows of the text, or whole documents side by side; drawn ahead in a thread.
 
-What a step reads follows from the tokens, the seed and the number of the step alone: not from earlier steps, the
-devices or what was drawn ahead. So the number of steps is all of its position that a run has to keep.
+The rows of a step depend on the tokens, the seed and the number of the step alone: not on earlier steps, the devices
+or the rows that were drawn ahead. So a run keeps only the number of steps as its position.
 """
 
 import dataclasses

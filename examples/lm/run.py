@@ -125,7 +125,7 @@ class Run:
 
     @functools.cached_property
     def about(self) -> dict[str, Any]:
-        """What makes the run what it is, which a checkpoint keeps."""
+        """The options and the tokens of the run; a checkpoint keeps them, to compare when it is resumed."""
         prints = [fingerprint(tokens) for tokens in (*self.train, *self.valid)]
         tokens = [*prints, self.tokenizer.vocab, list(self.tokenizer.ends)]
         return {"options": self.options.spelled(), "tokens": tokens}

@@ -120,7 +120,7 @@ def _files(root: Path, skipped: Collection[str] = ()) -> list[Path]:
     """Return the files below a folder in sorted order, without hidden ones and skipped folders."""
     found: list[Path] = []
     for folder, inside, names in os.walk(root):
-        # What is not looked at is not even listed: packages may have more files than the library.
+        # `os.walk` does not enter folders that leave the list: packages may have more files than the library.
         inside[:] = [name for name in inside if not name.startswith(".") and name not in skipped]
         found += [Path(folder, name) for name in names if not name.startswith(".")]
     return [file for file in sorted(found) if file.is_file()]

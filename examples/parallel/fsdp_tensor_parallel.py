@@ -8,7 +8,7 @@ On a mesh of 4 x 2 devices, (data, model), with the features cut in 8:
     data 2          features 2   features 6       data 2      ...
     data 3          features 3   features 7       data 3
 
-Gathered over `data`, a parameter has half of its features, as activations do. What is left is tensor parallelism.
+Gathered over `data`, a parameter has half of its features, as activations do. The rest is tensor parallelism.
 """
 
 from collections.abc import Sequence

@@ -69,7 +69,7 @@ def _read(family: Family, settings: Settings) -> DecoderConfig:
     return DecoderConfig(**(forms | fields), out_first=family.out_first)
 
 
-# What a file may leave out or set to null, since it follows from others or is none.
+# A file may leave these out or set them to null: they follow from others, or the model does without them.
 OPTIONAL = {"kv_heads", "head_dim", "mlp", "tied", "score_size", "score_cap", "logit_cap"}
 PARTS: dict[str, Callable[..., Any]] = {
     "experts": ExpertsConfig,
@@ -293,7 +293,7 @@ def _write_pattern(name: str, cfg: DecoderConfig) -> dict[str, Any]:
         return settings
     if name == "smollm3":
         settings["no_rope_layers"] = [int(not kind.endswith("unrotated")) for kind in cfg.kinds]
-    # What a family has no word for is then read as another kind, and so differs.
+    # A kind without a word in the family is read as another kind, so a comparison finds the difference.
     has_delta = "delta" in FAMILIES[name].parts
     theirs: dict[str, str] = {
         ours: each for each, ours in KINDS.items() if ours != "delta" or has_delta

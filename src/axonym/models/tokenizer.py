@@ -15,7 +15,7 @@ END = "<|endoftext|>"
 
 
 class Tokenizer(Protocol):
-    """What a model needs to know about text: the number of tokens, and the tokens that end a text."""
+    """The facts about text that a model needs: the number of tokens, and the tokens that end a text."""
 
     vocab: int
     ends: tuple[int, ...]

@@ -33,8 +33,8 @@ class Proofs:
 
     def find_verdict(self, kind: str, axis: str, out: str | None = None) -> Verdict:
         """Prove a claim about the values of the function, and then about its gradients."""
-        # What has no position, such as a mean, is left aside, as where a claim is tried; a permutation must not change
-        # it.
+        # Results without positions, such as a mean, are left aside, as when a claim is tried. A permutation must not
+        # change them.
         outs = () if out is None else (out,)
         claim = Claim(cast("Kind", kind), axis, outs, has_totals=kind != "equivariant")
         return check(self._values, claim) and check(self._gradients, claim)

@@ -22,7 +22,10 @@ Where: TypeAlias = bool | Literal["offload"]
 
 
 class ScanCheckpointPolicy(axonym.ScanCheckpointPolicy):
-    """What a loop saves for its backward pass; the fields are in another order, and unknown names do not warn."""
+    """The arrays that a loop saves for its backward pass.
+
+    The fields are in another order than in `axonym`, and unknown names do not warn.
+    """
 
     def __init__(
         self,

@@ -215,7 +215,7 @@ def list_kernels(program: Program, used: Used, repeated: tuple[int, ...]) -> lis
     Args:
         program: the program.
         used: which of its results are used.
-        repeated: which of the equations that are needed repeat others, by their places, so that nothing runs for them.
+        repeated: the places of needed equations that repeat others, so that nothing runs for them.
     """
     skipped = {*repeated}
     equations = [one for i, one in enumerate(find_needed(program, used)) if i not in skipped]

@@ -3,7 +3,7 @@
 At each position, a memory S decays and is written: S' = a S + k v'. With the delta rule, it is written with the
 difference from what the key reads already: S' = a S + b k (v - k' a S)'. A query reads q' S'.
 
-Positions are computed in chunks. What a chunk does to a memory is linear, S' = M S + B, so M and B of all chunks are
+Positions are computed in chunks. A chunk changes a memory linearly: S' = M S + B. So M and B of all chunks are
 computed at once, then the memories between them in a scan, and then all results at once. Where devices share the
 positions, the scan is an associative one, in which each device sends the M and B of its part.
 
