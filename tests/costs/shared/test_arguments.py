@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 
 import axonym as axn
@@ -39,6 +40,42 @@ def test_without_a_model_arrays_are_parameters(auto_mesh):
         "optimizer": [],
         "data": ["x", "key"],
     }
+
+
+def sort_paths(mesh, fn, *args):
+    """Return the paths of arguments by kind, without mappings."""
+    given = lay_out_arguments(fn, {}, mesh, args, {})
+    return paths(sort_by_kind(given, list_rows(given)))
+
+
+def test_a_batch_of_images_and_labels_is_data(auto_mesh):
+    model = {"patches": axn.ones({"pixels": 4, "embed": 16}), "positions": axn.ones({"pos": 2, "embed": 16})}
+    images, labels = axn.ones({"batch": 8, "pos": 2, "pixels": 4}), axn.zeros({"batch": 8}, dtype=int)
+    found = sort_paths(auto_mesh, lambda model, rows: rows, model, (images, labels))
+    assert found == {
+        "parameters": ["model.patches", "model.positions"],
+        "optimizer": [],
+        "data": ["rows.1", "rows.0"],
+    }
+
+
+def test_a_batch_of_images_alone_is_data_beside_the_state_of_an_optimizer(auto_mesh):
+    model, images = {"patches": axn.ones({"pixels": 4, "embed": 16})}, axn.ones({"batch": 8, "pixels": 4})
+    state = optax.adam(1e-3).init(model)
+    found = sort_paths(auto_mesh, lambda model, state, rows: rows, model, state, (images, images))
+    assert (found["parameters"], found["data"]) == (["model.patches"], ["rows.0", "rows.1"])
+
+
+def test_a_cache_is_data_and_other_models_are_not(auto_mesh):
+    one, other = {"read": axn.ones({"embed": 16, "heads": 4})}, {"own": axn.ones({"embed": 16, "mlp": 4})}
+    cache = {"key": axn.ones({"batch": 8, "places": 2, "heads": 4})}
+    tokens = axn.zeros({"batch": 8, "pos": 1}, dtype=int)
+    found = sort_paths(auto_mesh, lambda *args: args, one, other, cache, tokens)
+    assert (found["parameters"], found["data"]) == (["args.0.read", "args.1.own"], ["args.3", "args.2.key"])
+    # Two models with one optimiser, and no data that is an array.
+    state = optax.adam(1e-3).init((one, other))
+    found = sort_paths(auto_mesh, lambda one, other, state: state, one, other, state)
+    assert (found["parameters"], found["data"]) == (["one.read", "other.own"], [])
 
 
 def test_nothing_needs_to_exist(auto_mesh):

@@ -227,13 +227,17 @@ def sort_by_kind(
         for label, node in labels(fn, args, kwargs, is_optimiser_state)
         if is_optimiser_state(node)
     ]
-    arguments = [*args, *kwargs.values()]
+    arguments = [*args, *(argument for _, argument in sorted(kwargs.items()))]
     # Arrays that are an argument by themselves, and not a part of one.
-    whole = [
-        _write_path(label)
-        for label, leaf in labels(fn, args, kwargs, is_named_array)
-        if any(leaf is argument for argument in arguments)
-    ]
+    whole: list[str] = []
+    owners: dict[str, int] = {}
+    paths = iter(labels(fn, args, kwargs, is_named_array))
+    for at, argument in enumerate(arguments):
+        for leaf in jax.tree.leaves(argument, is_leaf=is_named_array):
+            path = _write_path(next(paths)[0])
+            owners[path] = at
+            if leaf is argument:
+                whole.append(path)
 
     mappings = given.mappings
     found: dict[str, list[ArrayLayout]] = {"parameters": [], "optimizer": [], "data": []}
@@ -254,7 +258,35 @@ def sort_by_kind(
     if found[kind]:
         kind = "data"
     found[kind] += alone
+    found = _move_data(found, owners)
     return {kind: tuple(own) for kind, own in found.items()}
+
+
+def _move_data(
+    found: Mapping[str, list[ArrayLayout]], owners: Mapping[str, int]
+) -> dict[str, list[ArrayLayout]]:
+    """Return the kinds with floating arrays of data among data, such as images beside labels, or a cache of keys.
+
+    They are in other arguments than the model, and have an axis of data that the model lacks, such as the batch.
+    """
+    parameters = found["parameters"]
+    others = [
+        owners[row.path] for row in parameters if owners[row.path] != owners[parameters[0].path]
+    ]
+    if not others:
+        return dict(found)
+    # A second model has a state of the optimiser, or its axes are no axes of data.
+    states = {name for row in found["optimizer"] for name in row.names}
+    model = {name for row in parameters if owners[row.path] not in others for name in row.names}
+    data = {name for row in found["data"] for name in row.names}
+    if states and not data:
+        # Without integers, the last argument of a training step has the data.
+        data = {name for row in parameters if owners[row.path] == others[-1] for name in row.names}
+    own, moved = [], []
+    for row in parameters:
+        is_data = owners[row.path] in others and not (data - model - states).isdisjoint(row.names)
+        (moved if is_data else own).append(row)
+    return {**found, "parameters": own, "data": [*found["data"], *moved]}
 
 
 def _is_floating(row: ArrayLayout) -> bool:
