@@ -8,6 +8,7 @@ from axonym.costs.shared.targets import TARGETS
 from axonym.costs.traced.reader import trace_cost
 from axonym.costs.traced.template import Template
 from axonym.errors import ShardingError
+from axonym.models import Decoder, DecoderConfig
 from axonym.partitioning import if_free
 from axonym.report import abstract_mesh
 from tests.costs.programs import MESH, Batch, Embed, Mlp, abstract, step
@@ -71,6 +72,50 @@ def test_the_bytes_of_a_gathered_weight_follow_from_its_size():
     (gather,) = template.estimate(mappings, MESH_TYPES, TARGET).communication
     # Each of 4 devices sends its quarter of the weight to 3 others, rounded to two bytes as the product rounds it.
     assert (gather.kind, gather.axes, gather.sent) == ("all-gather", ("embed",), 3 * 2 * Embed.size * Mlp.size / 4)
+
+
+def decode():
+    """Return a step of decoding, with abstract arguments that are larger than its activations by far."""
+    sizes = {"embed": 2048, "mlp": 8192, "heads": 16, "kv_heads": 8, "head_dim": 128}
+    config = DecoderConfig(vocab=16384, layers=4, positions=1024, **sizes)
+    model = jax.eval_shape(lambda key: Decoder.init(config, key=key), jax.random.key(0))
+    cache = jax.eval_shape(lambda: model.cache(1024, Batch))
+    tokens = jax.eval_shape(lambda: axn.zeros((Batch, axn.Axis("pos", 1)), dtype=int))
+    run = axn.named_jit(lambda model, cache, tokens: model.extend(cache, tokens), {}, donate_args=(False, True, False))
+    return run, (model, cache, tokens)
+
+
+@pytest.mark.parametrize("target", ["v5e", "h100"])
+def test_an_estimate_of_decoding_takes_as_long_as_its_trace(target):
+    run, args = decode()
+    known = TARGETS[target]
+    parameters = ("vocab", "layers", "embed", "mlp", "kv_heads", "group", "head_dim")
+    # Without the axes along which a step of decoding reads and writes single places.
+    names = ("vocab", "embed", "mlp", "kv_heads", "group", "batch")
+    template = Template(run, args, {}, known, parameters=parameters, names=names, states=())
+    heads = {"kv_heads": ("data", "model"), "mlp": ("data", "model")}
+    mappings = axn.Mappings(heads, heads)
+    estimate = template.estimate(mappings, MESH_TYPES, known)
+    traced = trace_cost(run, mappings, MESH_TYPES, known, args, {})
+    assert estimate.time.seconds == pytest.approx(traced.time.seconds, rel=0.02)
+    assert estimate.totals["bytes sent"] == traced.totals["bytes sent"]
+    assert estimate.memory.peak == pytest.approx(traced.memory.peak, rel=0.02)
+
+
+@pytest.mark.parametrize("target", ["v5e", "h100"])
+def test_one_device_reads_weights_and_cache_once_for_a_token(target):
+    run, args = decode()
+    cost = trace_cost(run, axn.Mappings({}, {}), abstract_mesh({"data": 1}, "cost"), TARGETS[target], args, {})
+    model, cache, _ = args
+    held = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves((model.blocks, model.unembedding, cache)))
+    # Activations are small beside them.
+    assert held < cost.totals["bytes accessed"] < 1.1 * held
+    # The cache is updated in place.
+    assert cost.memory.temporary < cache_bytes(cache) / 2
+
+
+def cache_bytes(cache):
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(cache))
 
 
 def test_an_axis_yields_the_mesh_axes_that_other_axes_take():

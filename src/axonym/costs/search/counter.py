@@ -44,6 +44,7 @@ class Counter:
         self.is_counted = True
         self._parameters: tuple[str, ...] = ()
         self._states: tuple[str, ...] = ()
+        self._indexed: frozenset[str] = frozenset()
         self.candidates: dict[Choice, Candidate] = {}
 
     def count_in(self, search: Search, choice: Choice) -> Cost | None:
@@ -81,6 +82,10 @@ class Counter:
         if piped is not None:
             _check_piped(piped, parameters, data)
         self._parameters, self._states = tuple(parameters), find_state_patterns(report)
+        # A cache has layers and heads, as parameters do, and places for more positions than there are tokens.
+        self._indexed = frozenset(
+            name for name, own in data.items() if name in parameters or len(own) > 1
+        )
         arrays = _count_elements(report)
         self._names = tuple(arrays)
         names = (*parameters, *data)
@@ -161,7 +166,8 @@ class Counter:
         estimates = self._estimates if self.is_counted else None
         estimate = None
         if estimates is not None:
-            estimate = estimates.estimate(step, choice, mappings, mesh, self._parameters)
+            own = self._parameters, self._indexed
+            estimate = estimates.estimate(step, choice, mappings, mesh, *own)
             if estimate is not None and estimates.is_beaten(choice, mesh, estimate):
                 return estimate, True
         cost = step.count(mappings, dict(mesh.shape), chosen, choice.microbatches)

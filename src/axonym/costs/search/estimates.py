@@ -6,7 +6,7 @@ entry is traced as well, so that the search learns where estimates hold.
 
 import collections
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Sequence, Set
 from contextlib import suppress
 
 from ... import Mappings
@@ -44,6 +44,7 @@ class Estimates:
         mappings: Mappings,
         mesh: MeshLike,
         parameters: Sequence[str],
+        indexed: Set[str] = frozenset(),
     ) -> Cost | None:
         """Return an estimate of the cost of a choice.
 
@@ -53,6 +54,8 @@ class Estimates:
             mappings: its mappings.
             mesh: their mesh.
             parameters: the names of the axes of parameters.
+            indexed: axes of data along which the step may read or write single places. If they are not mapped, the
+                template must not have mesh axes for them: a write into a part of a cache goes other ways.
 
         Returns:
             The estimate. It is None if the step is a pipeline or depends on the mesh, if the mapping does not fit, or
@@ -62,13 +65,14 @@ class Estimates:
         if choice.microbatches is not None or compute.fallbacks or compute.uneven:
             return None
         states = tuple(path for path, _ in mappings.overrides)
-        key = choice.given, states
+        unmapped = frozenset(indexed - dict(choice.computed).keys())
+        key = choice.given, states, unmapped
         if key not in self._asked:
             # A template takes as long as a trace, so it is made for the second choice.
             self._asked.add(key)
             return None
         if key not in self._templates:
-            self._templates[key] = step.make_template(choice.given, parameters, states)
+            self._templates[key] = step.make_template(choice.given, parameters, states, unmapped)
         template = self._templates[key]
         if template is None:
             return None

@@ -5,7 +5,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
@@ -219,7 +219,11 @@ class Step:
             return trace_cost(fn, mappings, abstract, target, args, options, **flags)
 
     def make_template(
-        self, given: Sequence[int], parameters: Sequence[str], states: Sequence[str]
+        self,
+        given: Sequence[int],
+        parameters: Sequence[str],
+        states: Sequence[str],
+        unmapped: Set[str] = frozenset(),
     ) -> Template | None:
         """Make the template of the step; None if it cannot be traced without the axes of the mesh.
 
@@ -227,12 +231,16 @@ class Step:
             given: the numbers of the chosen values.
             parameters: the names of the axes of parameters.
             states: patterns of the paths at which an optimiser keeps arrays like the parameters.
+            unmapped: the axes that the computation leaves unmapped.
         """
         chosen = self.choose(given)
         fn, args, options = self.build(chosen)
         # No mesh axis divides an axis of size 1, and JAX drops it from the types of some gradients.
         names = [name for name, sizes in self._collect_sizes(chosen).items() if max(sizes) > 1]
-        roles = {"parameters": [name for name in parameters if name in names], "names": names}
+        roles = {
+            "parameters": [name for name in parameters if name in names],
+            "names": [name for name in names if name not in unmapped],
+        }
         try:
             target = find_target(self.target, "plan")
             return Template(fn, args, options, target, **roles, states=states)

@@ -282,7 +282,8 @@ def _move_data(
     if states and not data:
         # Without integers, the last argument of a training step has the data.
         data = {name for row in parameters if owners[row.path] == others[-1] for name in row.names}
-    own, moved = [], []
+    own: list[ArrayLayout] = []
+    moved: list[ArrayLayout] = []
     for row in parameters:
         is_data = owners[row.path] in others and not (data - model - states).isdisjoint(row.names)
         (moved if is_data else own).append(row)

@@ -129,6 +129,12 @@ def find_layout(variable: Variable, guess: Sequence[Entry] = ()) -> Value:
     return Value(shape, _write_dtype(dtype), itemsize, entries, partial, is_on_host)
 
 
+def is_auto(variable: Variable) -> bool:
+    """Return whether the compiler decides on the layout of an array, whose type has mesh axes that are Auto."""
+    sharding = getattr(variable.aval, "sharding", None)
+    return sharding is not None and bool(find_auto_axes(sharding.mesh))
+
+
 # NumPy writes a dtype anew each time.
 _write_dtype = functools.cache(str)
 

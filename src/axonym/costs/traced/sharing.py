@@ -11,6 +11,7 @@ from .equations import (
     Variable,
     count_unstacked,
     find_layout,
+    is_auto,
     is_literal,
     iterate_arrays,
     list_bodies,
@@ -148,7 +149,12 @@ def _list_views(equation: Equation) -> list[Pair]:
     if name in _VIEWS:
         return list(pairs)[:1]
     if name == "reshard":
-        return [pair for pair in pairs if len(set(map(find_layout, pair))) == 1]
+        # From a type with a layout to one that leaves it to the compiler, or back, an array stays as it is.
+        return [
+            one
+            for one in pairs
+            if len({*map(find_layout, one)}) == 1 or len({*map(is_auto, one)}) == 2
+        ]
     return []
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from jax.sharding import AbstractMesh, NamedSharding
 
 from ... import Mappings
-from ...engine import Entry, Layout, Ledger, Machine, Tree, make_mesh
+from ...engine import Entry, Layout, Ledger, Machine, Tree, find_auto_axes, make_mesh
 from ...errors import ShardingError, message
 from ...report import unwrapped
 from ..report.cost import Cost
@@ -182,6 +182,8 @@ class _Relabeling:
         self, mappings: Mappings, mesh: AbstractMesh, forms: dict[Hashable, _Form]
     ) -> None:
         self._mesh = mesh
+        # Where a compiler decides on layouts, types have no mesh axes, which does not mean that arrays are replicated.
+        self._auto_mesh = make_mesh(dict(mesh.shape), "Auto")
         self._axes: dict[str, Entry] = {}
         for role, mapping in (
             (_STORED, mappings.parameters),
@@ -247,7 +249,8 @@ class _Relabeling:
         found = self._shardings.get(sharding)
         if found is None:
             entries = self._find_entries(Layout.from_spec(sharding.spec))
-            found = self._shardings[sharding] = NamedSharding(self._mesh, Layout(entries).spec)
+            mesh = self._auto_mesh if find_auto_axes(sharding.mesh) else self._mesh
+            found = self._shardings[sharding] = NamedSharding(mesh, Layout(entries).spec)
         return found
 
     def _find_entries(self, layout: Sequence[Entry]) -> list[Entry]:
