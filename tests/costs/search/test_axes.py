@@ -34,6 +34,22 @@ def test_with_few_rows_layers_take_two_mesh_axes():
     assert Choice(layers, layers) in one.list_starts()[:10]
 
 
+def test_heads_that_a_cache_has_too_are_axes_of_the_layers():
+    """The 16 rows of a step of decoding are fewer than the features, and a cache has batch, heads and places."""
+    cache = {"batch": frozenset({16}), "pos": frozenset({1, 64}), "heads": frozenset({64})}
+    decoding = dataclasses.replace(AXES, data=cache)
+    assert decoding.find_groups(("model",))[0] == ("mlp", "heads")
+    layers = (("embed", ("data",)), ("heads", ("model",)), ("mlp", ("model",)))
+    computed = tuple(sorted((("batch", ("data",)), *layers)))
+    assert Choice(layers, computed, yielding=("batch",)) in decoding.list_starts()[:20]
+
+
+def test_learned_positions_are_no_axis_of_the_layers():
+    arrays = {**ARRAYS, ("embed", "pos"): 40}
+    learned = dataclasses.replace(AXES, parameters={**PARAMETERS, "pos": frozenset({64})}, arrays=arrays)
+    assert all("pos" not in group for group in learned.find_groups(("model",)))
+
+
 def test_two_axes_of_a_parameter_clash_on_a_mesh_axis_unless_one_yields():
     entries = (("embed", ("data",)), ("mlp", ("data",)))
     assert AXES.has_clash(Choice(computed=entries))

@@ -17,6 +17,8 @@ GROUPS = 4
 MICROBATCHES = (4, 8, 2, 1)
 # The number of axes of its own along which the state of the optimiser is tried.
 KEPT = 2
+# An axis of data that fewer elements of parameters have, by their share, is no axis of the layers.
+RARE = 0.05
 # The number of choices that map something, and leave most mesh axes empty.
 ALONE = 3
 
@@ -290,16 +292,26 @@ class Axes:
         moves = [Move(name, most, "computed", evicts=False) for name, most in ways]
         # With all mesh axes taken, or a single row, no data is divided.
         bases = [move.apply(base) for move in moves] or [base]
-        # With few rows, layers take the other mesh axes, too, as in Pope et al. (2022), section 3.2.2.
+        # With few rows, layers take the other mesh axes, too, as in Pope et al. (2022), section 3.2.2. Rows, as those
+        # of a cache, take these mesh axes wherever they are free.
         most = max((self.count_ways(*one) for one in ways), default=1)
         name, wide = self._find_stored(rest, dict(base.stored))
-        if wide and most < self.count_ways(name, wide):
+        spread = entry
+        if wide and (
+            most < self.count_ways(name, wide) or self._count_rows() < max(self.parameters[name])
+        ):
             bases.insert(1, Move(name, wide, "both", evicts=False).apply(base))
+            spread = rest
         for divided in bases:
             for choice in self._order_rest(divided):
                 # Other axes of data, such as positions, are divided between the layers.
-                spreads = [spread.apply(choice) for spread in self._list_spreads(entry)]
+                own = [*self._list_spreads(entry), *self._list_spreads(spread)]
+                spreads = [spread.apply(choice) for spread in own]
                 yield from dict.fromkeys((*(one for one in spreads if one != choice), choice))
+
+    def _count_rows(self) -> int:
+        """Return the number of rows that the layers compute, such as the tokens of all sequences."""
+        return math.prod(min(own) for name, own in self.data.items() if name not in self.parameters)
 
     def _divide_stages(self, axis: str) -> Iterator[Choice]:
         """Yield pipelines along a mesh axis, with data along the others, and perhaps with divided stages."""
@@ -354,10 +366,14 @@ class Axes:
         """List the sets of axes that divide most elements of parameters; no parameter has two axes of one set."""
         names: list[str] = []
         for name in self._sort_by_elements():
-            is_divided = name not in self.data and self.count_ways(name, entry) > 1
-            if is_divided and "both" in self._list_roles(name):
+            # Heads may be axes of a cache, too. Learned positions are axes of data.
+            is_rare = self._count_elements(name) < RARE * sum(self.arrays.values())
+            is_layer = name not in self.data or not is_rare
+            if is_layer and self.count_ways(name, entry) > 1 and "both" in self._list_roles(name):
                 names.append(name)
-        groups = _separate(names, list(self.arrays))
+        groups = [
+            one for one in _separate(names, list(self.arrays)) if not self.data.keys() >= {*one}
+        ]
         return sorted(groups, key=lambda one: self._rank_group(one, entry))[:GROUPS]
 
     def _rank_group(self, names: Sequence[str], entry: Entry) -> tuple[int, int, int]:
