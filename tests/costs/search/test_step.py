@@ -114,3 +114,18 @@ def test_axes_of_size_1_keep_no_step_from_a_template():
     traced = step.count(mappings, MESH, {}, None)
     assert estimate.memory.parameters == traced.memory.parameters
     assert estimate.time.compared == pytest.approx(traced.time.compared, rel=0.02)
+
+
+def test_a_cache_that_is_updated_in_place_is_not_written_in_the_bound():
+    cache, token = jax.eval_shape(lambda: [axn.zeros({"places": size, "batch": 8}) for size in (2**20, 1)])
+
+    def write(cache, token):
+        return cache.updated_slice({"places": 3}, token)
+
+    found = []
+    for donated in (False, True):
+        run = axn.named_jit(write, {}, donate_args=(donated, False))
+        found.append(Step(run, (cache, token), {}, "cpu", {}).find_bound(4, [{}], 1))
+    # Each of 4 devices reads its quarter at 20 GB/s, and writes it only if the old cache is kept.
+    once = 4 * 8 * 2**20 / 20e9 / 4
+    assert found == pytest.approx([2 * once, once], rel=1e-4)

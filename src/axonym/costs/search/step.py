@@ -173,7 +173,7 @@ class Step:
     ) -> float:
         """Return a lower bound of the seconds of the step under any mapping; 0 if none is known.
 
-        The devices share all operations except recomputed ones, and read the arguments and write the results once, at
+        The devices share all operations except recomputed ones, and read the arguments and write new results once, at
         the rates that are used to compare mappings.
 
         Args:
@@ -188,7 +188,9 @@ class Step:
             except (AxonymError, ValueError):
                 # A step that needs the axes of the mesh.
                 return 0.0
-            nbytes = float(alone.memory.arguments + alone.memory.results)
+            # Donated memory may be updated in place, such as a cache.
+            memory = alone.memory
+            nbytes = float(memory.arguments + memory.results - memory.donated)
             work = [row for row in alone.work if row.phase != "recomputed"]
             if (shares := alone.target.efficiency) is not None:
                 work = [row.slow_down(shares) for row in work]
