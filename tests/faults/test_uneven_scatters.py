@@ -79,6 +79,37 @@ def test_gradients_of_what_is_read_equal_those_on_one_device(auto_mesh: Mesh, ma
     np.testing.assert_allclose(found.array, expected.array, rtol=1e-5)
 
 
+@pytest.mark.parametrize("mapping", SPLITS, ids=str)
+@pytest.mark.parametrize("at", [slice(0, 1), slice(7, 8)], ids=["first", "last"])
+def test_gradients_of_one_position_equal_those_on_one_device(
+    auto_mesh: Mesh, mapping: dict[str, Any], at: slice
+) -> None:
+    Vocab, Embed, Pos = axn.make_axes(vocab=4, embed=3, pos=8)
+
+    def loss(table: axn.NamedArray, tokens: axn.NamedArray) -> jax.Array:
+        one = tokens["pos", at]
+        pairs = table["vocab", one, "embed", tokens["pos", 1:].rename({"pos": "other"}) % 3]
+        return (axn.exp(table["vocab", one]).sum() + axn.exp(pairs).sum()).scalar()
+
+    table = axn.random.normal(jax.random.key(0), (Vocab, Embed))
+    tokens = axn.random.randint(jax.random.key(1), (axn.Axis("batch", 2), Pos), 0, 4)
+    expected = jax.jit(jax.grad(loss))(table, tokens)
+    with axn.set_mesh(auto_mesh):
+        found = jax.jit(jax.grad(loss))(table, split(tokens, mapping))
+    np.testing.assert_allclose(found.array, expected.array, rtol=1e-5)
+
+
+def test_a_batch_of_one_row_reads_as_much_on_all_meshes() -> None:
+    Vocab, Embed, Batch, Pos = axn.make_axes(vocab=64, embed=16, batch=1, pos=32)
+
+    def slope(table: axn.NamedArray, ids: axn.NamedArray) -> axn.NamedArray:
+        return jax.grad(lambda table: (table["vocab", ids] ** 2).sum().scalar())(table)
+
+    args = axn.zeros((Vocab, Embed)), axn.zeros((Batch, Pos), dtype=int)
+    alone, many = (axn.cost(slope, {}, {"data": size}, *args, target="v5e", depth="traced") for size in (1, 16))
+    assert many.totals == alone.totals
+
+
 def test_the_slope_of_a_product_at_positions_that_are_promised_to_differ(auto_mesh: Mesh) -> None:
     """JAX differentiates it only with the promise, which additional positions must keep."""
     at = axn.named(np.array([2, 0, 5]), "picked")

@@ -392,6 +392,11 @@ def _take_elements(
         mode = "clip"
     shape = uneven_scatters.broadcast_shape(at)
     more = uneven_scatters.count_missing(array, shape) if array.size else ()
+    single = [dim for dim, missing in enumerate(more) if missing and shape[dim] == 1]
+    first = uneven_scatters.find_first_read(at)
+    if single:
+        at = uneven_scatters.remove_single(at, single)
+        more = [missing for dim, missing in enumerate(more) if dim not in single]
     if any(more):
         # The gradient is a scatter, for which each device needs as many positions as the others.
         at = uneven_scatters.extend_reads(at, more)
@@ -404,7 +409,8 @@ def _take_elements(
         unique_indices=reach.unique and not any(more),
         wrap_negative_indices=reach.wraps,
     )
-    return uneven_scatters.drop_extra(found, at, more)
+    found = uneven_scatters.drop_extra(found, at, more)
+    return jnp.expand_dims(found, [first + dim for dim in single]) if single else found
 
 
 def move_into_range(

@@ -66,6 +66,17 @@ def extend(array: jax.Array, dims: Sequence[int], more: Sequence[int]) -> jax.Ar
     return longer
 
 
+def remove_single(at: At, dims: Sequence[int]) -> At:
+    """Remove dimensions with one position from an index: what is not there is not split, so nothing is missing."""
+    count = len(broadcast_shape(at))
+
+    def squeeze(part: Any) -> Any:
+        first = count - jnp.ndim(part)
+        return jnp.squeeze(part, [dim - first for dim in dims if dim >= first])
+
+    return tuple(squeeze(part) if _is_array(part) else part for part in at)
+
+
 def extend_reads(at: At, more: Sequence[int]) -> At:
     """Let an index also read position 0, once for each missing position."""
     shape = broadcast_shape(at)
