@@ -53,8 +53,8 @@ FINER = 0.125
 DECIDING = 0.25
 # With fewer mappings, finer meshes are left out.
 LEAST = 4
-# An estimate may be so much above the traced time, and mappings within 1 % are close.
-HIGH = 0.03
+# An estimate is at most 1 % above the traced time, and mappings within another 1 % are close.
+HIGH = 0.02
 # Python collects all objects after this many collections of newer ones: some 500 mappings of a small model.
 RARELY = 1000
 

@@ -14,7 +14,7 @@ from .step import find_pace
 
 __all__ = ["Candidate", "Plan"]
 
-SHOWN = 8
+SHOWN = 5
 MAPPED = ("mesh", "parameters", "computation", "choices")
 
 
