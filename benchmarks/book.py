@@ -2,8 +2,10 @@
 
     python benchmarks/book.py                a 70B on v5p, and other models and machines
     python benchmarks/book.py --chips 4096   those of some numbers of chips
+    python benchmarks/book.py --others       exchanges of experts, and tokens of a 70B that is served
 
-Austin et al. (2025), "How to Scale Your Model", parts 5 and 12 (jax-ml/scaling-book, training.md and gpus.md). The book
+Austin et al. (2025), "How to Scale Your Model", parts 5, 7 and 12 (jax-ml/scaling-book, training.md,
+inference.md and gpus.md). The book
 takes a layer as two products, D x F and F x D, with bfloat16 weights, on a mesh of x chips for data and y for tensor
 parallelism. A chip computes C operations per second, and sends W bytes per second along each axis of the torus that a
 mesh axis takes. All is traced: no chip needs to exist.
@@ -22,8 +24,13 @@ from measure import table
 import axonym as axn
 import axonym.nn as nn
 from axonym import Axis, NamedArray
+from axonym.models import Decoder, DecoderConfig
 
 LAYERS = 80
+# Llama 3 70B.
+LLAMA = DecoderConfig(
+    vocab=128256, layers=80, embed=8192, mlp=28672, heads=64, kv_heads=8, head_dim=128, positions=8192
+)
 # D and F of a 70B.
 LARGE = (8192, 28672)
 
@@ -190,11 +197,174 @@ def list_others() -> Iterator[Case]:
         yield Case("FSDP in slices", 256, 1, (2, 0), tokens, "v5e", small, slices=8)
 
 
+class Mixture(eqx.Module):
+    """Experts beside a residual connection."""
+
+    experts: nn.MixtureOfExperts
+
+    @staticmethod
+    def init(Embed: Axis, Experts: Axis, Mlp: Axis, *, key: jax.Array) -> "Mixture":
+        options: Any = {"capacity_factor": 1.0, "tokens": "pos", "key": key}
+        return Mixture(nn.MixtureOfExperts.init(Embed, Experts, Mlp, 2, **options))
+
+    def __call__(self, x: NamedArray) -> NamedArray:
+        return x + self.experts(x)[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """The all-to-alls of a step of Mixtral's experts, which chips along `y` share: each token has two of 8 or more.
+
+    Attributes:
+        target: the kind of chip.
+        x: the chips for FSDP.
+        y: the chips that share experts.
+        axes: the axes of the torus that these take.
+        is_ring: whether each of these is a ring.
+        tokens: the tokens of each chip.
+    """
+
+    target: str
+    x: int
+    y: int
+    axes: int = 1
+    is_ring: bool = True
+    tokens: int = 4096
+
+    @property
+    def seconds(self) -> float:
+        """In both passes, rows go to the experts and back: parts 5 and 12."""
+        layers, wide = 32, 4096
+        target = axn.partitioning.TARGETS[self.target]
+        # What a chip has for others, once, and all chips together.
+        own = 2 * 2 * self.tokens * wide
+        seconds = own * (self.y - 1) / self.y / target.link.bandwidth
+        if target.torus is not None:
+            # A quarter of the time of a gather; without the connection of both ends, half of the bandwidth.
+            seconds = own * self.y / (4 if self.is_ring else 2) / (target.link.bandwidth * self.axes)
+        return 4 * layers * seconds
+
+    def count(self) -> float:
+        """Return the traced seconds."""
+        Embed, Mlp, Layers, Experts = axn.make_axes(embed=4096, mlp=14336, layers=32, experts=max(8, self.y))
+
+        def init(key: jax.Array) -> nn.Stacked[Mixture]:
+            stack = nn.Stacked.init(Layers, Mixture)(Embed, Experts, Mlp, key=key)
+            return jax.tree.map(lambda weight: weight.astype(jnp.bfloat16), stack)
+
+        def loss(stack: nn.Stacked[Mixture], x: NamedArray) -> jax.Array:
+            return stack.fold(x).astype(jnp.float32).mean().scalar()
+
+        shape = self.x * self.y, self.tokens, 4096
+        x = NamedArray(jax.ShapeDtypeStruct(shape, jnp.bfloat16), ("batch", "pos", "embed"))
+        mappings = axn.Mappings({"embed": "x", "experts": "y"}, {"batch": ("x", "y"), "experts": "y"})
+        given = {"x": self.x, "y": self.y}, jax.eval_shape(init, jax.random.key(0)), x
+        cost = axn.cost(jax.grad(loss), mappings, *given, target=self.target, depth="traced")
+        return sum(row.seconds for row in cost.communication if row.kind == "all-to-all")
+
+
+# Key heads and their groups divide the weights of attention, and the cache as far as they can.
+ALONG = {"kv_heads": "x", "group": "y", "mlp": ("x", "y"), "vocab": ("x", "y")}
+
+
+@dataclasses.dataclass(frozen=True)
+class Token:
+    """A token of a Llama 3 70B for each sequence of a batch, by tensor parallelism: part 7.
+
+    Attributes:
+        target: the kind of chip.
+        x: the chips that divide key heads.
+        batch: the number of sequences.
+        places: the tokens of each that are in the cache.
+    """
+
+    target: str
+    x: int
+    batch: int
+    places: int = 2048
+
+    @property
+    def seconds(self) -> float:
+        """A token reads weights and cache once; two sums of activations in each layer take less, except their hops."""
+        one = LLAMA
+        attention = 2 * one.embed * one.head_dim * (one.heads + one.kv_heads)
+        weights = one.layers * (attention + 3 * one.embed * one.mlp) + one.embed * one.vocab
+        cache = 2 * one.layers * one.kv_heads * one.head_dim * self.batch * self.places
+        target = axn.partitioning.TARGETS[self.target]
+        return 2 * (weights + cache) / (self.x * target.memory_bandwidth)
+
+    def count(self) -> float:
+        """Return the traced seconds."""
+
+        def init(key: jax.Array) -> Decoder:
+            return jax.tree.map(lambda weight: weight.astype(jnp.bfloat16), Decoder.init(LLAMA, key=key))
+
+        model = jax.eval_shape(init, jax.random.key(0))
+        cache = jax.eval_shape(lambda: model.cache(self.places, Axis("batch", self.batch)))
+        tokens = NamedArray(jax.ShapeDtypeStruct((self.batch, 1), jnp.int32), ("batch", "pos"))
+        run = axn.named_jit(extend, {}, donate_args=(False, True, False))
+        given = axn.Mappings(ALONG), {"x": self.x, "y": 1}, model, cache, tokens
+        return axn.cost(run, *given, target=self.target, depth="traced").time.seconds
+
+
+def extend(model: Decoder, cache: Any, tokens: NamedArray) -> Any:
+    """Read a token of each sequence."""
+    return model.extend(cache, tokens)
+
+
+def list_exchanges() -> Iterator[Exchange]:
+    """Yield exchanges of experts along one axis of a torus, along two, on lines, and in a node."""
+    yield Exchange("v5e", 16, 16)
+    yield Exchange("v6e", 16, 16)
+    yield Exchange("v5e", 8, 8, is_ring=False)
+    yield Exchange("v5p", 8, 8, axes=2)
+    yield Exchange("h100", 8, 8)
+    yield Exchange("b200", 32, 8, tokens=8192)
+
+
+def list_tokens() -> Iterator[Token]:
+    """Yield tokens of small batches, for which the weights decide."""
+    yield Token("v5p", 8, 1)
+    yield Token("v5p", 8, 8)
+    yield Token("v5p", 8, 16)
+    yield Token("v6e", 8, 4)
+    yield Token("v7x", 8, 8)
+
+
+def list_far_tokens() -> Iterator[Token]:
+    """Yield tokens that take longer than the formula: by scores of attention, or by the latency of sums."""
+    yield Token("v5p", 8, 64, 8192)
+    yield Token("h100", 8, 8)
+
+
+def print_others() -> None:
+    """Print the table of exchanges and tokens."""
+    rows: list[dict[str, str]] = []
+    for case in (*list_exchanges(), *list_tokens(), *list_far_tokens()):
+        found = case.count()
+        what = f"experts, {case.x} x {case.y}" if isinstance(case, Exchange) else f"token, {case.x}"
+        size = case.tokens if isinstance(case, Exchange) else case.batch
+        rows.append(
+            {
+                "of": f"{what} {case.target}",
+                "tokens of a chip, or sequences": str(size),
+                "formula, ms": f"{1000 * case.seconds:.2f}",
+                "traced, ms": f"{1000 * found:.2f}",
+                "error": f"{found / case.seconds - 1:+.1%}",
+            }
+        )
+    print(table(rows))
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--chips", nargs="+", type=int)
+    parser.add_argument("--others", action="store_true", help="exchanges of experts, and tokens")
     options = parser.parse_args()
+    if options.others:
+        print_others()
+        return
     for cases in (list_cases(), list_others()):
         rows: list[dict[str, str]] = []
         for case in sorted(cases, key=lambda case: (case.target, case.chips, case.sizes, case.strategy)):

@@ -1,7 +1,7 @@
 """The bound of traced costs is that of the closed formulas of a book."""
 
 import pytest
-from book import list_cases, list_others
+from book import list_cases, list_exchanges, list_others, list_tokens
 
 CASES = list(list_cases())
 
@@ -32,3 +32,13 @@ def test_a_bound_is_within_a_tenth_of_the_formula(case) -> None:
         assert formula < cost.time.seconds < 1.5 * formula
         return
     assert cost.time.seconds == pytest.approx(formula, rel=0.1)
+
+
+@pytest.mark.parametrize("case", list(list_exchanges()), ids=lambda case: f"{case.x} x {case.y} {case.target}")
+def test_exchanges_of_experts_take_what_the_formula_says(case) -> None:
+    assert case.count() == pytest.approx(case.seconds, rel=0.1)
+
+
+@pytest.mark.parametrize("case", list(list_tokens()), ids=lambda case: f"{case.batch}, {case.x} {case.target}")
+def test_a_token_takes_the_time_of_reading_weights_and_cache(case) -> None:
+    assert case.count() == pytest.approx(case.seconds, rel=0.1)
