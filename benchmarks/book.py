@@ -293,18 +293,22 @@ class Token:
         target = axn.partitioning.TARGETS[self.target]
         return 2 * (weights + cache) / (self.x * target.memory_bandwidth)
 
-    def count(self) -> float:
-        """Return the traced seconds."""
+    def make_step(self, new: int = 1) -> tuple[Any, ...]:
+        """Return a step that reads some tokens of each sequence, with its arguments."""
 
         def init(key: jax.Array) -> Decoder:
             return jax.tree.map(lambda weight: weight.astype(jnp.bfloat16), Decoder.init(LLAMA, key=key))
 
         model = jax.eval_shape(init, jax.random.key(0))
         cache = jax.eval_shape(lambda: model.cache(self.places, Axis("batch", self.batch)))
-        tokens = NamedArray(jax.ShapeDtypeStruct((self.batch, 1), jnp.int32), ("batch", "pos"))
-        run = axn.named_jit(extend, {}, donate_args=(False, True, False))
-        given = axn.Mappings(ALONG), {"x": self.x, "y": 1}, model, cache, tokens
-        return axn.cost(run, *given, target=self.target, depth="traced").time.seconds
+        tokens = NamedArray(jax.ShapeDtypeStruct((self.batch, new), jnp.int32), ("batch", "pos"))
+        return axn.named_jit(extend, {}, donate_args=(False, True, False)), model, cache, tokens
+
+    def count(self) -> float:
+        """Return the traced seconds."""
+        run, *given = self.make_step()
+        mesh = {"x": self.x, "y": 1}
+        return axn.cost(run, axn.Mappings(ALONG), mesh, *given, target=self.target, depth="traced").time.seconds
 
 
 def extend(model: Decoder, cache: Any, tokens: NamedArray) -> Any:

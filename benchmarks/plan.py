@@ -4,6 +4,7 @@
     python benchmarks/plan.py --cases llama-7b-64 one of them
     python benchmarks/plan.py --limit 60          count fewer mappings
     python benchmarks/plan.py --cases gpt2-8 --verify 2   compile the best two for TPUs, and each rule; needs libtpu
+    python benchmarks/plan.py --others            other models and machines, with 200 mappings; or some of them by name
 
 Else, all is traced, for meshes of TPUs that need not exist. The plan is given the number of devices alone, and chooses
 the mesh, too. Each rule is counted on all meshes that it is written for, and its best one is shown. The column
@@ -12,18 +13,25 @@ the mesh, too. Each rule is counted on all meshes that it is written for, and it
 
 import argparse
 import dataclasses
+import functools
 import time
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
+from book import Token
 from cost import arguments, step  # which also finds examples/lm
+from llama import make_arguments, make_step
 from measure import table
+from published import FULL, LLAMA_8B, LLAMA_405B, MIXTRAL
+from vision import make_bert, make_unet, make_vit
 
 import axonym as axn
 
 from shapes import SHAPES  # isort: skip
 from axonym.models import DecoderConfig, ExpertsConfig  # isort: skip
 
+# A title, the mappings, and the mesh of a rule.
+Ruled: TypeAlias = tuple[str, axn.Mappings, Mapping[str, int]]
 HEADS = {"mlp": "model", "kv_heads": "model"}
 WIDE = {"vocab": "model", **HEADS}
 ALL = ("data", "model")
@@ -185,15 +193,162 @@ def rows_of(name: str, case: Case, devices: int, options: argparse.Namespace) ->
         yield {**row(name, f"{title}: {rule.source}", cost), **more}
 
 
+class Other(NamedTuple):
+    """A step with rules of its own.
+
+    Attributes:
+        build: makes the step and its arguments.
+        target: the device.
+        devices: their number.
+        rules: yields the rules for so many devices, each with its mappings and its mesh.
+        slices: the number of slices.
+    """
+
+    build: Callable[[], tuple[Any, ...]]
+    target: str
+    devices: int
+    rules: Callable[[int], Iterator[Ruled]]
+    slices: int = 1
+
+
+def list_dense(devices: int, heads: str = "kv_heads", scores: str = "vocab") -> Iterator[Ruled]:
+    """Yield rules of transformers: Megatron-LM shards positions between the products."""
+    whole = {"data": devices}
+    yield "data parallel", axn.Mappings({}, {"batch": "data"}), whole
+    yield "FSDP", axn.Mappings({"embed": "data"}, {"batch": "data"}), whole
+    along, between = {heads: "model", "mlp": "model", scores: "model"}, axn.partitioning.if_free("model")
+    for width in WIDTHS:
+        mesh = {"data": devices // width, "model": width}
+        yield "FSDP in groups", axn.Mappings({"embed": "model"}, {"batch": ALL}), mesh
+        yield "TP", axn.Mappings(along, {"batch": "data", "pos": between, **along}), mesh
+        both = axn.Mappings({"embed": "data", **along}, {"batch": "data", "pos": between, **along})
+        yield "FSDP + TP", both, mesh
+
+
+def list_experts(devices: int) -> Iterator[Ruled]:
+    """Yield rules of mixtures of experts."""
+    yield from list_dense(devices)
+    for width in WIDTHS:
+        mesh = {"data": devices // width, "model": width}
+        compute = {"batch": ALL, "experts": "model"}
+        yield "experts", axn.Mappings({"experts": "model"}, compute), mesh
+        yield "FSDP + experts", axn.Mappings({"embed": "data", "experts": "model"}, compute), mesh
+
+
+def list_hybrid(devices: int, slices: int) -> Iterator[Ruled]:
+    """Yield rules of several slices: parameters are sharded in each, or over all."""
+    both = "slice", "data"
+    along = {**HEADS, "vocab": "model"}
+    for width in (1, *WIDTHS):
+        mesh = {"slice": slices, "data": devices // slices // width, "model": width}
+        own = along if width > 1 else {}
+        spread = {"pos": axn.partitioning.if_free("model")} if width > 1 else {}
+        for title, stored in (("HSDP", "data"), ("FSDP over slices", both)):
+            mappings = axn.Mappings({"embed": stored, **own}, {"batch": both, **spread, **own})
+            yield title + " + TP" * (width > 1), mappings, mesh
+
+
+def list_images(devices: int) -> Iterator[Ruled]:
+    """Yield rules of convolutions: rows of pixels are on several devices, each with all or a part of the weights."""
+    yield "data parallel", axn.Mappings({}, {"batch": "data"}), {"data": devices}
+    yield "FSDP", axn.Mappings({"channels": "data"}, {"batch": "data"}), {"data": devices}
+    for width in WIDTHS:
+        mesh = {"data": devices // width, "model": width}
+        yield "spatial", axn.Mappings({}, {"batch": "data", "height": "model"}), mesh
+        yield "FSDP + spatial", axn.Mappings({"channels": "data"}, {"batch": "data", "height": "model"}), mesh
+
+
+def list_serving(devices: int) -> Iterator[Ruled]:
+    """Yield rules of inference, Pope et al. (2022): weights along one or two mesh axes, and caches along either."""
+    along = {**HEADS, "vocab": "model"}
+    wide = {"kv_heads": "model", "mlp": ALL, "vocab": ALL}
+    for width in WIDTHS:
+        mesh = {"data": devices // width, "model": width}
+        yield "TP, replicas", axn.Mappings(along, {"batch": "data", **along}), mesh
+        yield "1D, groups of heads", axn.Mappings({**wide, "group": "data"}), mesh
+        yield "1D, places of the cache", axn.Mappings(wide, {**wide, "pos.key": "data"}), mesh
+        rows = {"embed": "data", "batch": axn.partitioning.if_free("data")}
+        yield "2D, sequences of the cache", axn.Mappings({"embed": "data", **along}, {**rows, **along}), mesh
+
+
+def make_llama_step(sizes: Any, rows: int, positions: int) -> tuple[Any, ...]:
+    """Return a step that recomputes all layers, with its arguments."""
+    return make_step(is_whole=False), *make_arguments(sizes, FULL, rows, positions)
+
+
+def serve(rows: int, places: int, new: int) -> tuple[Any, ...]:
+    """Return a step of a Llama 3 70B that reads some tokens of each sequence."""
+    return Token("v5p", 1, rows, places).make_step(new)
+
+
+ENCODERS = functools.partial(list_dense, heads="heads")
+IMAGES = functools.partial(list_dense, heads="heads", scores="classes")
+OTHERS = {
+    "llama-3-8b, 64 v5p": Other(lambda: make_llama_step(LLAMA_8B, 64, 8192), "v5p", 64, list_dense),
+    "llama-3-405b, 2048 h100": Other(lambda: make_llama_step(LLAMA_405B, 1024, 8192), "h100", 2048, list_dense),
+    "llama-3-8b, 4 x 64 v6e": Other(
+        lambda: make_llama_step(LLAMA_8B, 256, 2048), "v6e", 256, functools.partial(list_hybrid, slices=4), 4
+    ),
+    "mixtral, 64 h100": Other(lambda: make_llama_step(MIXTRAL, 64, 4096), "h100", 64, list_experts),
+    "bert-large, 64 v5e": Other(lambda: make_bert(2048, 512), "v5e", 64, ENCODERS),
+    "vit-l, 32 v6e": Other(lambda: make_vit(24, 1024, 4096, 256), "v6e", 32, IMAGES),
+    "vit-h, 256 v6e": Other(lambda: make_vit(32, 1280, 512, 1024), "v6e", 256, IMAGES),
+    "u-net, 32 v5e": Other(lambda: make_unet(256, 256, 64), "v5e", 32, list_images),
+    "u-net, 64 v5e, 16 images": Other(lambda: make_unet(128, 16, 256), "v5e", 64, list_images),
+    "prefill, 8 h100": Other(lambda: serve(8, 4096, 2048), "h100", 8, list_serving),
+    "decode, 8 h100": Other(lambda: serve(32, 8192, 1), "h100", 8, list_serving),
+    "decode one, 8 h100": Other(lambda: serve(1, 8192, 1), "h100", 8, list_serving),
+    "decode, 16 v5e": Other(lambda: serve(16, 4096, 1), "v5e", 16, list_serving),
+}
+
+
+def compare_other(name: str, limit: int) -> Iterator[dict[str, str]]:
+    """Yield the row of a plan, of the fastest rule that fits, and of the one with least memory within 1 % of it."""
+    case = OTHERS[name]
+    fn, *given = case.build()
+    computed = time.process_time()
+    options: dict[str, Any] = {"target": case.target, "limit": limit, "verify": 0, "slices": case.slices}
+    found = axn.plan(fn, case.devices, *given, **options)
+    computed = time.process_time() - computed
+    print(f"{name}, {computed:.0f} s of the processor\n{found}\n", flush=True)
+    yield {**row(name, "planned", found.best.cost), "processor": f"{computed:.0f} s"}
+    target = axn.partitioning.TARGETS[case.target]
+    if case.slices > 1:
+        target = target.resize_domains(case.devices // case.slices)
+    costs: dict[str, Any] = {}
+    for title, mappings, mesh in case.rules(case.devices):
+        width = mesh.get("model", 1)
+        try:
+            cost = axn.cost(fn, mappings, mesh, *given, target=target, depth="traced")
+        except (axn.errors.AxonymError, ValueError):
+            # An axis that the step lacks, or that the mesh does not divide.
+            continue
+        if not cost.problems:
+            costs[title + f" {width}" * (width > 1)] = cost
+    if costs:
+        fastest = min(cost.time.compared for cost in costs.values())
+        near = {title: cost for title, cost in costs.items() if cost.time.compared <= 1.01 * fastest}
+        least = min(near.items(), key=lambda one: one[1].memory.peak)
+        for title, cost in dict((min(near.items(), key=lambda one: one[1].time.compared), least)).items():
+            yield row(name, title, cost)
+
+
 def main() -> None:
     """Print the plans, and a table."""
     cases = {f"{name}-{devices}": (name, devices) for name in MODELS for devices in DEVICES}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", choices=cases, default=list(cases))
-    parser.add_argument("--limit", type=int, default=100)
+    parser.add_argument("--others", nargs="*", choices=OTHERS, help="other models and machines")
+    parser.add_argument("--limit", type=int, help="default: 100, and 200 for others")
     parser.add_argument("--verify", type=int, default=0, help="how many mappings of a plan to compile")
     options = parser.parse_args()
     rows: list[dict[str, str]] = []
+    if options.others is not None:
+        for name in options.others or OTHERS:
+            rows += compare_other(name, options.limit or 200)
+        print(table(rows))
+        return
+    options.limit = options.limit or 100
     for name in options.cases:
         model, devices = cases[name]
         rows += rows_of(name, MODELS[model], devices, options)
