@@ -50,6 +50,19 @@ def test_learned_positions_are_no_axis_of_the_layers():
     assert all("pos" not in group for group in learned.find_groups(("model",)))
 
 
+def test_slices_have_all_parameters_beside_tensor_parallelism():
+    """As HSDP does: parameters are sharded inside of each slice, and slices divide the batch."""
+    sliced = dataclasses.replace(AXES, mesh={"slice": 4, "data": 16, "model": 2}, data={"batch": frozenset({64})})
+    layers = (("heads", ("model",)), ("mlp", ("model",)))
+    computed = tuple(sorted((("batch", ("slice", "data")), *layers)))
+    starts = sliced.list_starts()
+    over, inside = (
+        starts.index(Choice(tuple(sorted((("embed", own), *layers))), computed))
+        for own in (("slice", "data"), ("data",))
+    )
+    assert over < inside < 20
+
+
 def test_two_axes_of_a_parameter_clash_on_a_mesh_axis_unless_one_yields():
     entries = (("embed", ("data",)), ("mlp", ("data",)))
     assert AXES.has_clash(Choice(computed=entries))

@@ -337,9 +337,13 @@ class Axes:
         yield choice
         taken = {axis for _, entry in choice.stored for axis in entry}
         free = tuple(axis for axis in self.mesh_axes if axis not in taken)
-        name, most = self._find_stored(free, dict(choice.stored))
-        if most:
-            yield Move(name, most, "stored", evicts=False).apply(choice)
+        # The shortest mesh axis that is free often connects slices, each with all parameters.
+        short = next((axis for axis in self._narrow_first if axis in free), "")
+        inside = tuple(axis for axis in free if axis != short and len(self.mesh_axes) > 2)
+        for among in filter(None, (inside, free)):
+            name, most = self._find_stored(among, dict(choice.stored))
+            if most:
+                yield Move(name, most, "stored", evicts=False).apply(choice)
 
     def _order_rest(self, choice: Choice) -> list[Choice]:
         """Return a choice and its variants, those first that are usually better."""
