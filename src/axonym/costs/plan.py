@@ -84,11 +84,11 @@ def plan(
     sharded along all or one of them, or replicated. Some put axes of the layers, such as heads, the width of a
     perceptron or experts, on one or all mesh axes, and data on the others; between the layers, other data axes, such as
     positions, may be sharded (`if_free`). Some map two axes of data, and one maps nothing. From the best two of these,
-    the search moves one axis after another to other mesh axes, for the parameters, the computation or both, as long as
-    a move helps. If you give a number of devices, it then divides a mesh axis of the best mapping, and moves something
-    to the new mesh axis `inner`. The search learns from mappings that are not legal, and from good mappings on other
-    meshes. It is deterministic, and does not depend on the names of axes; it does not prove that its result is the best
-    of all.
+    the search exchanges mesh axes, such as that of the layers and that of data, and then moves one axis after another
+    to other mesh axes, for the parameters, the computation or both, as long as a change helps. If you give a number of
+    devices, it then divides a mesh axis of the best mapping, and moves something to the new mesh axis `inner`. The
+    search learns from mappings that are not legal, and from good mappings on other meshes. It is deterministic, and
+    does not depend on the names of axes; it does not prove that its result is the best of all.
 
     Mesh axes need not divide sizes: as in `axn.partitioning.fit_mapping`, a mesh axis that is too long for an axis is
     split in two. One part divides the axis. Along the other part, the array is replicated, or a free axis beside it is
@@ -368,9 +368,9 @@ def _climb(searches: "Sequence[tuple[Counter, Search]]", budget: "Budget", reser
             # It is the same on all meshes, and differs in what comes next.
             at = shortest
             searches[at][1].look_at(choice)
-        # The rest is shared equally, so that the first start does not use all of it.
-        left = max(0, budget.left - reserved)
-        searches[at][1].climb(choice, left // (len(starts) - number))
+        # The first of two starts has two thirds of the rest: it is more often the better one.
+        left, others = max(0, budget.left - reserved), len(starts) - number - 1
+        searches[at][1].climb(choice, left - left // (others + 2) if others else left)
 
 
 def _divide(

@@ -3,7 +3,7 @@
 import dataclasses
 
 from axonym.costs.search.axes import Axes
-from axonym.costs.search.choice import Choice
+from axonym.costs.search.choice import Choice, Spread
 
 ARRAYS = {("embed", "heads"): 400, ("embed", "mlp"): 900}
 PARAMETERS = {name: frozenset({64}) for name in ("embed", "heads", "mlp")}
@@ -80,6 +80,33 @@ def test_replicated_parameters_come_first_once_they_are_better():
     assert starts.index(sharded) < starts.index(whole)
     starts = dataclasses.replace(AXES, is_replicated=True).list_starts()
     assert starts.index(whole) < starts.index(sharded)
+
+
+def test_data_is_whole_between_layers_first_once_this_is_better():
+    layers = (("heads", ("model",)), ("mlp", ("model",)))
+    whole = Choice((("embed", ("data",)), *layers), (("batch", ("data",)), *layers))
+    spread = Spread("pos", ("model",)).apply(whole)
+    assert AXES.list_between() == [(spread, whole)]
+    starts = AXES.list_starts()
+    assert starts.index(spread) < starts.index(whole)
+    starts = dataclasses.replace(AXES, is_whole_between=True).list_starts()
+    assert starts.index(whole) < starts.index(spread)
+
+
+def test_axes_of_layers_are_stored_as_they_are_computed():
+    own = (("mlp", ("model",)),)
+    rows = (("batch", ("data",)),)
+    before = Choice((("embed", ("data",)), *own), (*rows, *own))
+    # Both roles leave, or parameters are stored along another axis: nothing lies apart.
+    assert AXES.count_apart(before, Choice((("embed", ("data",)),), rows)) == 0
+    assert AXES.count_apart(before, dataclasses.replace(before, stored=own)) == 0
+    # One of the two roles leaves.
+    assert AXES.count_apart(before, dataclasses.replace(before, computed=rows)) == 1
+    assert AXES.count_apart(before, dataclasses.replace(before, stored=())) == 1
+
+
+def test_a_small_step_divides_data_first():
+    assert [choice.computed for choice in AXES.list_alone()][:2] == [(("batch", ("model",)),), (("pos", ("model",)),)]
 
 
 def test_the_shortest_mesh_axis_has_the_first_entries_of_a_small_step():

@@ -1,7 +1,7 @@
 """What a search for mappings may change, one thing at a time."""
 
 import axonym as axn
-from axonym.costs.search.choice import Choice, Give, Keep, Move, Pipeline
+from axonym.costs.search.choice import Choice, Give, Keep, Move, Pipeline, Swap
 
 BEST = Choice((("embed", ("data",)),), (("batch", ("data",)), ("mlp", ("model",))))
 
@@ -48,3 +48,15 @@ def test_a_part_of_a_mesh_axis_stays_where_the_whole_was():
 
 def test_another_value_is_given():
     assert Give(1, 2).apply(Choice(given=(0, 0))).given == (0, 2)
+
+
+def test_two_mesh_axes_exchange_their_roles_in_all_entries():
+    before = Choice((("embed", ("data", "third")),), (("batch", ("data",)), ("mlp", ("model",))), (("mlp", ("data",)),))
+    swap = Swap("data", "model", ("data", "model", "third"))
+    assert swap.apply(before) == Choice(
+        (("embed", ("model", "third")),), (("batch", ("model",)), ("mlp", ("data",))), (("mlp", ("model",)),)
+    )
+    assert swap.apply(swap.apply(before)) == before
+    # The entry of the rows of a pipeline has its own order.
+    piped = Pipeline("layers", "batch", "model", 8).apply(BEST)
+    assert swap.apply(piped) == piped

@@ -251,3 +251,20 @@ def test_the_state_of_an_optimiser_may_be_elsewhere():
     assert search.list_best()[0] == dataclasses.replace(BEST, kept=(("embed", ("data", "model")),))
     # Where it lies as the parameters do, it is none of its own.
     assert all(one.kept != one.stored for one in search.scores)
+
+
+def test_mesh_axes_exchange_their_roles_before_anything_else_moves():
+    """From the roles of two mesh axes, one step leads to the other ones, and only if their sizes differ."""
+    wrong = Choice((("mlp", ("data",)),), (("batch", ("model",)), ("mlp", ("data",))))
+    right = Choice((("mlp", ("model",)),), (("batch", ("data",)), ("mlp", ("model",))))
+
+    def score(choice):
+        return (float(choice != right),)
+
+    sizes = {"embed": frozenset({16}), "mlp": frozenset({16})}
+    axes = Axes({"data": 4, "model": 2}, sizes, {"batch": frozenset({8})}, Choice(), ARRAYS)
+    search = Search(axes, score, Budget(2))
+    search.look_at(wrong)
+    search.climb(wrong, 1)
+    assert search.list_best()[0] == right
+    assert not dataclasses.replace(axes, mesh={"data": 4, "model": 4}).list_swaps()

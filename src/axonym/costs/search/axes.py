@@ -9,7 +9,7 @@ import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from ...engine import Entry, only
-from .choice import Change, Choice, Give, Keep, Move, Pipeline, Role, Spread
+from .choice import Change, Choice, Give, Keep, Move, Pipeline, Role, Spread, Swap
 
 # The number of sets of axes that are tried for dividing the layers.
 GROUPS = 4
@@ -39,6 +39,7 @@ class Axes:
         layers: the number of stored layers, including empty places, by values of keyword arguments.
         paces: for axes of data, the time of a step in which two devices divide this axis.
         is_replicated: whether starts with parameters that lie whole along free mesh axes come before sharded ones.
+        is_whole_between: whether starts without other data that is sharded between the layers come first.
     """
 
     mesh: Mapping[str, int]
@@ -52,6 +53,7 @@ class Axes:
     layers: Mapping[Give, int] = dataclasses.field(default_factory=dict)
     paces: Mapping[str, float] = dataclasses.field(default_factory=dict)
     is_replicated: bool = False
+    is_whole_between: bool = False
 
     @property
     def mesh_axes(self) -> Entry:
@@ -120,6 +122,13 @@ class Axes:
                 for entry in self.iterate_entries(name):
                     found.append(Keep(((name, entry),)))
         return found
+
+    def list_swaps(self) -> list[Change]:
+        """List the exchanges of two mesh axes of different sizes."""
+        pairs = itertools.combinations(self._narrow_first, 2)
+        return [
+            Swap(*pair, self.mesh_axes) for pair in pairs if len({*map(self.mesh.get, pair)}) > 1
+        ]
 
     def _list_spreads(self, entry: Entry) -> list[Spread]:
         """List the moves of pure data axes to mesh axes that divide them, wherever other axes leave these free."""
@@ -217,6 +226,16 @@ class Axes:
             found.append((own[0], own[-1]))
         return found
 
+    def list_between(self) -> list[tuple[Choice, Choice]]:
+        """List the first choices of divided layers with other data sharded between the layers, and without it."""
+        if len(self.mesh_axes) < 2:
+            return []
+        first = next(self._divide_layers((self._narrow_first[0],)), self.fixed)
+        computed = tuple(pair for pair in first.computed if pair[0] not in first.yielding)
+        whole = dataclasses.replace(first, computed=computed, yielding=())
+        pair = self._restore_fixed(first), self._restore_fixed(whole)
+        return [pair] if first.yielding else []
+
     def list_divided(self) -> dict[str, Choice]:
         """Return the first start of each axis of data."""
         found: dict[str, Choice] = {}
@@ -296,18 +315,19 @@ class Axes:
         # of a cache, take these mesh axes wherever they are free.
         most = max((self.count_ways(*one) for one in ways), default=1)
         name, wide = self._find_stored(rest, dict(base.stored))
-        spread = entry
+        among = entry
         if wide and (
             most < self.count_ways(name, wide) or self._count_rows() < max(self.parameters[name])
         ):
             bases.insert(1, Move(name, wide, "both", evicts=False).apply(base))
-            spread = rest
+            among = rest
         for divided in bases:
             for choice in self._order_rest(divided):
                 # Other axes of data, such as positions, are divided between the layers.
-                own = [*self._list_spreads(entry), *self._list_spreads(spread)]
+                own = [*self._list_spreads(entry), *self._list_spreads(among)]
                 spreads = [spread.apply(choice) for spread in own]
-                yield from dict.fromkeys((*(one for one in spreads if one != choice), choice))
+                found = [*dict.fromkeys((*(one for one in spreads if one != choice), choice))]
+                yield from found[::-1] if self.is_whole_between else found
 
     def _count_rows(self) -> int:
         """Return the number of rows that the layers compute, such as the tokens of all sequences."""
@@ -432,9 +452,22 @@ class Axes:
         used = [axis for entry in entries for axis in entry]
         return len(used) - len(set(used))
 
+    def count_apart(self, before: Choice, after: Choice) -> int:
+        """Return the number of axes that are computed in shards, or were, and are no longer stored in the same ones."""
+        stored, computed = dict(after.stored), dict(after.computed)
+        divided = {*computed} | {name for name, _ in {*before.stored} & {*before.computed}}
+        return sum(stored.get(name) != computed.get(name) for name in divided & {*self.parameters})
+
     def list_alone(self) -> list[Choice]:
         """List the choices that move something to the shortest mesh axis, and leave the others empty."""
-        return self.move_along(self.fixed, self._narrow_first[0])[:ALONE] if self.mesh_axes else []
+        if not self.mesh_axes:
+            return []
+        # Data first, since devices that divide it send nothing but gradients.
+        entry = (self._narrow_first[0],)
+        divided = [name for name in self.data if self.count_ways(name, entry) > 1]
+        data = [Move(name, entry, "computed", evicts=True).apply(self.fixed) for name in divided]
+        moved = [*filter(self.is_allowed, data), *self.move_along(self.fixed, *entry)]
+        return [*dict.fromkeys(moved)][:ALONE]
 
     def is_one(self, choice: Choice) -> bool:
         """Return whether a choice uses all mesh axes as one."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from ... import Mappings
-from ...engine import Entry
+from ...engine import Entry, only
 from ...partitioning import if_free
 
 Role: TypeAlias = Literal["stored", "computed", "both"]
@@ -130,6 +130,35 @@ class Spread(NamedTuple):
         computed = tuple(sorted((*choice.computed, (self.name, self.entry))))
         yielding = tuple(sorted((*choice.yielding, self.name)))
         return dataclasses.replace(choice, computed=computed, yielding=yielding)
+
+
+class Swap(NamedTuple):
+    """Two mesh axes exchange their roles, such as the one of the layers and one of the rows.
+
+    Attributes:
+        one: a mesh axis.
+        other: another one.
+        order: all mesh axes, in the order in which entries list them.
+    """
+
+    one: str
+    other: str
+    order: Entry
+
+    def apply(self, choice: Choice) -> Choice:
+        """Return a choice with exchanged roles; unchanged if it is a pipeline, whose stages divide the rows last."""
+        if choice.microbatches is not None:
+            return choice
+        kept = choice.kept if choice.kept is None else self._exchange(choice.kept)
+        stored, computed = self._exchange(choice.stored), self._exchange(choice.computed)
+        return dataclasses.replace(choice, stored=stored, computed=computed, kept=kept)
+
+    def _exchange(self, entries: Entries) -> Entries:
+        roles = {self.one: self.other, self.other: self.one}
+        return tuple(
+            (name, only(self.order, {roles.get(axis, axis) for axis in entry}))
+            for name, entry in entries
+        )
 
 
 class Keep(NamedTuple):

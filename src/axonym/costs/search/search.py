@@ -67,7 +67,7 @@ class Search:
         if not is_first:
             starts = [start for start in (*proven, *starts) if not self._axes.is_one(start)]
         # Choices that are not legal say nothing about others: they must not keep a later rule from being tried.
-        whole = self._axes.list_whole()[:1]
+        whole, between = self._axes.list_whole()[:1], self._axes.list_between()
         listed = 0 if is_first else limit // 2
         while starts and limit:
             # At the end, when all rules have had a turn, choices like the good ones on other meshes come first.
@@ -78,10 +78,20 @@ class Search:
             start = starts.pop(at)
             if start not in self.scores and self.look_at(start) is not None:
                 limit -= 1
-            # Once it is known that parameters are better replicated, they are so in the next starts, too.
-            if not self._axes.is_replicated and any(map(self._is_whole_better, whole)):
-                self._axes = dataclasses.replace(self._axes, is_replicated=True)
+            # What is known to be better whole, parameters or data between the layers, is so in the next starts, too.
+            learned = self._learn(whole, between)
+            if learned != self._axes:
+                self._axes = learned
                 starts = [one for one in self._axes.list_starts() if one in {*starts}]
+
+    def _learn(self, *pairs: Sequence[tuple[Choice, Choice]]) -> Axes:
+        """Return the axes with what is known to be better whole, from pairs of choices: sharded, and whole."""
+        found = [any(map(self._is_whole_better, own)) for own in pairs]
+        return dataclasses.replace(
+            self._axes,
+            is_replicated=self._axes.is_replicated or found[0],
+            is_whole_between=self._axes.is_whole_between or found[1],
+        )
 
     @property
     def is_replicated(self) -> bool:
@@ -128,11 +138,13 @@ class Search:
             best: the choice to begin with.
             limit: the number of choices that may be counted.
         """
-        moves, end = self._axes.list_moves(), max(0, self._budget.left - limit)
-        better: Choice | None = best
-        while better is not None:
-            best = better
-            better = self._find_better(best, moves, end)
+        end = max(0, self._budget.left - limit)
+        # First which mesh axis has which role: this changes all entries together, so no other change leads there.
+        for changes in (self._axes.list_swaps(), self._axes.list_moves()):
+            better: Choice | None = best
+            while better is not None:
+                best = better
+                better = self._find_better(best, changes, end)
 
     def _find_better(self, best: Choice, moves: Iterable[Change], end: int) -> Choice | None:
         """Return the first better choice that is one change away; None if there is none."""
@@ -145,6 +157,7 @@ class Search:
             key=lambda other: (
                 _count_idle(best, other),
                 self._axes.count_shared(other),
+                self._axes.count_apart(best, other),
                 expect(other),
                 other.computed != best.computed,
             )
