@@ -177,7 +177,7 @@ def plan(
     counters = _make_counters(step, meshes, tally)
     with _collect_rarely():
         searches = _search(counters, fixed, budget, step.find_stacks(), divides=divides)
-    ranked = _settle(searches)
+        ranked = _settle(searches)
     counted = sum(len(search.scores) for _, search in searches)
 
     def compile_candidate(one: "Candidate") -> "Cost":
@@ -198,7 +198,9 @@ def plan(
     tally.close()
     # A choice without a candidate was not legal.
     numbers = counted, counted - len(ranked), not budget.ran_out
-    return Plan(best, tuple(others), *numbers, text, _find_bound(step, searches, best))
+    with _collect_rarely():
+        bound = _find_bound(step, searches, best)
+    return Plan(best, tuple(others), *numbers, text, bound)
 
 
 def _make_counters(
