@@ -4,11 +4,10 @@
     python benchmarks/book.py --chips 4096   those of some numbers of chips
     python benchmarks/book.py --others       exchanges of experts, and tokens of a 70B that is served
 
-Austin et al. (2025), "How to Scale Your Model", parts 5, 7 and 12 (jax-ml/scaling-book, training.md,
-inference.md and gpus.md). The book
-takes a layer as two products, D x F and F x D, with bfloat16 weights, on a mesh of x chips for data and y for tensor
-parallelism. A chip computes C operations per second, and sends W bytes per second along each axis of the torus that a
-mesh axis takes. All is traced: no chip needs to exist.
+Austin et al. (2025), "How to Scale Your Model", parts 5, 7 and 12 (jax-ml/scaling-book, training.md, inference.md and
+gpus.md). The book takes a layer as two products, D x F and F x D, with bfloat16 weights, on a mesh of x chips for data
+and y for tensor parallelism. A chip computes C operations per second, and sends W bytes per second along each axis of
+the torus that a mesh axis takes. All is traced: no chip needs to exist.
 """
 
 import argparse

@@ -93,6 +93,7 @@ def test_on_one_device(expected: Any) -> None:
     assert_close(jax.jit(lambda x: run_all(x, named))(x.array), expected)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["auto", "explicit"])
 @pytest.mark.parametrize(
     "mapping", [{"lon": "data"}, {"lat": "model", "lon": "data"}, {"batch": "model", "lat": "data"}], ids=str

@@ -56,6 +56,7 @@ def both(layer: Any, x: axn.NamedArray) -> Any:
     return called(layer, x), gradient(x)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["auto_mesh", "explicit_mesh"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_gives_what_one_device_gives_and_sends_borders(

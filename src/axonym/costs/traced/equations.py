@@ -53,8 +53,8 @@ def remember(find: Callable[..., Result]) -> Callable[..., Result]:
     """Remember what a function finds in each program, as long as the program is alive.
 
     Args:
-        find: a function of a program and of values with a hash. Its result must not depend on layouts, which a
-            template changes, and must not refer to the program.
+        find: a function of a program and of values with a hash. Its result must not depend on layouts, since a template
+            changes them, and must not refer to the program.
     """
     known: weakref.WeakKeyDictionary[Program, dict[Hashable, Result]]
     known = weakref.WeakKeyDictionary()

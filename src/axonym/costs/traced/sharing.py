@@ -149,7 +149,8 @@ def _list_views(equation: Equation) -> list[Pair]:
     if name in _VIEWS:
         return list(pairs)[:1]
     if name == "reshard":
-        # From a type with a layout to one that leaves it to the compiler, or back, an array stays as it is.
+        # From a type with a layout to one that leaves it to the compiler, or back, an array stays as it is. Types may be
+        # read here, though a template changes them: it has no reshards between equal layouts.
         return [
             one
             for one in pairs
