@@ -44,6 +44,20 @@ def test_heads_that_a_cache_has_too_are_axes_of_the_layers():
     assert Choice(layers, computed, yielding=("batch",)) in decoding.list_starts()[:20]
 
 
+def test_beside_experts_on_all_devices_other_parameters_are_sharded_too():
+    """Attention has no experts, so that its heads take the devices, too; the features of experts cannot."""
+    arrays = {("embed", "experts", "mlp"): 9000, ("embed", "heads"): 400, ("embed", "vocab"): 300}
+    parameters = {name: frozenset({64}) for name in ("embed", "experts", "mlp", "heads", "vocab")}
+    mixture = dataclasses.replace(AXES, mesh={"data": 8}, parameters=parameters, arrays=arrays)
+    stored = tuple((name, ("data",)) for name in ("experts", "heads", "vocab"))
+    beside = Choice(stored, (("batch", ("data",)), ("experts", ("data",))))
+    starts = mixture.list_starts()
+    replicated = dataclasses.replace(beside, stored=stored[:1])
+    assert starts.index(beside) < starts.index(replicated)
+    starts = dataclasses.replace(mixture, is_replicated=True).list_starts()
+    assert starts.index(beside) > starts.index(replicated)
+
+
 def test_learned_positions_are_no_axis_of_the_layers():
     arrays = {**ARRAYS, ("embed", "pos"): 40}
     learned = dataclasses.replace(AXES, parameters={**PARAMETERS, "pos": frozenset({64})}, arrays=arrays)

@@ -292,7 +292,22 @@ class Axes:
                 for axis in self._narrow_first:
                     if "both" in self._list_roles(name) and self.count_ways(name, (axis,)) > 1:
                         shared = Move(name, (axis,), "both", evicts=False).apply(base)
-                        yield from self._order_rest(shared)
+                        found = self._order_rest(shared)
+                        if len(found) == 1:
+                            # With all mesh axes taken, parameters without the axis are stored along them by others.
+                            found.insert(self.is_replicated, self._store_beside(shared))
+                        yield from dict.fromkeys(found)
+
+    def _store_beside(self, choice: Choice) -> Choice:
+        """Return a choice in which parameters that lack all of its stored axes are stored along its mesh axes."""
+        for name in self._sort_by_elements():
+            stored = {*dict(choice.stored)}
+            has_other = any(name in own and stored & {*own} for own in self.arrays)
+            if name not in stored and not has_other:
+                widest = self.find_widest(name, self.mesh_axes)
+                if widest:
+                    choice = Move(name, widest, "stored", evicts=False).apply(choice)
+        return choice
 
     def _rank_shared(self, name: str) -> tuple[bool, int, int]:
         # If most parameters have an axis, it belongs to the layers, or to the rows that they compute. Among the others,

@@ -149,8 +149,8 @@ def _list_views(equation: Equation) -> list[Pair]:
     if name in _VIEWS:
         return list(pairs)[:1]
     if name == "reshard":
-        # From a type with a layout to one that leaves it to the compiler, or back, an array stays as it is. Types may be
-        # read here, though a template changes them: it has no reshards between equal layouts.
+        # From a type with a layout to one that leaves it to the compiler, or back, an array stays as it is. A template
+        # changes types, but has no reshards between equal layouts, so the answer stays the same.
         return [
             one
             for one in pairs
