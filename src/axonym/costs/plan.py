@@ -198,9 +198,7 @@ def plan(
     tally.close()
     # A choice without a candidate was not legal.
     numbers = counted, counted - len(ranked), not budget.ran_out
-    with _collect_rarely():
-        bound = _find_bound(step, searches, best)
-    return Plan(best, tuple(others), *numbers, text, bound)
+    return Plan(best, tuple(others), *numbers, text, _find_bound(step, searches, best))
 
 
 def _make_counters(
@@ -426,7 +424,8 @@ def _find_bound(
             givens[tuple(own)] = None
     devices = math.prod(size for _, size in best.mesh)
     chosen = [step.choose(given) for given in givens]
-    return step.find_bound(devices, chosen, count_examples(best.cost))
+    with _collect_rarely():
+        return step.find_bound(devices, chosen, count_examples(best.cost))
 
 
 def _find_best(
