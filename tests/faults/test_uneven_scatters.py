@@ -60,10 +60,19 @@ def test_writes_equal_those_on_one_device(auto_mesh: Mesh, mapping: dict[str, An
         np.testing.assert_allclose(found[name].array, expected[name].array, rtol=1e-5, err_msg=name)
 
 
+def assert_same_gradient(loss: Callable[..., jax.Array], mesh: Mesh, mapping: dict[str, Any]) -> None:
+    """Compare the gradient of a loss of a table and of tokens with that on one device."""
+    table = axn.random.normal(jax.random.key(0), axn.make_axes(vocab=4, embed=3))
+    tokens = axn.random.randint(jax.random.key(1), axn.make_axes(batch=2, pos=8), 0, 4)
+    expected = jax.jit(jax.grad(loss))(table, tokens)
+    with axn.set_mesh(mesh):
+        found = jax.jit(jax.grad(loss))(table, split(tokens, mapping))
+    np.testing.assert_allclose(found.array, expected.array, rtol=1e-5)
+
+
 @pytest.mark.parametrize("mapping", SPLITS, ids=str)
 def test_gradients_of_what_is_read_equal_those_on_one_device(auto_mesh: Mesh, mapping: dict[str, Any]) -> None:
     """Read one table by shifted tokens, at plain positions, beside another index, and at pairs."""
-    Vocab, Embed, Pos = axn.make_axes(vocab=4, embed=3, pos=8)
 
     def loss(table: axn.NamedArray, tokens: axn.NamedArray) -> jax.Array:
         embedded = table["vocab", tokens["pos", 1:]]
@@ -71,12 +80,7 @@ def test_gradients_of_what_is_read_equal_those_on_one_device(auto_mesh: Mesh, ma
         middle = axn.exp(table.take("vocab", tokens["pos", 1:4]))
         return (axn.exp(embedded).sum() + axn.exp(pairs).sum() + middle.sum()).scalar()
 
-    table = axn.random.normal(jax.random.key(0), (Vocab, Embed))
-    tokens = axn.random.randint(jax.random.key(1), (axn.Axis("batch", 2), Pos), 0, 4)
-    expected = jax.jit(jax.grad(loss))(table, tokens)
-    with axn.set_mesh(auto_mesh):
-        found = jax.jit(jax.grad(loss))(table, split(tokens, mapping))
-    np.testing.assert_allclose(found.array, expected.array, rtol=1e-5)
+    assert_same_gradient(loss, auto_mesh, mapping)
 
 
 @pytest.mark.parametrize("mapping", SPLITS, ids=str)
@@ -84,19 +88,12 @@ def test_gradients_of_what_is_read_equal_those_on_one_device(auto_mesh: Mesh, ma
 def test_gradients_of_one_position_equal_those_on_one_device(
     auto_mesh: Mesh, mapping: dict[str, Any], at: slice
 ) -> None:
-    Vocab, Embed, Pos = axn.make_axes(vocab=4, embed=3, pos=8)
-
     def loss(table: axn.NamedArray, tokens: axn.NamedArray) -> jax.Array:
         one = tokens["pos", at]
         pairs = table["vocab", one, "embed", tokens["pos", 1:].rename({"pos": "other"}) % 3]
         return (axn.exp(table["vocab", one]).sum() + axn.exp(pairs).sum()).scalar()
 
-    table = axn.random.normal(jax.random.key(0), (Vocab, Embed))
-    tokens = axn.random.randint(jax.random.key(1), (axn.Axis("batch", 2), Pos), 0, 4)
-    expected = jax.jit(jax.grad(loss))(table, tokens)
-    with axn.set_mesh(auto_mesh):
-        found = jax.jit(jax.grad(loss))(table, split(tokens, mapping))
-    np.testing.assert_allclose(found.array, expected.array, rtol=1e-5)
+    assert_same_gradient(loss, auto_mesh, mapping)
 
 
 def test_a_batch_of_one_row_reads_as_much_on_all_meshes() -> None:

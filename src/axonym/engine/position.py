@@ -392,15 +392,9 @@ def _take_elements(
         mode = "clip"
     shape = uneven_scatters.broadcast_shape(at)
     more = uneven_scatters.count_missing(array, shape) if array.size else ()
-    single = [dim for dim, missing in enumerate(more) if missing and shape[dim] == 1]
-    first = uneven_scatters.find_first_read(at)
-    if single:
-        at = uneven_scatters.remove_single(at, single)
-        more = [missing for dim, missing in enumerate(more) if dim not in single]
-    if any(more):
-        # The gradient is a scatter, for which each device needs as many positions as the others.
-        at = uneven_scatters.extend_reads(at, more)
-    selected = separate_gradient(array, count).at[at]
+    # The gradient is a scatter, for which each device needs as many positions as the others.
+    even = uneven_scatters.even_reads(at, more) if any(more) else at
+    selected = separate_gradient(array, count).at[even]
     found: jax.Array = selected.get(
         mode=mode,
         **kernels.keywords_of(reach.fill),
@@ -409,8 +403,7 @@ def _take_elements(
         unique_indices=reach.unique and not any(more),
         wrap_negative_indices=reach.wraps,
     )
-    found = uneven_scatters.drop_extra(found, at, more)
-    return jnp.expand_dims(found, [first + dim for dim in single]) if single else found
+    return uneven_scatters.restore_read(found, at, more) if any(more) else found
 
 
 def move_into_range(

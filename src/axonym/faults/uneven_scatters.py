@@ -66,35 +66,36 @@ def extend(array: jax.Array, dims: Sequence[int], more: Sequence[int]) -> jax.Ar
     return longer
 
 
-def remove_single(at: At, dims: Sequence[int]) -> At:
-    """Remove dimensions with one position from an index: what is not there is not split, so nothing is missing."""
-    count = len(broadcast_shape(at))
+def even_reads(at: At, more: Sequence[int]) -> At:
+    """Let an index also read position 0, once for each missing position, and remove dimensions with one position.
 
-    def squeeze(part: Any) -> Any:
-        first = count - jnp.ndim(part)
-        return jnp.squeeze(part, [dim - first for dim in dims if dim >= first])
-
-    return tuple(squeeze(part) if _is_array(part) else part for part in at)
-
-
-def extend_reads(at: At, more: Sequence[int]) -> At:
-    """Let an index also read position 0, once for each missing position."""
+    Compilers cannot split a dimension that is removed, so that it needs no further positions.
+    """
     shape = broadcast_shape(at)
-    return tuple(
-        extend(jnp.asarray(part), *_find_own_dimensions(part, shape, more))
-        if _is_array(part)
-        else part
-        for part in at
-    )
+    single = _find_single(shape, more)
+    added = [0 if dim in single else count for dim, count in enumerate(more)]
+
+    def make_even(part: Any) -> jax.Array:
+        longer = extend(jnp.asarray(part), *_find_own_dimensions(part, shape, added))
+        first = len(shape) - longer.ndim
+        return jnp.squeeze(longer, [dim - first for dim in single if dim >= first])
+
+    return tuple(make_even(part) if _is_array(part) else part for part in at)
 
 
-def drop_extra(found: jax.Array, at: At, more: Sequence[int]) -> jax.Array:
-    """Drop the elements that an index read because of `read_more`."""
-    first = find_first_read(at)
-    for dim, count in enumerate(more, start=first):
+def restore_read(found: jax.Array, at: At, more: Sequence[int]) -> jax.Array:
+    """Drop the elements that an index read because of `even_reads`, and restore the dimensions that it removed."""
+    first, shape = find_first_read(at), broadcast_shape(at)
+    found = jnp.expand_dims(found, [first + dim for dim in _find_single(shape, more)])
+    for dim, (size, count) in enumerate(zip(shape, more, strict=True), start=first):
         if count:
-            found = lax.slice_in_dim(found, 0, found.shape[dim] - count, axis=dim)
+            found = lax.slice_in_dim(found, 0, size, axis=dim)
     return found
+
+
+def _find_single(shape: Sequence[int], more: Sequence[int]) -> list[int]:
+    """Return the dimensions of an index that lack positions, and have only one."""
+    return [dim for dim, missing in enumerate(more) if missing and shape[dim] == 1]
 
 
 def extend_writes(at: At, sizes: Sequence[int], more: Sequence[int]) -> At:
