@@ -294,19 +294,17 @@ class Axes:
                         shared = Move(name, (axis,), "both", evicts=False).apply(base)
                         found = self._order_rest(shared)
                         if len(found) == 1:
-                            # With all mesh axes taken, parameters without the axis are stored along them by others.
+                            # With no mesh axis left, parameters that lack this axis are stored along the same ones.
                             found.insert(self.is_replicated, self._store_beside(shared))
                         yield from dict.fromkeys(found)
 
     def _store_beside(self, choice: Choice) -> Choice:
         """Return a choice in which parameters that lack all of its stored axes are stored along its mesh axes."""
         for name in self._sort_by_elements():
-            stored = {*dict(choice.stored)}
-            has_other = any(name in own and stored & {*own} for own in self.arrays)
-            if name not in stored and not has_other:
-                widest = self.find_widest(name, self.mesh_axes)
-                if widest:
-                    choice = Move(name, widest, "stored", evicts=False).apply(choice)
+            entry = self.find_widest(name, self.mesh_axes)
+            beside = Move(name, entry, "stored", evicts=False).apply(choice)
+            if name not in dict(choice.stored) and entry and not self.has_clash(beside):
+                choice = beside
         return choice
 
     def _rank_shared(self, name: str) -> tuple[bool, int, int]:

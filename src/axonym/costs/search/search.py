@@ -78,20 +78,15 @@ class Search:
             start = starts.pop(at)
             if start not in self.scores and self.look_at(start) is not None:
                 limit -= 1
-            # What is known to be better whole, parameters or data between the layers, is so in the next starts, too.
-            learned = self._learn(whole, between)
+            # If parameters, or data between the layers, are better whole once, the next starts have them so first.
+            learned = dataclasses.replace(
+                self._axes,
+                is_replicated=self._axes.is_replicated or any(map(self._is_whole_better, whole)),
+                is_whole_between=any(map(self._is_whole_better, between)),
+            )
             if learned != self._axes:
                 self._axes = learned
                 starts = [one for one in self._axes.list_starts() if one in {*starts}]
-
-    def _learn(self, *pairs: Sequence[tuple[Choice, Choice]]) -> Axes:
-        """Return the axes with what is known to be better whole, from pairs of choices: sharded, and whole."""
-        found = [any(map(self._is_whole_better, own)) for own in pairs]
-        return dataclasses.replace(
-            self._axes,
-            is_replicated=self._axes.is_replicated or found[0],
-            is_whole_between=self._axes.is_whole_between or found[1],
-        )
 
     @property
     def is_replicated(self) -> bool:

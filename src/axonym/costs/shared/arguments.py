@@ -231,13 +231,17 @@ def sort_by_kind(
     # Arrays that are an argument by themselves, and not a part of one.
     whole: list[str] = []
     owners: dict[str, int] = {}
-    paths = iter(labels(fn, args, kwargs, is_named_array))
-    for at, argument in enumerate(arguments):
-        for leaf in jax.tree.leaves(argument, is_leaf=is_named_array):
-            path = _write_path(next(paths)[0])
-            owners[path] = at
-            if leaf is argument:
-                whole.append(path)
+    own = [
+        (at, leaf is argument)
+        for at, argument in enumerate(arguments)
+        for leaf in jax.tree.leaves(argument, is_leaf=is_named_array)
+    ]
+    for (label, _), (at, is_whole) in zip(
+        labels(fn, args, kwargs, is_named_array), own, strict=True
+    ):
+        owners[_write_path(label)] = at
+        if is_whole:
+            whole.append(_write_path(label))
 
     mappings = given.mappings
     found: dict[str, list[ArrayLayout]] = {"parameters": [], "optimizer": [], "data": []}
@@ -280,7 +284,7 @@ def _move_data(
     model = {name for row in parameters if owners[row.path] not in others for name in row.names}
     data = {name for row in found["data"] for name in row.names}
     if states and not data:
-        # Without integers, the last argument of a training step has the data.
+        # A training step without integers has its data in the last argument.
         data = {name for row in parameters if owners[row.path] == others[-1] for name in row.names}
     own: list[ArrayLayout] = []
     moved: list[ArrayLayout] = []

@@ -7,7 +7,7 @@ import functools
 import math
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import jax
 
@@ -23,6 +23,7 @@ Equation: TypeAlias = Any
 Variable: TypeAlias = Any
 Used: TypeAlias = tuple[bool, ...] | None
 
+P = ParamSpec("P")
 Result = TypeVar("Result")
 
 # These change the form, the dtype or the layout of an array, but not its content.
@@ -49,7 +50,7 @@ class Value(NamedTuple):
     is_on_host: bool = False
 
 
-def remember(find: Callable[..., Result]) -> Callable[..., Result]:
+def remember(find: Callable[P, Result]) -> Callable[P, Result]:
     """Remember what a function finds in each program, as long as the program is alive.
 
     Args:
@@ -60,11 +61,12 @@ def remember(find: Callable[..., Result]) -> Callable[..., Result]:
     known = weakref.WeakKeyDictionary()
 
     @functools.wraps(find)
-    def call(program: Program, *rest: Hashable) -> Result:
-        own = known.setdefault(program, {})
-        if rest not in own:
-            own[rest] = find(program, *rest)
-        return own[rest]
+    def call(*args: P.args, **kwargs: P.kwargs) -> Result:
+        program, *rest = args
+        own, key = known.setdefault(program, {}), (*rest, *kwargs.items())
+        if key not in own:
+            own[key] = find(*args, **kwargs)
+        return own[key]
 
     return call
 

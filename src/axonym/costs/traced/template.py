@@ -182,7 +182,7 @@ class _Relabeling:
         self, mappings: Mappings, mesh: AbstractMesh, forms: dict[Hashable, _Form]
     ) -> None:
         self._mesh = mesh
-        # Where a compiler decides on layouts, types have no mesh axes, which does not mean that arrays are replicated.
+        # Types on Auto mesh axes have no layout, since the compiler decides: their arrays may be sharded.
         self._auto_mesh = make_mesh(dict(mesh.shape), "Auto")
         self._axes: dict[str, Entry] = {}
         for role, mapping in (

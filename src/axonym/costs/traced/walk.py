@@ -512,7 +512,7 @@ class Walk:
         for equation, operands in kernels:
             name = equation.primitive.name
             if name == "reshard" and operands == equation.invars and self._is_kept(equation):
-                # Where the compiler decides on layouts, an array begins with the layout that it had.
+                # A reshard to Auto mesh axes keeps the layout, on which the compiler decides from there on.
                 continue
             nbytes = sum(map(self.count_bytes, equation.outvars))
             copied = 0
