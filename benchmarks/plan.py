@@ -211,28 +211,22 @@ class Other(NamedTuple):
     slices: int = 1
 
 
-def list_dense(devices: int, heads: str = "kv_heads", scores: str = "vocab") -> Iterator[Ruled]:
-    """Yield rules of transformers: Megatron-LM shards positions between the products."""
-    whole = {"data": devices}
-    yield "data parallel", axn.Mappings({}, {"batch": "data"}), whole
-    yield "FSDP", axn.Mappings({"embed": "data"}, {"batch": "data"}), whole
-    along, between = {heads: "model", "mlp": "model", scores: "model"}, axn.partitioning.if_free("model")
-    for width in WIDTHS:
-        mesh = {"data": devices // width, "model": width}
-        yield "FSDP in groups", axn.Mappings({"embed": "model"}, {"batch": ALL}), mesh
-        yield "TP", axn.Mappings(along, {"batch": "data", "pos": between, **along}), mesh
-        both = axn.Mappings({"embed": "data", **along}, {"batch": "data", "pos": between, **along})
-        yield "FSDP + TP", both, mesh
-
-
-def list_experts(devices: int) -> Iterator[Ruled]:
-    """Yield rules of mixtures of experts."""
-    yield from list_dense(devices)
-    for width in WIDTHS:
-        mesh = {"data": devices // width, "model": width}
-        compute = {"batch": ALL, "experts": "model"}
-        yield "experts", axn.Mappings({"experts": "model"}, compute), mesh
-        yield "FSDP + experts", axn.Mappings({"embed": "data", "experts": "model"}, compute), mesh
+def list_rules(
+    devices: int, heads: str = "kv_heads", scores: str = "vocab", *, of_experts: bool = False
+) -> Iterator[Ruled]:
+    """Yield the rules above for other axes; as in Megatron-LM, tensor parallelism shards positions between layers."""
+    names = {"kv_heads": heads, "vocab": scores}
+    for title, rule in RULES.items():
+        if rule.of_experts and not of_experts:
+            continue
+        stored, computed = (
+            {names.get(name, name): entry for name, entry in mapping.items()}
+            for mapping in (rule.parameters, rule.compute)
+        )
+        if "mlp" in computed:
+            computed["pos"] = axn.partitioning.if_free("model")
+        for width in WIDTHS if rule.is_wide else (1,):
+            yield title, axn.Mappings(stored, computed), {"data": devices // width, "model": width}
 
 
 def list_hybrid(devices: int, slices: int) -> Iterator[Ruled]:
@@ -281,15 +275,16 @@ def serve(rows: int, places: int, new: int) -> tuple[Any, ...]:
     return Token("v5p", 1, rows, places).make_step(new)
 
 
-ENCODERS = functools.partial(list_dense, heads="heads")
-IMAGES = functools.partial(list_dense, heads="heads", scores="classes")
+EXPERTS = functools.partial(list_rules, of_experts=True)
+ENCODERS = functools.partial(list_rules, heads="heads")
+IMAGES = functools.partial(list_rules, heads="heads", scores="classes")
 OTHERS = {
-    "llama-3-8b, 64 v5p": Other(lambda: make_llama_step(LLAMA_8B, 64, 8192), "v5p", 64, list_dense),
-    "llama-3-405b, 2048 h100": Other(lambda: make_llama_step(LLAMA_405B, 1024, 8192), "h100", 2048, list_dense),
+    "llama-3-8b, 64 v5p": Other(lambda: make_llama_step(LLAMA_8B, 64, 8192), "v5p", 64, list_rules),
+    "llama-3-405b, 2048 h100": Other(lambda: make_llama_step(LLAMA_405B, 1024, 8192), "h100", 2048, list_rules),
     "llama-3-8b, 4 x 64 v6e": Other(
         lambda: make_llama_step(LLAMA_8B, 256, 2048), "v6e", 256, functools.partial(list_hybrid, slices=4), 4
     ),
-    "mixtral, 64 h100": Other(lambda: make_llama_step(MIXTRAL, 64, 4096), "h100", 64, list_experts),
+    "mixtral, 64 h100": Other(lambda: make_llama_step(MIXTRAL, 64, 4096), "h100", 64, EXPERTS),
     "bert-large, 64 v5e": Other(lambda: make_bert(2048, 512), "v5e", 64, ENCODERS),
     "vit-l, 32 v6e": Other(lambda: make_vit(24, 1024, 4096, 256), "v6e", 32, IMAGES),
     "vit-h, 256 v6e": Other(lambda: make_vit(32, 1280, 512, 1024), "v6e", 256, IMAGES),

@@ -18,44 +18,22 @@ from axonym import Axis, NamedArray
 PIXELS = ("height", "width")
 
 
-class Block(eqx.Module):
-    """Attention without a mask and a perceptron, each behind a norm and beside a residual connection."""
-
-    norms: tuple[nn.LayerNorm, nn.LayerNorm]
-    query: nn.Linear
-    key: nn.Linear
-    value: nn.Linear
-    out: nn.Linear
-    mlp: nn.MLP
-
-    @staticmethod
-    def init(embed: int, heads: int, *, key: jax.Array) -> "Block":
-        Embed, Mlp, Heads, Dim = axn.make_axes(embed=embed, mlp=4 * embed, heads=heads, head_dim=embed // heads)
-        read = [nn.Linear.init(Embed, (Heads, Dim), key=key) for _ in range(3)]
-        out, mlp = nn.Linear.init((Heads, Dim), Embed, key=key), nn.MLP.init(Embed, Embed, Mlp, 1, nn.gelu, key=key)
-        return Block((nn.LayerNorm.init(Embed), nn.LayerNorm.init(Embed)), *read, out, mlp)
-
-    def __call__(self, x: NamedArray) -> NamedArray:
-        y = self.norms[0](x)
-        k, v = self.key(y).rename({"pos": "key"}), self.value(y).rename({"pos": "key"})
-        x = x + self.out(nn.dot_product_attention("pos", "key", "head_dim", self.query(y), k, v))
-        return x + self.mlp(self.norms[1](x))
-
-
 class Encoder(eqx.Module):
     """A transformer of patches, whose mean is classified, or of tokens, of which each is predicted."""
 
     inputs: nn.Linear | nn.Embedding
     positions: NamedArray
-    blocks: nn.Stacked[Block]
+    blocks: nn.Stacked[nn.TransformerBlock]
     head: nn.Linear | None
 
     @staticmethod
     def init(inputs: Axis, layers: int, embed: int, heads: int, positions: int, *, key: jax.Array) -> "Encoder":
-        Embed, Pos, Classes = axn.make_axes(embed=embed, pos=positions, classes=1000)
+        Embed, Pos, Classes, Mlp = axn.make_axes(embed=embed, pos=positions, classes=1000, mlp=4 * embed)
+        Heads, Dim = axn.make_axes(heads=heads, head_dim=embed // heads)
         init: Any = nn.Embedding.init if inputs.name == "vocab" else nn.Linear.init
         head = None if inputs.name == "vocab" else nn.Linear.init(Embed, Classes, key=key)
-        blocks = nn.Stacked.init(Axis("layers", layers), Block, gradient_checkpointing=True)(embed, heads, key=key)
+        stack = nn.Stacked.init(Axis("layers", layers), nn.TransformerBlock, gradient_checkpointing=True)
+        blocks = stack(Embed, Heads, Dim, Mlp, key=key)
         return Encoder(init(inputs, Embed, key=key), axn.zeros((Pos, Embed)), blocks, head)
 
     def loss(self, rows: tuple[NamedArray, NamedArray]) -> NamedArray:

@@ -114,7 +114,7 @@ def test_mesh_axes_that_differ_compare_all_meshes():
         (
             {"mesh": 4, "limit": 1},
             ArgumentError,
-            "plan: limit=1 mappings cannot be counted on 2 meshes\n  hint: use a larger limit",
+            "plan: limit must be at least 2, the number of meshes, not 1",
         ),
         (
             {"mesh": 8, "target": "v5e", "slices": 3},

@@ -90,8 +90,8 @@ def check_limit(limit: int, meshes: int) -> None:
         ArgumentError: if not.
     """
     if limit < meshes:
-        problem = f"limit={limit} mappings cannot be counted on {meshes} meshes"
-        raise ArgumentError(message("plan", problem, hint="use a larger limit"))
+        problem = f"limit must be at least {meshes}, the number of meshes, not {limit}"
+        raise ArgumentError(message("plan", problem))
 
 
 def count_in_slice(mesh: object, slices: int) -> int:
