@@ -61,6 +61,16 @@ def test_operations_are_those_of_the_pairs_that_are_seen(target, name, share, ma
         assert f"attention in outside of layers: {name}" in str(cost)
 
 
+@pytest.mark.parametrize("target", ["v5p", "h100"])
+def test_gradients_of_shared_keys_are_summed_over_the_devices_of_their_queries(target):
+    q, *rest = inputs()
+    mapping = {"batch": "data", "group": "model"}
+    cost = axn.cost(step, mapping, {"data": 2, "model": 3}, q, *rest, target=target, depth="traced")
+    # Of two gradients, in bfloat16, a ring of 3 devices sends two thirds twice.
+    assert cost.totals["bytes sent"] == pytest.approx(2 * 2 * (2 * 2 * 512 * 64) * 2 * 2 / 3, abs=2)
+    assert cost.by_axis.keys() == {"group"}
+
+
 def test_segments_hide_nothing_before_they_are_known():
     masks = nn.causal(), nn.causal() & nn.segments(IDS)
     costs = [count(step, *inputs(), mask) for mask in masks]

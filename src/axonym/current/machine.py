@@ -19,10 +19,12 @@ class Machine(NamedTuple):
     Attributes:
         platform: `tpu`, `cuda` or `cpu`.
         has_compiler: whether its compiler is here, so that its kernels can be compiled.
+        is_typed: whether the types of the program are all that counts, which no compiler sees.
     """
 
     platform: str
     has_compiler: bool = False
+    is_typed: bool = False
 
 
 MACHINE: Feature[Machine | None] = Feature(None)

@@ -61,6 +61,7 @@ class Ledger:
         sizes: the sizes of the axes of arrays that were sharded, where somebody asks for them.
         waiting: the largest part of its time that a stage of a pipeline waits.
         pipelines: for each axis of layers inside of `pipelined`, whether the mapping has it.
+        decisive: the axes whose entries in the mapping decide which program is traced.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Ledger:
         self.sizes: dict[str, set[int]] | None = None
         self.waiting = 0.0
         self.pipelines: dict[str, bool] = {}
+        self.decisive: set[str] = set()
         # Alone, if a key of a mapping may be that of an array inside, which only a trace can tell.
         self.is_alone: bool = (outer is not None and outer.is_alone) or any(
             map(self._is_partly_unknown, mappings)
@@ -127,4 +129,12 @@ def note_waiting(share: float) -> None:
     ledger = LEDGER.get()
     while ledger is not None:
         ledger.waiting = max(ledger.waiting, share)
+        ledger = ledger.outer
+
+
+def note_decisive(name: str) -> None:
+    """Record an axis whose entry in the mapping decides what is traced, for the functions that are being traced."""
+    ledger = LEDGER.get()
+    while ledger is not None:
+        ledger.decisive.add(name)
         ledger = ledger.outer

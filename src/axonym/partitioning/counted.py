@@ -32,7 +32,7 @@ def count_kernel(
         backward: those of its gradient.
         fn: the kernel, of the operands as one tree.
         operands: the tree; leaves that are no arrays are static.
-        results: the shapes of its results; by default, the kernel is traced for them.
+        results: the shapes of its results, perhaps with shardings; by default, the kernel is traced for them.
         kept: the shapes of further arrays that it keeps for its gradient, besides operands and results.
     """
     leaves, structure = jax.tree.flatten(operands)
@@ -46,7 +46,7 @@ def count_kernel(
         return fn(jax.tree.unflatten(structure, own))
 
     if results is None:
-        results = jax.eval_shape(run, *arrays)
+        results = jax.tree.map(_drop_sharding, jax.eval_shape(run, *arrays))
     one = KernelCall(kernel, flops, backward, _count_elements(results))
     machine = MACHINE.get()
     if machine is not None and machine.has_compiler:
@@ -65,10 +65,9 @@ def _stand_in(one: KernelCall, arrays: Sequence[jax.Array], results: Any, kept: 
         return out, (arrays, out, more)
 
     def backward(saved: Any, by_out: object) -> Any:
-        floating = [
-            jax.ShapeDtypeStruct(x.shape, x.dtype) if jnp.issubdtype(x.dtype, jnp.inexact) else None
-            for x in saved[0]
-        ]
+        # Gradients have the shardings of operands, if somebody says that the kernel computes shards.
+        like = _drop_sharding if _find_first(results).sharding is None else jax.typeof
+        floating = [like(x) if jnp.issubdtype(x.dtype, jnp.inexact) else None for x in saved[0]]
         gradient = KernelCall(one.kernel, one.backward, 0, _count_elements(floating))
         return tuple(_call_nothing(gradient, floating, (saved, by_out)))
 
@@ -87,7 +86,7 @@ def _call_nothing(one: KernelCall, results: T, operands: Any) -> T:
         if not jax.sharding.get_abstract_mesh().explicit_axes:
             return out
         # A callback loses the Explicit mesh axes of a `vmap` around it, such as that of pipeline stages.
-        return jax.tree.map(lambda x: jax.reshard(x, jax.P(*[None] * x.ndim)), out)
+        return jax.tree.map(lambda x, own: jax.reshard(x, _find_spec(own)), out, results)
 
     found: T = _call(one, run, jax.tree.leaves(operands))
     return found
@@ -104,6 +103,18 @@ def _call(one: KernelCall, run: Callable[..., T], arrays: Sequence[jax.Array]) -
     return found
 
 
+def _find_spec(one: jax.ShapeDtypeStruct) -> jax.P:
+    return jax.P(*[None] * len(one.shape)) if one.sharding is None else one.sharding.spec
+
+
+def _drop_sharding(one: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(one.shape, one.dtype)
+
+
 def _count_elements(shapes: Any) -> int:
     """Return the number of elements of the first result."""
-    return math.prod(next(iter(jax.tree.leaves(shapes))).shape)
+    return math.prod(_find_first(shapes).shape)
+
+
+def _find_first(shapes: Any) -> Any:
+    return next(iter(jax.tree.leaves(shapes)))

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import pytest
 
 import axonym as axn
@@ -101,3 +102,19 @@ def test_a_step_that_asks_for_mesh_axes_has_no_estimate():
     step, mappings = Step(ask, (axn.zeros({"batch": 8}),), {}, "cpu", {}), axn.Mappings({}, {"batch": "data"})
     estimates = Estimates()
     assert [estimates.estimate(step, ROWS, mappings, MESH, ()) for _ in range(2)] == [None, None]
+
+
+def test_a_template_has_a_kernel_where_positions_are_whole():
+    q = jax.eval_shape(lambda: axn.ones({"batch": 4, "heads": 2, "pos": 128, "head_dim": 64}))
+
+    def attend(q):
+        keys = q.rename({"pos": "key_pos"})
+        return axn.nn.dot_product_attention("pos", "key_pos", "head_dim", q, keys, keys)
+
+    step, mappings = Step(attend, (q,), {}, "v5p", {}), axn.Mappings({}, {"batch": "data"})
+    estimates = Estimates()
+    traced = step.count(mappings, dict(MESH.shape), {}, None)
+    assert estimates.estimate(step, ROWS, mappings, MESH, ()) is None
+    found = estimates.estimate(step, ROWS, mappings, MESH, ())
+    assert found.attention == traced.attention
+    assert found.time.seconds == pytest.approx(traced.time.seconds, rel=1e-6)

@@ -1,6 +1,7 @@
 """Costs that a program gives which was traced once, compared with programs that are traced for each mapping."""
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 import axonym as axn
@@ -116,6 +117,35 @@ def test_one_device_reads_weights_and_cache_once_for_a_token(target):
 
 def cache_bytes(cache):
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(cache))
+
+
+@pytest.mark.parametrize("target", ["v5p", "h100"])
+@pytest.mark.parametrize(
+    "computed", [{}, {"batch": "data"}, {"kv_heads": "model"}, {"batch": "data", "group": "model"}]
+)
+def test_an_estimate_has_the_kernels_of_the_target(computed, target):
+    axes = {"batch": 4, "kv_heads": 4, "group": 2, "pos": 256, "head_dim": 64}
+    shapes = [{name: axes[name] for name in axes if name not in left} for left in ((), ("group",), ("group",))]
+    q, k, v = jax.eval_shape(lambda: [axn.ones(shape, jnp.bfloat16) for shape in shapes])
+
+    def run(q, k, v):
+        def loss(q, k, v):
+            keys = k.rename({"pos": "key_pos"}), v.rename({"pos": "key_pos"})
+            out = axn.nn.dot_product_attention("pos", "key_pos", "head_dim", q, *keys)
+            return out.sum().scalar().astype(jnp.float32)
+
+        return jax.grad(loss, argnums=(0, 1, 2))(q, k, v)
+
+    known = TARGETS[target]
+    names = ("batch", "kv_heads", "group")
+    template = Template(run, (q, k, v), {}, known, parameters=(), names=names, states=())
+    estimate = template.estimate(axn.Mappings({}, computed), MESH_TYPES, known)
+    traced = trace_cost(run, axn.Mappings({}, computed), MESH_TYPES, known, (q, k, v), {})
+    assert estimate.attention == traced.attention
+    assert [*dict(traced.attention)] == [{"v5p": "splash", "h100": "cudnn"}[target]]
+    for key in ("flops", "bytes sent"):
+        assert estimate.totals[key] == traced.totals[key]
+    assert estimate.time.seconds == pytest.approx(traced.time.seconds, rel=1e-6)
 
 
 def test_an_axis_yields_the_mesh_axes_that_other_axes_take():

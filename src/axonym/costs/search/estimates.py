@@ -65,7 +65,7 @@ class Estimates:
         if choice.microbatches is not None or compute.fallbacks or compute.uneven:
             return None
         states = tuple(path for path, _ in mappings.overrides)
-        unmapped = frozenset(indexed - dict(choice.computed).keys())
+        unmapped = frozenset((indexed | step.decisive) - dict(choice.computed).keys())
         key = choice.given, states, unmapped
         if key not in self._asked:
             # A template takes as long as a trace, so it is made for the second choice.

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 from ... import AxisSelector, Mappings, axis_name, pipelined
-from ...engine import MeshLike, Tree, make_mesh, type_text
+from ...engine import Ledger, MeshLike, Tree, make_mesh, type_text
 from ...errors import AxonymError, OperandError, message
 from ...report import ArrayLayout, abstract_mesh
 from ..compiled.devices import find_target
@@ -36,6 +36,7 @@ class Step:
         target: the device for which times and memory are estimated.
         choices: the values to choose from, for each further keyword argument.
         piped: the axis of layers that may become stages, and the axis that is cut into microbatches.
+        decisive: the axes whose entries in the mapping decide which program is traced, as far as traces show.
 
     Raises:
         OperandError: for choices without values, or for an argument that is also a choice.
@@ -47,6 +48,7 @@ class Step:
     target: Target | str
     choices: Mapping[str, Sequence[Tree]]
     piped: tuple[str, str] | None = None
+    decisive: set[str] = dataclasses.field(default_factory=set)
     _built: dict[tuple[int, ...], tuple[Tree, ...]] = dataclasses.field(default_factory=dict)
     _sizes: dict[tuple[int, ...], dict[str, int]] = dataclasses.field(default_factory=dict)
 
@@ -216,9 +218,14 @@ class Step:
         """
         fn, args, options = self.build(chosen)
         target, abstract = find_target(self.target, "plan"), abstract_mesh(mesh, "plan")
+        ledger = Ledger()
         with self._enter_pipeline(microbatches):
             flags = {"is_explained": False, "is_ideal": is_ideal}
-            return trace_cost(fn, mappings, abstract, target, args, options, **flags)
+            found = trace_cost(
+                fn, mappings, abstract, target, args, options, ledger=ledger, **flags
+            )
+        self.decisive.update(map(find_base, ledger.decisive))
+        return found
 
     def make_template(
         self,

@@ -56,13 +56,15 @@ def trace_cost(
     args: tuple[Tree, ...],
     kwargs: dict[str, Tree],
     *,
+    ledger: Ledger | None = None,
     is_explained: bool = True,
     is_ideal: bool = False,
 ) -> Cost:
     """Trace a function for a mesh that needs no devices, and count the costs of its equations.
 
-    The arguments are the same as in `axn.cost`. With `is_explained`, a function that cannot be traced is also traced
-    for Auto mesh axes, to find the reason. With `is_ideal`, no compiler throws products away; see `find_compiler`.
+    The arguments are the same as in `axn.cost`; `ledger` records the trace. With `is_explained`, a function that cannot
+    be traced is also traced for Auto mesh axes, to find the reason. With `is_ideal`, no compiler throws products away;
+    see `find_compiler`.
 
     Raises:
         ShardingError: if the function can be traced on Auto mesh axes alone.
@@ -71,9 +73,9 @@ def trace_cost(
     explicit = make_mesh(dict(abstract.shape), "Explicit")
     auto = make_mesh(dict(abstract.shape), "Auto")
     given = lay_out_arguments(fn, mapping, explicit, args, kwargs)
-    machine = Machine(target.platform)
+    machine = Machine(target.platform, is_typed=True)
     try:
-        traced = trace_program(given, explicit, Ledger(), machine)
+        traced = trace_program(given, explicit, ledger or Ledger(), machine)
     except Exception as error:
         if not is_explained:
             raise _make_error(call.name, error) from error

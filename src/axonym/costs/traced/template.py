@@ -63,7 +63,7 @@ class Template:
         axes = [*stored.values(), *kept.values(), *computed.values()]
         mesh = make_mesh(dict.fromkeys(axes, 1), "Explicit")
         given = lay_out_arguments(fn, mappings, mesh, args, kwargs)
-        self._trace = trace_program(given, mesh, Ledger(), Machine(target.platform))
+        self._trace = trace_program(given, mesh, Ledger(), Machine(target.platform, is_typed=True))
         self._forms: dict[Hashable, _Form] = {}
 
     def estimate(self, mappings: Mappings, abstract: AbstractMesh, target: Target) -> Cost:

@@ -7,8 +7,9 @@ times.
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
-from ...engine import Entry, find_iterations
+from ...engine import Entry, find_iterations, without
 from ..shared.events import Amount
+from ..shared.ring import Pairs
 from .additions import Additions
 from .bodies import join_entries, pass_arguments, pass_divisions
 from .compilers import Compiler
@@ -32,6 +33,7 @@ from .equations import (
     find_rate_dtype,
     find_used_inside,
     is_copy,
+    is_kernel_call,
     is_literal,
     list_bodies,
     select_branch,
@@ -216,6 +218,8 @@ class Walk:
             moves = find_product_moves(equation, inputs, self._mesh)
             is_new = self._numbering.is_new
             self._send_parts(equation, [part for own, part in moves if is_new(own, part.move)])
+        elif is_kernel_call(equation):
+            self._visit_kernel(equation)
         elif name in PASSING and id(equation.invars[0]) in self._products:
             self._products[id(equation.outvars[0])] = self._products[id(equation.invars[0])]
         entries, sums = propagate(equation, inputs)
@@ -433,15 +437,34 @@ class Walk:
             pairs = zip(value.shape, result.shape, strict=False)
             changed = tuple(max(before, after) for before, after in pairs if before != after)
             move = Move(_COLLECTIVES[equation.primitive.name], over, shape, changed)
-            if move.kind == "all-reduce" and self._compiler.scatters:
-                cut = self._find_divisions(variable)
-                if cut.keys() >= set(over) and self._is_cut_at_tiles(shape, cut, over):
-                    move = move._replace(kind="reduce-scatter")
             if over:
-                permuted = frozenset(params.get("perm", ()))
-                dtype, itemsize = self._round(variable, move, value)
-                sent = Sent(move, dtype, itemsize, source, self._count, pairs=permuted)
-                self.sent.append(sent)
+                self._send(variable, value, move, source, frozenset(params.get("perm", ())))
+
+    def _visit_kernel(self, equation: Equation) -> None:
+        """Note the sums of gradients of a kernel: an operand may be whole along mesh axes that divide others."""
+        results = list(map(find_layout, equation.outvars))
+        dividing = order(set().union(*map(_collect_axes, results)), self._mesh)
+        source = write_source(equation, self._prefix)
+        for variable, value in zip(equation.outvars, results, strict=True):
+            if over := without(dividing, _collect_axes(value)):
+                shape = divide_shape(value.shape, value.entries, self._mesh)
+                self._send(variable, value, Move("all-reduce", over, shape, ()), source)
+
+    def _send(
+        self,
+        variable: Variable,
+        value: Value,
+        move: Move,
+        source: str,
+        pairs: Pairs = frozenset(),
+    ) -> None:
+        """Note a collective that a program asks for; a sum of which each device uses a part becomes a scatter."""
+        if move.kind == "all-reduce" and self._compiler.scatters:
+            cut, over = self._find_divisions(variable), move.mesh_axes
+            if cut.keys() >= set(over) and self._is_cut_at_tiles(move.shape, cut, over):
+                move = move._replace(kind="reduce-scatter")
+        dtype, itemsize = self._round(variable, move, value)
+        self.sent.append(Sent(move, dtype, itemsize, source, self._count, pairs=pairs))
 
     def _visit_bodies(
         self, equation: Equation, inner: Sequence[Program], inputs: Sequence[Value]

@@ -15,6 +15,7 @@ from ...array import NamedArray
 from ...current.machine import find_platform
 from ...errors import ArgumentError, message, suggestion
 from ...layout.context import current_mapping
+from ...layout.records import note_decisive
 from .call import FUNCTION, AttentionCall
 from .kernels.adapter import Kernel, attend
 from .kernels.jax_nn import CUDNN, XLA
@@ -69,13 +70,16 @@ def choose(call: AttentionCall) -> Chosen:
         method = min(methods, key=lambda own: count_bytes(own, call, sharding))
         compute = functools.partial(attend_over_devices, method, sharding=sharding)
         return Chosen(method.name, compute)
+    kernel = _KERNELS.get(find_platform())
     mapping, pos = current_mapping(), call.q_pos
+    if kernel is not None and pos is not None:
+        # A cost for several mappings traces a program with the kernel, and one without it.
+        note_decisive(pos)
     if mapping is not None and pos is not None and mapping.has_own(pos) and mapping[pos]:
         # A kernel of each device would compute all queries.
         return Chosen(
             "plain", attend_plainly, "the positions of queries are split, those of keys are not"
         )
-    kernel = _KERNELS.get(find_platform())
     reason = "" if kernel is None else kernel.find_obstacle(call)
     if kernel is None or reason:
         return Chosen(

@@ -17,17 +17,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import NamedSharding
 
 from ....array import NamedArray, is_named_array, named
 from ....axis import Axis
-from ....current.machine import MACHINE
+from ....current.machine import MACHINE, Machine
 from ....engine.core import wrap
 from ....errors import ArgumentError, message
 from ....faults.idle_mesh_axes import run_on_idle_axes
 from ....layout import explicit, modes
 from ....layout.assignment import Mappings
 from ....layout.context import context_mesh, current_mapping, get_taken_axes
-from ....layout.partition import assign_mesh_axes
+from ....layout.partition import assign_mesh_axes, find_layout
 from ....names import plans
 from ....names.plans import Names
 from ....partitioning.counted import count_kernel
@@ -182,18 +183,19 @@ def attend(kernel: Kernel, call: AttentionCall) -> NamedArray:
     query, keys = rename_all((call.query, call.keys), for_scores)
     operands = query, keys, rename_all(call.values, for_values)
     rest = rename_all(Rest(call.mask, call.bias, call.q_start, call.k_start, call.sinks), new)
-    out = _run_on_mesh(
-        functools.partial(_compute, kernel, roles),
-        *auto_sharded((operands, rest)),
-        is_checked=kernel.is_checked,
-    )
+    compute, given = functools.partial(_compute, kernel, roles), auto_sharded((operands, rest))
+    machine = _find_machine(kernel)
+    if machine is not None and machine.is_typed and current_mapping() is not None:
+        # The layouts in the types say what each device computes, whatever the sizes of mesh axes.
+        out = compute(*given)
+    else:
+        out = _run_on_mesh(compute, *given, is_checked=kernel.is_checked)
     return auto_sharded(rename_all(out, {QUERIES: q_pos, OUT: features}))
 
 
 def _compute(kernel: Kernel, roles: Roles, operands: Operands, rest: Rest) -> NamedArray:
     """Compute the block of a device; for a cost report, count what the kernel computes on the real platform."""
-    machine = MACHINE.get()
-    if machine is None or machine.platform not in kernel.platforms:
+    if _find_machine(kernel) is None:
         return kernel.compute(roles, operands, rest)
     sizes = find_sizes(operands)
     mask = rest.mask if kernel.skips(roles, rest) else None
@@ -212,10 +214,23 @@ def _compute(kernel: Kernel, roles: Roles, operands: Operands, rest: Rest) -> Na
     )
 
 
+def _find_machine(kernel: Kernel) -> Machine | None:
+    """Return the machine of a cost that counts a kernel by formula; None if the kernel is traced."""
+    machine = MACHINE.get()
+    return machine if machine is not None and machine.platform in kernel.platforms else None
+
+
 def _describe(like: NamedArray, names: Names, sizes: Mapping[str, int], dtype: Any) -> NamedArray:
     """Return an array without values, of the class of another one."""
     shape = tuple(map(sizes.__getitem__, names))
-    return wrap(like, jax.ShapeDtypeStruct(shape, dtype), names)
+    mapping, mesh = current_mapping(), context_mesh()
+    sharding = None
+    if mapping is not None and mesh is not None:
+        mesh_axes = modes.find_explicit_axes(mesh) - {*get_taken_axes()}
+        sharding = NamedSharding(
+            mesh, find_layout(names, shape, mapping, mesh).only(mesh_axes).spec
+        )
+    return wrap(like, jax.ShapeDtypeStruct(shape, dtype, sharding=sharding), names)
 
 
 def count_pairs(queries: int, keys: int, rest: Rest) -> int:
