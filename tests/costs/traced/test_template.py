@@ -148,6 +148,25 @@ def test_an_estimate_has_the_kernels_of_the_target(computed, target):
     assert estimate.time.seconds == pytest.approx(traced.time.seconds, rel=1e-6)
 
 
+@pytest.mark.parametrize("computed", [{"height": "data"}, {"batch": "model", "width": "data"}])
+def test_an_estimate_divides_the_rows_and_columns_of_images(computed):
+    Channels, Features = axn.make_axes(channels=16, features=32)
+    conv = jax.eval_shape(
+        lambda key: axn.nn.Conv.init(("height", "width"), Channels, Features, 3, padding=1, key=key), jax.random.key(0)
+    )
+    x = jax.eval_shape(lambda: axn.ones({"batch": 4, "height": 64, "width": 64, "channels": 16}))
+    run = jax.grad(lambda conv, x: axn.square(conv(x)).mean().scalar())
+    names = {"parameters": ("channels", "features"), "names": ("batch", "height", "width", "channels", "features")}
+    template = Template(run, (conv, x), {}, TARGET, **names, states=())
+    mappings = axn.Mappings({}, computed)
+    estimate = template.estimate(mappings, MESH_TYPES, TARGET)
+    traced = trace_cost(run, mappings, MESH_TYPES, TARGET, (conv, x), {})
+    # The trace also counts the edges of blocks, which devices exchange, and the copies that have them.
+    assert 0.9 * traced.totals["flops"] <= estimate.totals["flops"] <= traced.totals["flops"]
+    assert 0.75 * traced.memory.peak <= estimate.memory.peak <= 1.1 * traced.memory.peak
+    assert estimate.time.seconds <= 1.01 * traced.time.seconds
+
+
 def test_an_axis_yields_the_mesh_axes_that_other_axes_take():
     x = jax.eval_shape(lambda: axn.ones({"batch": 8, "pos": 8, "mlp": 32}))
     template = make_template(lambda x: 2 * x, x, parameters=(), names=("batch", "pos", "mlp"))

@@ -529,7 +529,7 @@ def _count_convolution(
             params["padding"][i][0],
         )
         pairs = count_meetings(image.shape[own], kernel.shape[along], result.shape[at], sliding)
-        sizes.append((pairs, (*entries[at], *kernel.entries[along])))
+        sizes.append((pairs, kernel.entries[along] or entries[at] or image.entries[own]))
     total = 2.0
     used: set[str] = set()
     for size, entry in (*sizes, (kernel.shape[summed], over)):

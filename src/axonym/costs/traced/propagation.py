@@ -81,17 +81,24 @@ def _multiply(equation: Equation, inputs: Sequence[Value]) -> Natural:
 def _convolve(equation: Equation, inputs: Sequence[Value]) -> Natural:
     image, kernel = inputs[:2]
     numbers = equation.params["dimension_numbers"]
-    # Dimensions of the image are not divided: a window over a border needs its neighbour.
     entries: list[Entry] = [()] * len(image.shape)
     batch, features = numbers.lhs_spec[:2]
     entries[numbers.out_spec[0]] = image.entries[batch]
     entries[numbers.out_spec[1]] = kernel.entries[numbers.rhs_spec[0]]
-    if image.shape[features] != kernel.shape[numbers.rhs_spec[1]]:
-        # With groups of features, each device has complete groups, and sums over no others.
-        return entries, ()
+    sums: list[Sum] = []
+    places = numbers.lhs_spec[2:], numbers.rhs_spec[2:], numbers.out_spec[2:]
+    for own, along, at in zip(*places, strict=True):
+        # The gradient of a weight sums over the places of the result. Elsewhere, devices compute their own places.
+        if over := kernel.entries[along]:
+            sums.append(Sum(over, kernel.shape[along]))
+        else:
+            entries[at] = image.entries[own]
+    # With groups of features, each device has complete groups, and sums over no others.
+    is_grouped = image.shape[features] != kernel.shape[numbers.rhs_spec[1]]
     parts = image.entries[features] or kernel.entries[numbers.rhs_spec[1]]
-    sums: tuple[Sum, ...] = (Sum(parts, image.shape[features]),) if parts else ()
-    return entries, sums
+    if parts and not is_grouped:
+        sums.append(Sum(parts, image.shape[features]))
+    return entries, tuple(sums)
 
 
 def _transpose(equation: Equation, inputs: Sequence[Value]) -> Natural:
