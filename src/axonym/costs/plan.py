@@ -44,6 +44,10 @@ __all__ = ["plan"]
 CLIMBED = 2
 # The number of best starts with which other values of arguments are tried.
 GIVEN = 2
+# With a smaller limit than this, a mapping that is only estimated counts as a part of a traced one, of which it takes a
+# tenth of the time. So any search may look at this many mappings.
+WIDE = 200
+CHEAP = 0.1
 # The number of starts that include the choices of published rules.
 STARTS = 12
 # Other meshes begin with as many good choices.
@@ -110,7 +114,8 @@ def plan(
         args: arguments, as in `axn.cost`.
         target: the device for which times and memory are estimated, as in `axn.cost`.
         fixed: entries that stay: a mapping of the computation, or `Mappings` to fix entries of parameters, too.
-        limit: the largest number of mappings that are counted, on all meshes together. A compiled one counts as 10.
+        limit: the largest number of mappings that are counted, on all meshes together. A compiled one counts as 10. If
+            `limit` is below 200, one that is only estimated counts as `limit / 200`, and at least as a tenth.
         verify: the number of the best mappings that are compiled. If none of them fits, the next ones are compiled
             until one does.
         progress: a function that gets a `Progress` after each mapping. By default, a terminal shows a bar.
@@ -171,10 +176,11 @@ def plan(
     first = meshes[0] if isinstance(mesh, int) else mesh
     verifier = _make_verifier(first, target, limit, verify)
     tally = Tally(progress, limit)
-    budget = Budget(max(len(meshes), limit - verifier.reserve))
+    price = min(1.0, max(CHEAP, limit / WIDE))
+    budget = Budget(max(len(meshes), limit - verifier.reserve), price)
     # A target may have links for mesh axes by name; a new mesh axis would have none.
     divides = isinstance(mesh, int) and not known.links
-    counters = _make_counters(step, meshes, tally)
+    counters = _make_counters(step, meshes, tally, budget)
     with _collect_rarely():
         searches = _search(counters, fixed, budget, step.find_stacks(), divides=divides)
         ranked = _settle(searches)
@@ -187,7 +193,7 @@ def plan(
             one.mappings, _find_mesh(mesh, one), one.choices, one.microbatches, "compiled"
         )
 
-    verified, text = verifier.run(ranked, counted, compile_candidate)
+    verified, text = verifier.run(ranked, math.ceil(tally.counted), compile_candidate)
     best, *others = measure_best(
         verified,
         measure,
@@ -202,14 +208,14 @@ def plan(
 
 
 def _make_counters(
-    step: "Step", meshes: Sequence[dict[str, int]], tally: "Tally"
+    step: "Step", meshes: Sequence[dict[str, int]], tally: "Tally", budget: "Budget"
 ) -> "list[Counter]":
     """Make a counter for each mesh. They share their estimates, since the devices are the same."""
     from .search.counter import Counter
     from .search.estimates import Estimates
 
     estimates = Estimates()
-    return [Counter(step, sizes, tally, estimates) for sizes in meshes]
+    return [Counter(step, sizes, tally, estimates, budget) for sizes in meshes]
 
 
 def _settle(searches: "Sequence[tuple[Counter, Search]]") -> "list[Candidate]":
@@ -310,7 +316,7 @@ def _begin(
         found.append((counting, Search(axes, counting.score, budget, lessons)))
     # The starts use half of the budget, to leave the rest for changes; they use more of a small budget.
     starts = max(share // 2, min(3 * share // 4, STARTS))
-    for at, several in share_starts(starts, len(found)).items():
+    for at, several in share_starts(int(starts), len(found)).items():
         proven = found[len(found) // 2][1].list_best()[:PROVEN]
         whole = found[0][1].is_replicated
         found[at][1].begin(several, is_first=not at, proven=proven, is_replicated=whole)

@@ -41,11 +41,18 @@ def test_a_slower_mapping_is_beaten(estimates):
     assert not estimates.is_beaten(ROWS, MESH, taking(0.98, 0.5))
 
 
-def test_the_first_mapping_with_an_entry_is_traced(estimates):
-    assert not estimates.is_beaten(HEADS, MESH, taking(9, 0.5))
-    assert not estimates.is_beaten(ROWS, abstract_mesh({"data": 8}, "plan"), taking(9, 0.5))
-    estimates.learn(HEADS, MESH, taking(1.1, 0.5), taking(1.1, 0.5))
-    assert estimates.is_beaten(HEADS, MESH, taking(9, 0.5))
+def test_a_mapping_with_a_new_entry_is_traced_if_it_may_be_good(estimates):
+    other = abstract_mesh({"data": 8}, "plan")
+    for choice, mesh in ((HEADS, MESH), (ROWS, other)):
+        # One estimate was right so far, so that a new entry may be a fourth off.
+        assert not estimates.is_beaten(choice, mesh, taking(1.2, 0.5))
+        assert estimates.is_beaten(choice, mesh, taking(1.3, 0.5))
+    # Every further one that is right makes others more likely to be.
+    estimates.learn(ROWS, MESH, taking(1.1, 0.5), taking(1.1, 0.5))
+    assert estimates.is_beaten(HEADS, MESH, taking(1.2, 0.5))
+    # One that was too high makes others as doubtful.
+    estimates.learn(ROWS, MESH, taking(1.1, 0.5), taking(2.2, 0.5))
+    assert not estimates.is_beaten(HEADS, MESH, taking(1.9, 0.5))
 
 
 def test_an_estimate_that_was_too_high_leaves_room(estimates):

@@ -46,3 +46,14 @@ def test_a_budget_ends():
         True,
     ]
     assert budget.left == 0
+
+
+def test_a_choice_that_is_only_estimated_costs_a_part():
+    budget = Budget(2, 0.25)
+    assert budget.take()
+    budget.give_back()
+    assert budget.take()
+    budget.give_back()
+    assert budget.left == 1.5
+    # Whether one is only estimated is known after it was taken.
+    assert [budget.take(), budget.take()] == [True, False]

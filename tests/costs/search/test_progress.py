@@ -13,3 +13,10 @@ def test_a_plan_tells_each_mapping_that_it_counts():
     assert told[-1].seconds == found.best.cost.time.compared
     times = [one.seconds for one in told]
     assert times == sorted(times, reverse=True)
+
+
+def test_estimates_count_as_parts_of_a_small_limit():
+    told = []
+    found = axn.plan(step, MESH, *abstract(), target="v5e", limit=12, verify=0, progress=told.append)
+    assert found.counted > 2 * told[-1].counted
+    assert told[-1].counted <= 12

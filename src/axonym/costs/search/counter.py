@@ -18,6 +18,7 @@ from ..report.cost import Cost
 from .axes import MICROBATCHES, Axes
 from .choice import Choice, Give
 from .estimates import Estimates
+from .lessons import Budget
 from .result import Candidate
 from .search import Search
 from .step import Step, collect_sizes, find_base, find_divisors, find_state_patterns
@@ -35,9 +36,15 @@ class Counter:
     """
 
     def __init__(
-        self, step: Step, mesh: dict[str, int], tally: Tally, estimates: Estimates
+        self,
+        step: Step,
+        mesh: dict[str, int],
+        tally: Tally,
+        estimates: Estimates,
+        budget: Budget,
     ) -> None:
         self._step, self._tally, self._estimates = step, tally, estimates
+        self._budget = budget
         self.mesh = mesh
         self._names: tuple[tuple[str, ...], ...] = ()
         self._sizes: dict[str, int] = {}
@@ -133,7 +140,9 @@ class Counter:
             is_estimated=is_estimated,
         )
         seconds = report.time.compared if found.fits else math.inf
-        self._note(seconds)
+        if is_estimated:
+            self._budget.give_back()
+        self._note(seconds, self._budget.price if is_estimated else 1)
         self.candidates[choice] = found
         return rank_candidate(found)
 
@@ -189,9 +198,9 @@ class Counter:
         if found.split and partners:
             yield fit_sizes(mappings, mesh, sizes, {})
 
-    def _note(self, seconds: float) -> None:
+    def _note(self, seconds: float, count: float = 1) -> None:
         if self.is_counted:
-            self._tally.add("counting", 1, seconds)
+            self._tally.add("counting", count, seconds)
 
 
 def _check_piped(

@@ -1,7 +1,7 @@
 """Internal. Estimates that spare a search most of its traces: a mapping that is far from the best is never traced.
 
-An estimate reads a template (`traced.template`), which is traced once for all mappings. The first mapping that has an
-entry is traced as well, so that the search learns where estimates hold.
+An estimate reads a template (`traced.template`), which is traced once for all mappings. Mappings that may be good are
+traced as well, so that the search learns where estimates hold.
 """
 
 import collections
@@ -24,6 +24,8 @@ from .verifier import NEAR, rank
 GOOD = 1.2
 # Peaks are estimated less well than times, since they depend on single arrays.
 PEAK = 1.5
+# How many times as long as a trace the first estimate may take. Near the best of 40 random steps, the worst took 1.1 times.
+UNKNOWN = 1.5
 
 
 class Estimates:
@@ -32,9 +34,11 @@ class Estimates:
     def __init__(self) -> None:
         self._templates: dict[Hashable, Template | None] = {}
         self._asked: set[Hashable] = set()
+        self._decisive: set[str] = set()
         self._best: tuple[float, ...] = (math.inf, math.inf)
         # For each feature of traced choices, how many times as long as the trace the estimate was, at most.
         self._factors: dict[Hashable, float] = {}
+        self._compared = 0
         self._seen: collections.Counter[Hashable] = collections.Counter()
 
     def estimate(
@@ -65,6 +69,7 @@ class Estimates:
         if choice.microbatches is not None or compute.fallbacks or compute.uneven:
             return None
         states = tuple(path for path, _ in mappings.overrides)
+        self._decisive |= step.decisive
         unmapped = frozenset((indexed | step.decisive) - dict(choice.computed).keys())
         key = choice.given, states, unmapped
         if key not in self._asked:
@@ -84,18 +89,30 @@ class Estimates:
     def is_beaten(self, choice: Choice, mesh: MeshLike, estimate: Cost) -> bool:
         """Return whether a choice is not worth a trace: it loses even if its estimate is as far off as others were."""
         over, seconds, *_ = self._best
-        factor = max(self._factors.get(own, math.inf) for own in _find_features(choice, mesh))
+        factor = max(map(self._find_factor, _find_features(choice, mesh)))
         if over or math.isinf(factor):
             return False
         is_large = estimate.memory.peak > PEAK * estimate.target.memory
         # A mapping that saves less is as fast. `axn.plan` traces it later if it needs less memory.
         return is_large or rank(estimate)[1] > (1 - NEAR) * factor * seconds
 
+    def _find_factor(self, feature: tuple[Hashable, ...]) -> float:
+        """Return how many times as long as a trace an estimate with a feature may take."""
+        if feature in self._factors:
+            return self._factors[feature]
+        # A template does not know the programs for such an axis.
+        if not {*feature}.isdisjoint(self._decisive):
+            return math.inf
+        # The more estimates were right, the more a new one is trusted.
+        trusted = 1 + (UNKNOWN - 1) / (1 + self._compared)
+        return max([trusted, *self._factors.values()])
+
     def learn(self, choice: Choice, mesh: MeshLike, cost: Cost, estimate: Cost | None) -> None:
         """Learn from a traced cost, and from its estimate if there is one."""
         self._best = min(self._best, rank(cost))
         if estimate is None:
             return
+        self._compared += 1
         seconds, factor = rank(cost)[1], 1.0
         # An estimate of a slow mapping may be as far off as it likes.
         if seconds <= GOOD * self._best[1]:
@@ -109,7 +126,7 @@ class Estimates:
         self._seen.update(features)
 
 
-def _find_features(choice: Choice, mesh: MeshLike) -> frozenset[Hashable]:
+def _find_features(choice: Choice, mesh: MeshLike) -> frozenset[tuple[Hashable, ...]]:
     """Return what an estimate of a choice depends on: the mesh, the mapped axes, and the other choices."""
     stored = (("stored", name) for name, _ in choice.stored)
     computed = (("computed", name, name in choice.yielding) for name, _ in choice.computed)

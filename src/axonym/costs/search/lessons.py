@@ -135,16 +135,26 @@ def _list_parts_of_entries(choice: Choice) -> Set[frozenset[str]]:
 
 
 class Budget:
-    """The number of choices that may still be counted, on all meshes together."""
+    """The number of choices that may still be counted, on all meshes together.
 
-    def __init__(self, limit: int) -> None:
-        self.left = limit
+    Args:
+        limit: the number of choices.
+        price: the part of a choice that one counts as if it is only estimated.
+    """
+
+    def __init__(self, limit: int, price: float = 1) -> None:
+        self.left: float = limit
+        self.price = price
         self.ran_out = False
 
-    def take(self, end: int = 0) -> bool:
-        """Take one from the budget if more than `end` are left; return whether one was taken."""
-        if self.left <= end:
+    def take(self, end: float = 0) -> bool:
+        """Take one from the budget if at least one is left beyond `end`; return whether one was taken."""
+        if self.left - end < 1:
             self.ran_out = True
             return False
         self.left -= 1
         return True
+
+    def give_back(self) -> None:
+        """Give back what a choice that was taken does not cost, since it is only estimated."""
+        self.left += 1 - self.price

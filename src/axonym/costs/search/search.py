@@ -68,16 +68,18 @@ class Search:
             starts = [start for start in (*proven, *starts) if not self._axes.is_one(start)]
         # Choices that are not legal say nothing about others: they must not keep a later rule from being tried.
         whole, between = self._axes.list_whole()[:1], self._axes.list_between()
+        end = max(0, self._budget.left - limit)
         listed = 0 if is_first else limit // 2
-        while starts and limit:
+        while starts and self._budget.left - end >= 1:
             # At the end, when all rules have had a turn, choices like the good ones on other meshes come first.
             at = 0
-            if limit <= listed:
+            if self._budget.left - end <= listed:
                 expect = self._lessons.make_forecast()
                 at = min(range(len(starts)), key=lambda own: expect(starts[own]))
             start = starts.pop(at)
-            if start not in self.scores and self.look_at(start) is not None:
-                limit -= 1
+            left = self._budget.left
+            if self.look_at(start) is None:
+                end = max(0, end - (left - self._budget.left))
             # If parameters, or data between the layers, are better whole once, the next starts have them so first.
             learned = dataclasses.replace(
                 self._axes,
@@ -126,7 +128,7 @@ class Search:
         for gift in self._axes.list_gifts():
             self.look_at(gift.apply(choice))
 
-    def climb(self, best: Choice, limit: int) -> None:
+    def climb(self, best: Choice, limit: float) -> None:
         """Make changes as long as one of them helps.
 
         Args:
@@ -141,7 +143,7 @@ class Search:
                 best = better
                 better = self._find_better(best, changes, end)
 
-    def _find_better(self, best: Choice, moves: Iterable[Change], end: int) -> Choice | None:
+    def _find_better(self, best: Choice, moves: Iterable[Change], end: float) -> Choice | None:
         """Return the first better choice that is one change away; None if there is none."""
         others = [move.apply(best) for move in moves]
         # If no mapping is worth its communication, the fewest devices cost least.
@@ -187,7 +189,7 @@ class Search:
         axes = dataclasses.replace(self._axes, mesh=mesh)
         return Search(axes, score, self._budget, self._lessons)
 
-    def divide(self, before: "Search", choice: Choice, axis: str, inner: str, limit: int) -> None:
+    def divide(self, before: "Search", choice: Choice, axis: str, inner: str, limit: float) -> None:
         """Begin with a choice from a coarser mesh, and move something to the new mesh axis.
 
         Args:
@@ -209,7 +211,7 @@ class Search:
         """Return the score of a legal choice that was counted before."""
         return self.scores[choice] or ()
 
-    def look_at(self, choice: Choice, end: int = 0) -> Score | None:
+    def look_at(self, choice: Choice, end: float = 0) -> Score | None:
         """Return the score of a choice, counted only once; None if it is not legal, or at most `end` are left."""
         # A choice that cannot be legal costs nothing of the budget.
         if choice in self.scores:
