@@ -18,21 +18,22 @@ import pytest
 
 import axonym as axn
 from axonym import debug, mup, nn, parameters, partitioning, quant, state_dict
+from tests.nn.layouts import draw, made
 
 pytestmark = pytest.mark.sampled
 
 Batch, Embed, Mlp, Layers = axn.make_axes(batch=8, embed=8, mlp=4, layers=2)
-KEYS = jax.random.split(jax.random.key(0), 3)
+KEY = jax.random.key(0)
 MAPPING = {"embed": "model", "batch": "data"}
 MESH = jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
 MUP = mup.Mup({"embed": 4})
 
 FLOATS = {
-    "layer": nn.Linear.init(Embed, Mlp, key=KEYS[0]),
-    "lora": nn.LoraLinear.init(nn.Linear.init(Embed, Mlp, key=KEYS[1]), 2, key=KEYS[2]),
+    "layer": made(nn.Linear.init, Embed, Mlp),
+    "lora": made(lambda *, key: nn.LoraLinear.init(nn.Linear.init(Embed, Mlp, key=key), 2, key=key)),
     "plain": jnp.arange(3.0),
-    "rows": axn.random.normal(KEYS[0], (Batch, Embed)),
-    "stack": nn.Stacked.init(Layers, nn.LayerNorm)(Embed),
+    "rows": draw(Batch, Embed),
+    "stack": made(lambda *, key: nn.Stacked.init(Layers, nn.LayerNorm)(Embed)),
 }
 INTEGERS = {"ids": axn.arange(Batch), "steps": jnp.arange(2)}
 ARRAY_HOLES = {
@@ -142,7 +143,7 @@ ALL: dict[str, Call] = {
     "mup.Mup.scaled_updates": MUP.scaled_updates,
     "named_jit": on_mesh(axn.named_jit(same, MAPPING)),
     "nn.BlockFoldable.with_layers": of_layers(lambda stack: stack.with_layers(stack.unstacked())),
-    "nn.add_lora": lambda tree: nn.add_lora(tree, 2, key=KEYS[0]),
+    "nn.add_lora": lambda tree: nn.add_lora(tree, 2, key=KEY),
     "nn.lora_filter": chosen(nn.lora_filter),
     "nn.merge_lora": nn.merge_lora,
     "nn.zigzag": lambda tree: nn.zigzag(tree, "batch", 2),

@@ -58,8 +58,8 @@ def layer_in(call: Callable[[], object]) -> str:
 
 KEY = jax.random.key(0)
 TUPLE = Model((Block.init(key=KEY), Block.init(key=KEY)))
-SEQUENCE = Model(nn.BlockSeq.init(Layers, Block)(key=KEY))
-STACK = Model(nn.Stacked.init(Layers, Block)(key=KEY))
+SEQUENCE = Model(jax.jit(nn.BlockSeq.init(Layers, Block))(key=KEY))
+STACK = Model(jax.jit(nn.Stacked.init(Layers, Block))(key=KEY))
 PLACES = [
     (TUPLE, "in the layer: blocks.1.inner.down"),
     (SEQUENCE, "in the layer: blocks.blocks.0.inner.down"),

@@ -22,7 +22,7 @@ class Model(eqx.Module):
         return axn.square(self.norm(self.blocks.fold(x))).mean()
 
 
-STACKED = nn.Stacked.init(L, nn.MLP)(E, E, M, 1, key=jax.random.split(jax.random.key(1), 3))
+STACKED = jax.jit(lambda keys: nn.Stacked.init(L, nn.MLP)(E, E, M, 1, key=keys))(jax.random.split(jax.random.key(1), 3))
 MODEL = Model(STACKED, nn.LayerNorm.init(E))
 LAYERS = [f"blocks.{i}{rest}" for i in range(3) for rest in (".layers.0", "", ".layers.1")]
 

@@ -11,12 +11,13 @@ import pytest
 import axonym as axn
 from axonym import nn
 from tests.mistakes.answers import raised, text_of
+from tests.nn.layouts import made
 
 Batch, Pos, Embed, Mlp = axn.make_axes(batch=8, pos=4, embed=16, mlp=32)
 KEY = jax.random.key(0)
 IDS = axn.zeros((Batch, Pos), dtype=int)
-LINEAR = nn.Linear.init(Embed, Mlp, key=KEY)
-ATTEND = nn.Attention.init(Embed, axn.Axis("heads", 2), axn.Axis("head_dim", 8), key=KEY)
+LINEAR = made(nn.Linear.init, Embed, Mlp)
+ATTEND = made(nn.Attention.init, Embed, axn.Axis("heads", 2), axn.Axis("head_dim", 8))
 
 ROWS: list[tuple[Callable[[Any], object], str]] = [
     (

@@ -11,11 +11,11 @@ import axonym as axn
 import axonym.state_dict as sd
 from axonym import nn
 from tests.mistakes.answers import says, silent, theirs
+from tests.nn.layouts import made
 
 Embed, Mlp = axn.make_axes(embed=4, mlp=6)
-KEY = jax.random.key(0)
-LAYER = nn.Linear.init(Embed, Mlp, key=KEY)
-SQUARE = nn.Linear.init(Embed, axn.Axis("out", 4), key=KEY)
+LAYER = made(nn.Linear.init, Embed, Mlp)
+SQUARE = made(nn.Linear.init, Embed, axn.Axis("out", 4))
 
 
 @says(
@@ -91,7 +91,7 @@ def test_a_square_weight_of_torch() -> None:
 )
 def test_a_file_of_other_names(tmp_path: Path) -> None:
     sd.save_state_dict(sd.to_state_dict(SQUARE), tmp_path / "a.safetensors")
-    other = nn.Linear.init(axn.Axis("features", 4), axn.Axis("out", 4), key=KEY)
+    other = made(nn.Linear.init, axn.Axis("features", 4), axn.Axis("out", 4))
     sd.from_state_dict(other, sd.load_state_dict(tmp_path / "a.safetensors"))
 
 

@@ -6,12 +6,12 @@ from jax.sharding import PartitionSpec
 import axonym as axn
 from axonym import nn
 from tests.mistakes.answers import says, silent, theirs, warns
+from tests.nn.layouts import made
 
 Batch, Pos, Embed, Mlp = axn.make_axes(batch=8, pos=4, embed=16, mlp=32)
-KEY = jax.random.key(0)
 Mesh = jax.sharding.Mesh
 X = axn.ones((Batch, Pos, Embed))
-LAYER = nn.Linear.init(Embed, Mlp, key=KEY)
+LAYER = made(nn.Linear.init, Embed, Mlp)
 
 
 def other(mesh: Mesh, shape: tuple[int, int] = (2, 4), names: tuple[str, str] = ("data", "model")) -> Mesh:

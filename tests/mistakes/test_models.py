@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import axonym as axn
 from axonym import nn, quant
 from tests.mistakes.answers import says
+from tests.nn.layouts import made
 
 Batch, Pos, Embed, Mlp, Layers, Vocab, Experts = axn.make_axes(
     batch=8, pos=4, embed=16, mlp=32, layers=3, vocab=10, experts=2
@@ -15,7 +16,7 @@ KPos, Height, Width, Channels, Hidden = axn.make_axes(
     **{"pos.key": 4, "height": 6, "width": 6, "channels": 3, "hidden": 5}
 )
 KEY = jax.random.key(0)
-MODEL = {"up": nn.Linear.init(Embed, Mlp, key=KEY), "down": nn.Linear.init(Mlp, Embed, key=KEY)}
+MODEL = {"up": made(nn.Linear.init, Embed, Mlp), "down": made(nn.Linear.init, Mlp, Embed)}
 IMAGE = axn.ones((Batch, Height, Width, Channels))
 
 

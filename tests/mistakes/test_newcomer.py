@@ -20,15 +20,14 @@ import axonym as axn
 from axonym import nn
 from tests.mistakes.answers import raised, text_of
 from tests.mistakes.test_verdicts import decorators
+from tests.nn.layouts import made
 
 Batch, Pos, Embed, Mlp = axn.make_axes(batch=8, pos=4, embed=16, mlp=32)
 KEY = jax.random.key(0)
 IDS = axn.zeros((Batch, Pos), dtype=int)
-LINEAR = nn.Linear.init(Embed, Mlp, key=KEY)
-ATTEND = nn.Attention.init(Embed, axn.Axis("heads", 2), axn.Axis("head_dim", 8), key=KEY)
-STACK = nn.Stacked.init(axn.Axis("layers", 2), nn.Attention)(
-    Embed, axn.Axis("heads", 2), axn.Axis("head_dim", 8), key=KEY
-)
+LINEAR = made(nn.Linear.init, Embed, Mlp)
+ATTEND = made(nn.Attention.init, Embed, axn.Axis("heads", 2), axn.Axis("head_dim", 8))
+STACK = made(nn.Stacked.init(axn.Axis("layers", 2), nn.Attention), Embed, axn.Axis("heads", 2), axn.Axis("head_dim", 8))
 ADAM = optax.adam(1e-3)
 
 

@@ -13,6 +13,7 @@ import pytest
 import axonym as axn
 from axonym import NamedArray, nn, quant
 from axonym.errors import OperandError
+from tests.nn.layouts import made
 
 Batch, Pos, Embed, Mlp = axn.make_axes(batch=2, pos=3, embed=4, mlp=8)
 Vocab, Heads, HeadDim, Layers = axn.make_axes(vocab=16, heads=2, head_dim=2, layers=3)
@@ -38,9 +39,9 @@ class Model(eqx.Module):
 
     @staticmethod
     def init() -> "Model":
-        blocks = nn.Stacked.init(Layers, nn.TransformerBlock)(Embed, Heads, HeadDim, Mlp, key=KEY)
+        blocks = made(nn.Stacked.init(Layers, nn.TransformerBlock), Embed, Heads, HeadDim, Mlp)
         mixer = Mixer(linear(Embed, Mlp), {"first": linear(Mlp, Embed)})
-        embeddings = nn.Embedding.init(Vocab, Embed, key=KEY)
+        embeddings = made(nn.Embedding.init, Vocab, Embed)
         return Model(embeddings, blocks, mixer, nn.LayerNorm.init(Embed))
 
     def __call__(self, ids: NamedArray) -> NamedArray:
@@ -49,7 +50,7 @@ class Model(eqx.Module):
 
 
 def linear(In: axn.Axis, Out: axn.Axis) -> nn.Linear:
-    return nn.Linear.init(In, Out, key=KEY)
+    return made(nn.Linear.init, In, Out)
 
 
 def loss(model: Model, ids: NamedArray) -> jax.Array:
@@ -89,7 +90,7 @@ def test_so_do_their_gradients() -> None:
     ("layer", "expected"),
     [
         (linear(Embed, Mlp), "Linear/dot_general"),
-        (nn.MLP.init(Embed, Embed, Mlp, 1, key=KEY), "MLP/layers.1/dot_general"),
+        (made(nn.MLP.init, Embed, Embed, Mlp, 1), "MLP/layers.1/dot_general"),
         (nn.Sequential([nn.gelu, linear(Embed, Mlp)]), "Sequential/layers.1/dot_general"),
     ],
     ids=["Linear", "MLP", "Sequential"],
@@ -100,7 +101,7 @@ def test_a_layer_in_no_module_is_called_by_its_class(layer: eqx.Module, expected
 
 
 def test_a_method_that_calls_another_one_of_its_layer_adds_no_second_name() -> None:
-    table = nn.Embedding.init(Vocab, Embed, key=KEY)
+    table = made(nn.Embedding.init, Vocab, Embed)
     assert names_in(lambda ids: table(ids), IDS) >= {"Embedding/gather"}
 
 
@@ -118,7 +119,7 @@ def test_layers_of_subclasses_and_argument_trees_are_named_too() -> None:
 
             return self.stack.fold_via(step)(pair)
 
-    stack = nn.BlockSeq.init(Layers.resize(1), Twice)(Embed, Embed, key=KEY)
+    stack = made(nn.BlockSeq.init(Layers.resize(1), Twice), Embed, Embed)
     found = names_in(lambda model, x: model(x), Model(stack), {"x": axn.zeros((Batch, Embed))})
     assert "stack/blocks.0/dot_general" in found
 
@@ -131,7 +132,7 @@ def test_layers_of_several_kinds_are_told_apart() -> None:
             return self.blocks.fold(x)
 
     square = nn.Linear.init
-    stack = nn.Interleaved.init(Layers.resize(5), (square, square))(Embed, Embed, key=KEY)
+    stack = made(nn.Interleaved.init(Layers.resize(5), (square, square)), Embed, Embed)
     found = names_in(loss, Model(stack), axn.zeros((Batch, Embed)))
     kinds = {name for name in found if name.endswith("dot_general")}
     ways = ("repeated.0/Linear", "repeated.1/Linear", "rest.0")
@@ -146,7 +147,7 @@ def test_the_layers_of_a_pipeline_keep_their_path() -> None:
             return self.blocks.fold(x)
 
     Deep = Layers.resize(8)
-    model = Model(nn.Stacked.init(Deep, nn.Linear)(Embed, Embed, key=KEY))
+    model = Model(made(nn.Stacked.init(Deep, nn.Linear), Embed, Embed))
     mesh, mapping = jax.make_mesh((2,), ("stage",)), {"layers": "stage", "batch": "stage"}
     with axn.set_mesh(mesh), axn.axis_mapping(mapping), axn.pipelined("batch", 2):
         found = names_in(loss, model, axn.zeros((Batch, Embed)))

@@ -9,13 +9,13 @@ import axonym as axn
 from axonym import nn
 from axonym.errors import OperandError
 from axonym.nn.mixing import Cache, Cached, Within, find_begins, start_memories
-from tests.nn.layouts import fails
+from tests.nn.layouts import draw, fails, halved, made
 
 Batch, Pos, Embed = axn.make_axes(batch=2, pos=7, embed=6)
 HEADS, KeyDim = axn.make_axes(heads=2), axn.Axis("head_dim", 4)
 Layers = axn.Axis("layers", 2)
-LAYER = nn.GatedDeltaNet.init("pos", Embed, HEADS, KeyDim, window=3, key=jax.random.key(0))
-X = axn.random.normal(jax.random.key(1), (Batch, Pos, Embed))
+LAYER = halved(made(nn.GatedDeltaNet.init, "pos", Embed, HEADS, KeyDim, window=3))
+X = draw(Batch, Pos, Embed)
 
 
 def test_a_memory_does_not_see_the_document_before():

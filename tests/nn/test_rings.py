@@ -10,6 +10,7 @@ import pytest
 import axonym as axn
 from axonym import nn
 from axonym.errors import AxisNotFoundError, AxisSizeError, OperandError
+from tests.nn.layouts import draw, halved, made
 
 pytestmark = pytest.mark.sampled
 
@@ -17,14 +18,18 @@ B, E, M, O = axn.make_axes(batch=4, embed=8, mlp=16, out=5)  # noqa: E741
 S = axn.Axis("tokens.seq", 8)
 COMPUTE = {"batch": "data", "tokens": "model", "mlp": "model"}
 PARAMETERS = {"mlp": "model"}
-KEY = jax.random.key(0)
-
-mlp = functools.partial(nn.MLP.init, E, O, M, 1, nn.gelu, key=KEY)
-gated = functools.partial(nn.GatedMLP.init, E, O, M, key=KEY)
 
 
-def drawn(*axes):
-    return axn.random.normal(jax.random.key(1), axes)
+def small(*args, **options):
+    return halved(halved(made(*args, **options)))
+
+
+def mlp():
+    return small(nn.MLP.init, E, O, M, 1, nn.gelu)
+
+
+def gated(**options):
+    return small(nn.GatedMLP.init, E, O, M, **options)
 
 
 def step(model, x):
@@ -64,7 +69,7 @@ def check(found, expected):
 )
 def test_results_and_gradients_are_those_of_one_device(kind, make, names, request):
     mesh = request.getfixturevalue(f"{kind}_mesh")
-    model, x = make(), drawn(B, S, E)[{"batch": 0}] if "batch" not in names else drawn(B, S, E)
+    model, x = make(), draw(B, S, E)[{"batch": 0}] if "batch" not in names else draw(B, S, E)
     x = x.rearrange(names)
     text, found = lowered(step, mesh, model, x, rings=True, strict=False)
     assert sends(text)
@@ -73,7 +78,7 @@ def test_results_and_gradients_are_those_of_one_device(kind, make, names, reques
 
 
 def test_weights_may_be_stored_in_parts(auto_mesh):
-    model, x = gated(out_first=True), drawn(B, S, E)
+    model, x = gated(out_first=True), draw(B, S, E)
     with axn.set_mesh(auto_mesh):
         compiled = axn.fsdp(step, {"embed": "data", "mlp": "model"}, {**COMPUTE, "embed": None}, rings=True)
         assert sends(compiled.lower(model, x).as_text())
@@ -93,7 +98,7 @@ def test_ring_of_four_in_a_loop_over_layers(explicit_mesh):
         def __call__(self, x):
             return x + self.mlp(x)
 
-    stack, x = nn.Stacked.init(axn.Axis("layers", 2), Block)(key=KEY), drawn(B, S, E)
+    stack, x = small(nn.Stacked.init(axn.Axis("layers", 2), Block)), draw(B, S, E)
 
     def loss(stack, x):
         return jax.value_and_grad(lambda stack: axn.sin(stack.fold(x)).sum().scalar())(stack)
@@ -105,7 +110,7 @@ def test_ring_of_four_in_a_loop_over_layers(explicit_mesh):
 
 def test_ring_over_two_mesh_axes(auto_mesh):
     whole = {"tokens": ("data", "model"), "mlp": ("data", "model")}
-    x = drawn(B, S, E)
+    x = draw(B, S, E)
     with axn.set_mesh(auto_mesh):
         compiled = axn.named_jit(step, axn.Mappings({"mlp": ("data", "model")}, whole), rings=True)
         assert sends(compiled.lower(mlp(), x).as_text())
@@ -117,7 +122,7 @@ def test_maps_over_rows(kind, request):
     def rows(model, x):
         return axn.vmap(model, "batch")(x)
 
-    model, x = gated(), drawn(B, S, E)
+    model, x = gated(), draw(B, S, E)
     _, found = lowered(rows, request.getfixturevalue(f"{kind}_mesh"), model, x, rings=True, strict=False)
     np.testing.assert_allclose(found.array, model(x).rearrange(found.names).array, rtol=2e-5, atol=2e-6)
 
@@ -132,24 +137,24 @@ def smooth(x):
         (mlp(), COMPUTE, {}),  # nobody asked
         (mlp(), {"batch": "data", "mlp": "model"}, {"rings": True}),  # positions are whole
         (mlp(), {"batch": "data", "tokens": "model", "mlp": None}, {"rings": True}),  # the hidden axis is whole
-        (nn.MLP.init(E, O, M, 1, smooth, key=KEY), COMPUTE, {"rings": True}),  # may look at other positions
+        (made(nn.MLP.init, E, O, M, 1, smooth), COMPUTE, {"rings": True}),  # may look at other positions
         (mlp(), {**COMPUTE, "batch": None, "embed": "data"}, {"rings": True}),  # sums over another mesh axis, too
-        (nn.MLP.init(E, O, M, 2, key=KEY), COMPUTE, {"rings": True}),  # has a square weight
-        (nn.MLP.init(E, O, M, 0, key=KEY), COMPUTE, {"rings": True}),
+        (made(nn.MLP.init, E, O, M, 2), COMPUTE, {"rings": True}),  # has a square weight
+        (made(nn.MLP.init, E, O, M, 0), COMPUTE, {"rings": True}),
     ],
 )
 def test_the_compiler_sends_where_no_ring_can(model, compute, options, auto_mesh):
     def forward(model, x):
         return model(x)
 
-    x = drawn(B, S, E)
+    x = draw(B, S, E)
     text, found = lowered(forward, auto_mesh, model, x, compute=compute, strict=False, **options)
     assert not sends(text)
     check(found, jax.jit(forward)(model, x))
 
 
 def test_errors_are_those_of_layers(auto_mesh):
-    for x, error in ((drawn(B, S), AxisNotFoundError), (drawn(B, S, E.resize(7)), AxisSizeError)):
+    for x, error in ((draw(B, S), AxisNotFoundError), (draw(B, S, E.resize(7)), AxisSizeError)):
         with pytest.raises(error, match="Linear: "):
             lowered(lambda model, x: model(x), auto_mesh, mlp(), x, rings=True)
 

@@ -16,19 +16,18 @@ from jax.sharding import Mesh
 import axonym as axn
 from axonym import nn
 from axonym.errors import ShardingError
+from tests.nn.layouts import halved, made
 
 Call = Callable[[axn.NamedArray], axn.NamedArray]
 
 Embed, Heads, HeadDim = axn.make_axes(embed=8, heads=2, head_dim=4)
-KEY = jax.random.key(0)
-TABLE = nn.Embedding.init(axn.Axis("vocab", 16), Embed, key=KEY)
+TABLE = made(nn.Embedding.init, axn.Axis("vocab", 16), Embed)
 CONV = {
-    padding: nn.Conv.init("pos", Embed, axn.Axis("out", 4), 3, key=KEY, padding=padding)
-    for padding in ("SAME", "VALID")
+    padding: made(nn.Conv.init, "pos", Embed, axn.Axis("out", 4), 3, padding=padding) for padding in ("SAME", "VALID")
 }
-UP = nn.ConvTranspose.init("pos", Embed, axn.Axis("out", 4), 2, key=KEY, stride=2)
-LINEAR = nn.Linear.init(Embed, Heads, key=KEY)
-ATTENTION = nn.Attention.init(Embed, Heads, HeadDim, key=KEY)
+UP = made(nn.ConvTranspose.init, "pos", Embed, axn.Axis("out", 4), 2, stride=2)
+LINEAR = made(nn.Linear.init, Embed, Heads)
+ATTENTION = halved(made(nn.Attention.init, Embed, Heads, HeadDim))
 
 
 def widen(x: axn.NamedArray, by: int = 1) -> axn.NamedArray:

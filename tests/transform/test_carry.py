@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec
 
 import axonym as axn
 from axonym import nn
+from tests.nn.layouts import draw as draw_normal, halved, made
 
 pytestmark = pytest.mark.sampled
 
@@ -36,16 +37,11 @@ class Block(eqx.Module):
 KEY = jax.random.key(0)
 
 
-def made(init):
-    """Make layers in one program."""
-    return jax.jit(init, static_argnums=0)(E, key=KEY)
-
-
-STACK = made(nn.Stacked.init(axn.Axis("layers", 4), Block, gradient_checkpointing="nested"))
+STACK = halved(made(nn.Stacked.init(axn.Axis("layers", 4), Block, gradient_checkpointing="nested"), E))
 KINDS = (Block, lambda E, *, key: nn.RmsNorm.init(E))
-MIXED = made(nn.Interleaved.init(axn.Axis("layers", 3), KINDS, gradient_checkpointing=True))
-RECURRENT = nn.Recurrent(nn.LSTMCell.init(E, H, key=KEY), "steps")
-W = axn.random.normal(KEY, (E, E.derive("out"))) / 2
+MIXED = halved(made(nn.Interleaved.init(axn.Axis("layers", 3), KINDS, gradient_checkpointing=True), E))
+RECURRENT = nn.Recurrent(halved(made(nn.LSTMCell.init, E, H)), "steps")
+W = halved(draw_normal(E, E.derive("out")))
 
 
 def product(x):
