@@ -11,14 +11,14 @@ import pytest
 import axonym as axn
 from axonym import state_dict as sd
 from axonym.models import Decoder, DecoderConfig, load, read_config, save
-from tests.nn.layouts import fails
+from tests.nn.layouts import compiled, fails, made
 
 CONFIG = DecoderConfig(64, 2, embed=16, mlp=32, heads=2, kv_heads=1, head_dim=8)
 
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_files_without_a_head_are_read(tmp_path: Path, tied: bool) -> None:
-    model = Decoder.init(dataclasses.replace(CONFIG, tied=tied), key=jax.random.key(0))
+    model = made(Decoder.init, dataclasses.replace(CONFIG, tied=tied))
     save(model, tmp_path)
     whole = sd.load_state_dict(tmp_path)
     # As `LlamaModel.save_pretrained` writes them.
@@ -36,7 +36,7 @@ def test_files_without_a_head_are_read(tmp_path: Path, tied: bool) -> None:
     for mine, its in zip(jax.tree.leaves(model.blocks), jax.tree.leaves(again.blocks), strict=True):
         np.testing.assert_array_equal(np.sort(mine, axis=None), np.sort(its, axis=None))
     tokens = axn.arange(axn.Axis("pos", 5))
-    np.testing.assert_allclose(again(tokens).array, model(tokens).array, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(*(compiled(each, tokens).array for each in (again, model)), rtol=1e-5, atol=1e-6)
 
 
 TINY = {
@@ -67,7 +67,7 @@ TINY = {
     ],
 )
 def test_layers_that_predict_further_tokens_are_left_out(tmp_path: Path, name: str, settings, further: str) -> None:
-    model = Decoder.init(read_config({"model_type": name, **TINY, **settings}), key=jax.random.key(0))
+    model = made(Decoder.init, read_config({"model_type": name, **TINY, **settings}))
     save(model, tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == name
     whole = sd.load_state_dict(tmp_path)
@@ -79,7 +79,7 @@ def test_layers_that_predict_further_tokens_are_left_out(tmp_path: Path, name: s
 
 
 def test_weights_that_need_more_than_a_cast_are_refused(tmp_path: Path) -> None:
-    save(Decoder.init(CONFIG, key=jax.random.key(0)), tmp_path, quantization_config={"quant_method": "fp8"})
+    save(made(Decoder.init, CONFIG), tmp_path, quantization_config={"quant_method": "fp8"})
     text = f"{tmp_path} is quantized, its quantization_config says quant_method='fp8': save it in bfloat16 first"
     fails(ValueError, text, lambda: load(tmp_path))
     settings = json.loads((tmp_path / "config.json").read_text())

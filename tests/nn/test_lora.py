@@ -9,7 +9,7 @@ import pytest
 import axonym as axn
 from axonym import nn
 from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError
-from tests.nn.layouts import apply, check_on, draw, fails, same, same_trees, value_and_gradients
+from tests.nn.layouts import apply, check_on, compiled, draw, fails, made, same, same_trees, value_and_gradients
 from tests.nn.test_every_layer import ROWS
 
 B, E, M, H, L, R = axn.make_axes(batch=8, embed=4, mlp=6, heads=2, layers=3, rank=2)
@@ -18,9 +18,7 @@ KEY = jax.random.key(0)
 
 def adapted(In, Out, **options):
     """Wrap a layer whose bias and upper matrix are not zero."""
-    layer = nn.LoraLinear.init(nn.Linear.init(In, Out, key=KEY), R, key=jax.random.key(1), **options)
-    given = (draw(*layer.base.bias.axes, seed=7), draw(*layer.up.weight.axes, seed=8))
-    return eqx.tree_at(lambda layer: (layer.base.bias, layer.up.weight), layer, given)
+    return made(lambda *, key: nn.LoraLinear.init(nn.Linear.init(In, Out, key=key), R, key=key, **options))
 
 
 @pytest.mark.parametrize(("In", "Out", "equation"), [(E, (H, M), "be,er,rhm->bhm"), (E, E, "be,er,ro->bo")])
@@ -173,7 +171,7 @@ def test_on_a_mesh(kind, auto_mesh, explicit_mesh):
 
 
 def test_errors():
-    model = (nn.Linear.init(E, M, key=KEY), [nn.Linear.init(E, M, key=KEY)])
+    model = (made(nn.Linear.init, E, M), [made(nn.Linear.init, E, M)])
     fails(
         ArgumentError,
         "add_lora: `where` chose no linear layer\n  linear layers: 0, 1.0",
@@ -220,8 +218,9 @@ def test_layers_of_linear_layers_take_thin_matrices(name):
     """Thin matrices begin at zero, so the layer is the same."""
     row = ROWS[name]
     layer, x = row.layer(), row.input(axn.Axis("batch", 2), axn.Axis("seq", 3))
-    thin = nn.add_lora(layer, 2, key=jax.random.key(0))
+    thin = jax.jit(lambda layer: nn.add_lora(layer, 2, key=jax.random.key(0)))(layer)
     assert len(jax.tree.leaves(thin)) > len(jax.tree.leaves(layer))
-    found, wanted = (jax.tree.leaves(row.call(each, x)) for each in (thin, layer))
+    both = compiled(lambda x, *layers: [row.call(each, x) for each in layers], x, thin, layer)
+    found, wanted = map(jax.tree.leaves, both)
     for one, other in zip(found, wanted, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)

@@ -22,6 +22,7 @@ import axonym as axn
 from axonym import nn
 from axonym.errors import ArgumentError, AxisSizeError, OperandError, ShardingError
 from axonym.partitioning import PaddedArray, Padding, first_fitting, pad_axes, unpad_axes
+from tests.nn.layouts import made
 
 Batch, Pos, Embed, Vocab, Mlp, Layers = axn.make_axes(batch=4, pos=6, embed=8, vocab=37, mlp=9, layers=2)
 MULTIPLES = {"vocab": 8, "mlp": 4}
@@ -69,6 +70,9 @@ class Model(eqx.Module):
         return x
 
 
+make_model = jax.jit(Model.init)  # in one program, where each array would be several
+
+
 def compute_loss(model: Model, ids: axn.NamedArray, targets: axn.NamedArray) -> tuple[jax.Array, Any]:
     x = model(ids)
     logits, tied = model.head(x), model.table.unembed(x)
@@ -100,6 +104,7 @@ def learn(
     return found
 
 
+@jax.jit
 def draw() -> tuple[axn.NamedArray, axn.NamedArray, jax.Array]:
     k_ids, k_targets, k_draws = jax.random.split(jax.random.key(1), 3)
     ids = axn.random.randint(k_ids, (Batch, Pos), -Vocab.size, Vocab.size)  # negative ids count from the end
@@ -116,8 +121,9 @@ def assert_same(got: Any, expected: Any, place: str) -> None:
     got = jax.device_get(got)
     for leaf in list_padded(got):
         for own in leaf.padding:
-            assert not leaf.stored[own.name, own.size :].array.any(), f"{place}: {leaf}"
-    pairs = zip(jax.tree.leaves_with_path(expected), jax.tree.leaves(unpad_axes(got)), strict=True)
+            dim = leaf.stored.names.index(own.name)
+            assert not np.split(leaf.stored.array, [own.size], dim)[1].any(), f"{place}: {leaf}"
+    pairs = zip(jax.tree.leaves_with_path(expected), jax.tree.leaves(jax.jit(unpad_axes)(got)), strict=True)
     for (path, one), other in pairs:
         where = f"{place}: {jax.tree_util.keystr(path)}"
         largest = np.abs(one).max(initial=1)  # of sums that cancel, the rest is rounded as their terms are
@@ -126,12 +132,12 @@ def assert_same(got: Any, expected: Any, place: str) -> None:
 
 @pytest.fixture(scope="module")
 def expected() -> dict[str, Any]:
-    result: dict[str, Any] = jax.jit(learn)(Model.init(jax.random.key(0)), *draw())
+    result: dict[str, Any] = jax.jit(learn)(make_model(jax.random.key(0)), *draw())
     return result
 
 
 def test_padding_changes_nothing_on_one_device(expected: dict[str, Any]) -> None:
-    model = pad_axes(Model.init(jax.random.key(0)), MULTIPLES)
+    model = jax.jit(lambda key: pad_axes(Model.init(key), MULTIPLES))(jax.random.key(0))
     got = jax.jit(learn)(model, *draw())
     assert len(list_padded(got["gradients"])) == 1 + 3 + 3 + 5 + 3 + 2
     assert_same(got, expected, "one device")
@@ -152,7 +158,7 @@ def test_padding_changes_nothing_on_a_mesh(expected: dict[str, Any], auto_mesh: 
 
 
 def test_a_file_has_the_real_size_and_loads_with_another_padding(auto_mesh: Mesh) -> None:
-    model, other = (Model.init(jax.random.key(seed)) for seed in range(2))
+    model, other = (make_model(jax.random.key(seed)) for seed in range(2))
     plain, padded = map(axn.state_dict.to_state_dict, (model, pad_axes(model, MULTIPLES)))
     assert list(padded) == list(plain)
     assert all(padded.spec(key) == plain.spec(key) and np.array_equal(padded[key], plain[key]) for key in plain)
@@ -174,7 +180,7 @@ def test_a_file_has_the_real_size_and_loads_with_another_padding(auto_mesh: Mesh
 
 
 def test_an_id_in_the_padding_is_out_of_range() -> None:
-    table = pad_axes(nn.Embedding.init(Vocab, Embed, key=jax.random.key(0)), {"vocab": 8})
+    table = pad_axes(made(nn.Embedding.init, Vocab, Embed), {"vocab": 8})
     for dtype in (jnp.int8, jnp.uint8, jnp.int32, jnp.uint32):
         found = table(axn.named(jnp.array([0, 36, 37, 39, 40, 255 % 128], dtype), "pos"))
         assert axn.isnan(found).all("embed").tolist() == [False, False, True, True, True, True], dtype
@@ -219,7 +225,7 @@ def test_what_a_padded_vocabulary_sends(auto_mesh: Mesh, explicit_mesh: Mesh) ->
         mlp, table = layers
         return nn.cross_entropy_loss(table.unembed(mlp(x)), Vocab, ids).scalar()
 
-    model = Model.init(jax.random.key(0))
+    model = make_model(jax.random.key(0))
     for mesh, gathers in ((auto_mesh, 0), (explicit_mesh, 1)):
         with axn.set_mesh(mesh):
             layers = axn.shard(pad_axes((model.plain, model.table), LEAST), MAPPING, strict=False)
@@ -288,7 +294,7 @@ def test_a_padded_array_is_a_node_that_paths_do_not_show() -> None:
 
 
 def test_a_shard_map_reads_padding_that_is_whole(explicit_mesh: Mesh) -> None:
-    table = pad_axes(nn.Embedding.init(Vocab, Embed, key=jax.random.key(0)), {"vocab": 8})
+    table = pad_axes(made(nn.Embedding.init, Vocab, Embed), {"vocab": 8})
 
     def logits(table: nn.Embedding, ids: axn.NamedArray) -> axn.NamedArray:
         return table.unembed(table(ids))
@@ -323,12 +329,15 @@ EXPERTS: dict[str, dict[str, Any]] = {
 
 def test_padding_changes_no_mixture_of_experts(auto_mesh: Mesh, explicit_mesh: Mesh) -> None:
     Experts = axn.Axis("experts", 5)
-    layers = {
-        name: nn.MixtureOfExperts.init(Embed, Experts, Mlp, 2, key=jax.random.key(0), **options)
-        for name, options in EXPERTS.items()
-    }
-    x = axn.random.normal(jax.random.key(1), (Batch, Pos, Embed))
-    where = axn.random.bernoulli(jax.random.key(2), (Batch, Pos), 0.7)
+
+    @jax.jit
+    def make() -> tuple[dict[str, nn.MixtureOfExperts], axn.NamedArray, axn.NamedArray]:
+        init = partial(nn.MixtureOfExperts.init, Embed, Experts, Mlp, 2, key=jax.random.key(0))
+        layers = {name: init(**options) for name, options in EXPERTS.items()}
+        x = axn.random.normal(jax.random.key(1), (Batch, Pos, Embed))
+        return layers, x, axn.random.bernoulli(jax.random.key(2), (Batch, Pos), 0.7)
+
+    layers, x, where = make()
 
     def run(layers: dict[str, nn.MixtureOfExperts], x: axn.NamedArray, where: axn.NamedArray) -> Any:
         def loss(layer: nn.MixtureOfExperts, x: axn.NamedArray) -> tuple[jax.Array, Any]:
