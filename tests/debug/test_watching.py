@@ -8,7 +8,7 @@ import pytest
 
 import axonym as axn
 from axonym import debug, nn
-from tests.nn.layouts import draw, made
+from tests.nn.layouts import compiled, draw, made
 
 B, E, M, L = axn.make_axes(batch=4, embed=8, mlp=12, layers=3)
 X = draw(B, E)
@@ -89,7 +89,7 @@ def test_a_step_returns_what_its_layers_return(is_sharded):
     assert seen.rows["blocks"].rms.names == ("layers", "batch")
     check(seen.rows["norm"], DEEP.norm(axn.named(x, (B, E))).array, axes=(0, 2))
     # Nothing but the numbers is added to the step.
-    expected = step(DEEP, X)[0]
+    expected = compiled(step, DEEP, X)[0]
     for own, other in zip(jax.tree.leaves(new), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-6)
     weight = DEEP.blocks.stacked.layers[0].weight.array

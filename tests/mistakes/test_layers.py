@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import axonym as axn
 from axonym import nn
 from tests.mistakes.answers import says, silent, warns
+from tests.nn.layouts import compiled, made
 
 Batch, Pos, Embed, Mlp, Layers, Vocab, Heads = axn.make_axes(
     batch=8, pos=4, embed=16, mlp=32, layers=3, vocab=10, heads=2
@@ -236,7 +237,7 @@ def test_batch_norm_without_its_state(x: axn.NamedArray) -> None:
     """
 )
 def test_a_residual_of_experts(x: axn.NamedArray) -> None:
-    nn.MixtureOfExperts.init(Embed, axn.Axis("experts", 2), 4, 1, key=KEY)(x) + x
+    compiled(made(nn.MixtureOfExperts.init, Embed, axn.Axis("experts", 2), 4, 1), x) + x
 
 
 @says(

@@ -64,7 +64,7 @@ def make(name):
     """Make a model with parameters so large that each matters."""
     model = jax.eval_shape(lambda: Decoder.init(CONFIGS[name], key=jax.random.key(0)))
     rng = np.random.default_rng(1)
-    return jax.tree.map(lambda leaf: jnp.asarray(0.3 * rng.standard_normal(leaf.shape, np.float32)), model)
+    return jax.tree.map(lambda leaf: jax.device_put(0.3 * rng.standard_normal(leaf.shape, np.float32)), model)
 
 
 @jax.jit
@@ -143,7 +143,7 @@ def test_a_layout_changes_nothing(name, mesh, request):
 @pytest.mark.parametrize("name", [name for name in CONFIGS if name != "mixed"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_model_is_read_as_it_was_written_each_device_its_part(name, dtype, tmp_path, auto_mesh):
-    model = jax.tree.map(lambda leaf: leaf.astype(dtype), make(name))
+    model = jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf).astype(dtype)), make(name))
     save(model, tmp_path, max_bytes=20_000, eos_token_id=7)
     assert json.loads((tmp_path / "config.json").read_text())["eos_token_id"] == 7
     again = load(tmp_path, mapping={"embed": "data", "kv_heads": "model"}, mesh=auto_mesh)

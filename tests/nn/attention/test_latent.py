@@ -175,10 +175,14 @@ def test_half_precision_is_near() -> None:
 
 def test_a_step_reads_adapters_and_padded_heads() -> None:
     cache = nn.KVCache.init("pos.key", (Batch, axn.Axis("pos.key", 8), FULL.Cached), shared=True)
-    adapted = nn.add_lora(FULL, 2, key=jax.random.key(0))
-    adapted = jax.tree.map(lambda p: p + 0.1, adapted)  # the sum of an adapter starts at zero
-    padded = axn.partitioning.pad_axes(FULL, {"heads": 3, "latent": 4})
-    for model in (adapted, padded):
+
+    @jax.jit
+    def make() -> tuple[Any, Any]:
+        adapted = nn.add_lora(FULL, 2, key=jax.random.key(0))
+        adapted = jax.tree.map(lambda p: p + 0.1, adapted)  # the sum of an adapter starts at zero
+        return adapted, axn.partitioning.pad_axes(FULL, {"heads": 3, "latent": 4})
+
+    for model in make():
         whole = compiled(lambda model, x: model(x, nn.causal(), rotate=ROPE.at(Pos)), model, X)
         found = compiled(lambda model, x, cache: model.extend(x, cache, rotate=ROPE.at(Pos))[0], model, X, cache)
         same(found, NAMES, whole.array)

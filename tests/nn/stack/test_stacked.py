@@ -15,7 +15,7 @@ import axonym as axn
 from axonym import ScanCheckpointPolicy as Policy, nn
 from axonym.errors import AxisSizeError, OperandError
 from tests.laws import bytes_on_host
-from tests.nn.layouts import check_on, draw, fails, lies, same, same_trees, value_and_gradients
+from tests.nn.layouts import check_on, compiled, draw, fails, lies, same, same_trees, value_and_gradients
 
 pytestmark = pytest.mark.sampled
 
@@ -372,11 +372,12 @@ def test_stacks_of_stacks(outer, inner):
         def __call__(self, x):
             return self.layers.fold(x)
 
-    stack, x = outer.init(Outer, Group, gradient_checkpointing=True)(key=KEY), draw(B, E)
+    stack, x = compiled(outer.init(Outer, Group, gradient_checkpointing=True), key=KEY), draw(B, E)
     if outer is inner is nn.Stacked:
         assert stack.stacked.layers.stacked.fc.weight.names == ("outer", "inner", "embed", "mlp")
     layers = [layer for group in stack.unstacked() for layer in group.layers.unstacked()]
-    expected = [Block.init(E, M, key=k) for key in jax.random.split(KEY, 2) for k in jax.random.split(key, 3)]
+    keys = [k for key in jax.random.split(KEY, 2) for k in jax.random.split(key, 3)]
+    expected = [compiled(Block.init, E, M, key=key) for key in keys]
     for mine, theirs in zip(layers, expected, strict=True):
         same_trees(eqx.filter(mine, eqx.is_array), eqx.filter(theirs, eqx.is_array), rtol=1e-6)
     out, (_, (dx,)) = value_and_gradients(fold)(stack, x)
