@@ -1,5 +1,7 @@
 """What tests of pipelines share: layers, the same layers with plain arrays, and one run with a pipeline."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -49,17 +51,20 @@ def apply_by_hand(weight, scale, x, mask, shift, keep, tilt=1.0):
 
 def microbatch_of_rows(ways):
     """Return the number of the microbatch of each row: every part of the batch on a device is cut into all of them."""
-    return jnp.tile(jnp.repeat(jnp.arange(MICROBATCHES), B.size // ways // MICROBATCHES), ways)
+    return np.tile(np.repeat(np.arange(MICROBATCHES), B.size // ways // MICROBATCHES), ways)
 
 
-def kept_by_hand(layer, ways, depth):
-    """Draw what dropout keeps in one layer: each microbatch has a key of its own."""
-    key = jax.random.split(KEY, depth)[layer]
+def kept_by_hand(ways, depth):
+    """Draw what dropout keeps in each layer: each microbatch has a key of its own."""
     shape = (B.size // MICROBATCHES, P.size, E.size)
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(MICROBATCHES))
-    drawn = jax.vmap(lambda key: jax.random.bernoulli(key, 0.7, shape))(keys)
-    order = jnp.argsort(microbatch_of_rows(ways), stable=True)
-    return drawn.reshape(B.size, P.size, E.size)[jnp.argsort(order)]
+
+    def draw(key, microbatch):
+        return jax.random.bernoulli(jax.random.fold_in(key, microbatch), 0.7, shape)
+
+    each = jax.vmap(jax.vmap(draw, (None, 0)), (0, None))
+    drawn = each(jax.random.split(KEY, depth), jnp.arange(MICROBATCHES))
+    order = np.argsort(microbatch_of_rows(ways), kind="stable")
+    return drawn.reshape(depth, B.size, P.size, E.size)[:, np.argsort(order)]
 
 
 def loss_of(stack, x, mask, shift):
@@ -77,14 +82,19 @@ def loss_of(stack, x, mask, shift):
 
 def loss_by_hand(parameters, x, mask, shift, tilts, ways):
     total, loss = 0.0, 0.0
+    kept = kept_by_hand(ways, len(parameters))
     for i, (weight, scale) in enumerate(parameters):
-        x = apply_by_hand(
-            weight, scale, x, mask, shift[i], kept_by_hand(i, ways, len(parameters)), tilts[i % len(tilts)]
-        )
+        x = apply_by_hand(weight, scale, x, mask, shift[i], kept[i], tilts[i % len(tilts)])
         total += x.mean()
         means = x.mean(1)
         loss += (means * means).sum() * i / 4 + x.mean() * i / 4
     return (x * x * jnp.arange(B.size)[:, None, None] / 8).sum() + total + loss
+
+
+@functools.partial(jax.jit, static_argnums=(4, 5))
+def gradients_by_hand(*args):
+    """Return the loss and its gradients by the layers, the input, the mask and the shifts."""
+    return jax.value_and_grad(loss_by_hand, (0, 1, 2, 3))(*args)
 
 
 def mean_square(stack, x):

@@ -1,5 +1,7 @@
 """Pipelines whose stages work backward on one microbatch while they work forward on another."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -70,13 +72,18 @@ def loss_by_hand(parameters, tokens, mask, *, dropout):
     table, layers, (weight, bias) = parameters
     x = table[tokens]
     total = x.mean()
-    for i, (layer, scale) in enumerate(layers):
-        keep = kept_by_hand(i, 2, L.size) if dropout else 1.0
+    kept = kept_by_hand(2, L.size) if dropout else [1.0] * len(layers)
+    for (layer, scale), keep in zip(layers, kept, strict=True):
         x = apply_by_hand(layer, scale, x, mask, 0.0, keep)
         total += x.mean()
     log_p = jax.nn.log_softmax(x @ weight + bias)
     picked = jnp.take_along_axis(log_p, tokens[..., None], -1)[..., 0]
     return -(picked * (tokens > 0).sum(1)[:, None]).mean() + total
+
+
+@functools.partial(jax.jit, static_argnames="dropout")
+def gradients_by_hand(*args, dropout):
+    return jax.value_and_grad(loss_by_hand)(*args, dropout=dropout)
 
 
 def parameters_of(model):
@@ -95,8 +102,7 @@ def test_equals_the_loss_of_the_whole_batch_by_hand(mode, dropout, auto_mesh, ex
         mesh = {"auto": auto_mesh, "explicit": explicit_mesh}[mode]
         value, gradient = pipeline(call, mesh, model, TOKENS, mask)
 
-    by_hand = jax.value_and_grad(lambda *args: loss_by_hand(*args, dropout=dropout))
-    expected, gradients = jax.jit(by_hand)(parameters_of(model), TOKENS.array, mask.array)
+    expected, gradients = gradients_by_hand(parameters_of(model), TOKENS.array, mask.array, dropout=dropout)
     close(value, expected)
     close(parameters_of(gradient), gradients)
 
@@ -158,8 +164,7 @@ def test_inside_of_a_shard_map_over_the_data(auto_mesh):
 
     call = axn.shard_map(local, axn.Mappings(STORED, COMPUTED), manual_axes="model")
     value, gradient = pipeline(call, auto_mesh, model, TOKENS, mask)
-    by_hand = jax.value_and_grad(lambda *args: loss_by_hand(*args, dropout=False))
-    expected, gradients = jax.jit(by_hand)(parameters_of(model), TOKENS.array, mask.array)
+    expected, gradients = gradients_by_hand(parameters_of(model), TOKENS.array, mask.array, dropout=False)
     close(value, expected)
     close(parameters_of(gradient), gradients)
 
