@@ -12,7 +12,7 @@ import axonym as axn
 from axonym import nn
 from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, LostAxisError, OperandError
 from tests.laws import count_equations
-from tests.nn.layouts import apply, check_on, compiled, draw, fails, lies, same, same_trees, value_and_gradients
+from tests.nn.layouts import apply, check_on, compiled, draw, fails, lies, made, same, same_trees, value_and_gradients
 
 pytestmark = pytest.mark.sampled
 
@@ -40,8 +40,8 @@ def with_bias(layer: nn.Linear) -> nn.Linear:
     ],
 )
 def test_against_einsum(In, Out, equation, out_first):
-    made = eqx.filter_eval_shape(nn.Linear.init, In, Out, key=KEY, out_first=out_first)
-    layer = with_bias(eqx.tree_at(lambda layer: layer.weight, made, draw(*made.weight.axes, seed=8)))
+    empty = eqx.filter_eval_shape(nn.Linear.init, In, Out, key=KEY, out_first=out_first)
+    layer = with_bias(eqx.tree_at(lambda layer: layer.weight, empty, draw(*empty.weight.axes, seed=8)))
     inputs = In if isinstance(In, tuple) else (In,)
     outputs = tuple(axis.name for axis in (Out if isinstance(Out, tuple) else (Out,)))
     stored = tuple(f"{name}.out" if name in [axis.name for axis in inputs] else name for name in outputs)
@@ -56,7 +56,7 @@ def test_against_einsum(In, Out, equation, out_first):
 
 
 def test_axes_of_the_input_may_stand_anywhere_and_the_others_stay_in_order():
-    layer = with_bias(nn.Linear.init((H, D), M, key=KEY))
+    layer = made(nn.Linear.init, (H, D), M)
     x = draw(B, S, H, D)
     expected = np.einsum("bshd,hdm->bsm", x.array, layer.weight.array) + layer.bias.array
     for order in [(B, S, H, D), (D, B, H, S), (H, D, B, S)]:
@@ -82,7 +82,7 @@ def test_equals_equinox_with_its_gradients():
 
 
 def test_gradients_where_a_name_is_on_both_sides():
-    layer = with_bias(nn.Linear.init(E, E, key=KEY))
+    layer = made(nn.Linear.init, E, E)
     x = draw(B, E)
     _, (gradients, (dx,)) = value_and_gradients(apply)(layer, x)
     f = lambda w, b, x: jnp.sin(x @ w + b).sum()  # noqa: E731
@@ -95,7 +95,7 @@ def test_gradients_where_a_name_is_on_both_sides():
 def test_there_are_no_more_equations_than_by_hand():
     x = draw(B, E)
     for use_bias, by_hand in ((True, lambda w, b, x: x @ w + b), (False, lambda w, b, x: x @ w)):
-        layer = nn.Linear.init(E, M, key=KEY, use_bias=use_bias)
+        layer = made(nn.Linear.init, E, M, use_bias=use_bias)
         arrays = jnp.zeros((E.size, M.size)), jnp.zeros(M.size), x.array
         assert count_equations(lambda layer, x: layer(x), layer, x) <= count_equations(by_hand, *arrays)
 
@@ -128,14 +128,14 @@ def test_an_initializer_gets_the_key_and_the_axes_of_the_weight():
 
 
 def test_dtypes_promote_as_in_jax():
-    layer = nn.Linear.init(E, M, key=KEY)
+    layer = made(nn.Linear.init, E, M)
     half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), layer)
     assert half(axn.ones(E, jnp.bfloat16)).dtype == jnp.bfloat16
     assert layer(axn.ones(E, jnp.bfloat16)).dtype == jnp.float32
 
 
 def test_a_layer_is_a_tree_whose_structure_tells_its_axes():
-    layer = nn.Linear.init(E, M, key=KEY)
+    layer = made(nn.Linear.init, E, M)
     assert [leaf.shape for leaf in jax.tree.leaves(layer)] == [(4, 6), (6,)]
     assert jax.tree.structure(layer) == jax.tree.structure(nn.Linear.init(E, M, key=jax.random.key(1)))
     assert jax.tree.structure(layer) != jax.tree.structure(nn.Linear.init(E, M, key=KEY, use_bias=False))
@@ -158,9 +158,9 @@ class Scaled(eqx.Module):
 def test_something_else_may_multiply():
     x = draw(B, S, E)
     for In, Out, out_first in [(E, (H, D), False), ((S, E), (E, M), True), ((), M, False), (E, (), True)]:
-        made = eqx.filter_eval_shape(nn.Linear.init, In, Out, key=KEY, out_first=out_first, use_bias=False)
-        assert made.dot_general is None
-        layer = eqx.tree_at(lambda layer: layer.weight, made, draw(*made.weight.axes, seed=8))
+        empty = eqx.filter_eval_shape(nn.Linear.init, In, Out, key=KEY, out_first=out_first, use_bias=False)
+        assert empty.dot_general is None
+        layer = eqx.tree_at(lambda layer: layer.weight, empty, draw(*empty.weight.axes, seed=8))
         given = lambda key, axes, weight=layer.weight: weight  # noqa: E731
         other = nn.Linear.init(In, Out, key=KEY, use_bias=False, initializer=given, dot_general=doubled)
         assert [leaf.shape for leaf in jax.tree.leaves(other)] == [layer.weight.array.shape]
@@ -187,8 +187,8 @@ def in_turn(layers, x):
 
 @pytest.mark.parametrize("kind", ["auto", "explicit"])
 def test_on_a_mesh(kind, auto_mesh, explicit_mesh):
-    layer = with_bias(nn.Linear.init(E, M, key=KEY))
-    back = with_bias(nn.Linear.init(M, E, key=jax.random.key(1)))
+    layer = made(nn.Linear.init, E, M)
+    back = made(nn.Linear.init, M, E)
     mesh = {"auto": auto_mesh, "explicit": explicit_mesh}[kind]
     check_on(mesh, in_turn, (layer, back), draw(B, S, E))
     check_on(mesh, apply, layer, draw(B, S, E))
@@ -206,10 +206,10 @@ def test_a_mapping_of_a_name_on_both_sides_lays_out_one_side(kind, auto_mesh, ex
             ({"embed": "data", "embed.out": "model"}, (1, 2)),
         ]:
             spread = axn.shard(layer, mapping)
-            made = axn.named_jit(lambda: nn.Linear.init(E, E, key=KEY).weight, mapping)()
-            for weight in (spread.weight, made):
+            weights = axn.named_jit(lambda: nn.Linear.init(E, E, key=KEY).weight, mapping)()
+            for weight in (spread.weight, weights):
                 assert {shard.data.shape for shard in weight.array.addressable_shards} == {block}
-            np.testing.assert_allclose(made.array, layer.weight.array, rtol=1e-6)
+            np.testing.assert_allclose(weights.array, layer.weight.array, rtol=1e-6)
             out = axn.named_jit(lambda layer, x: layer(x), {"batch": "model"})(spread, axn.shard(x, {}))
             assert lies(out, mesh, {"batch": "model"})
             same(out, ("batch", "embed"), expected)
@@ -221,7 +221,7 @@ def test_a_mapping_of_a_name_on_both_sides_lays_out_one_side(kind, auto_mesh, ex
 
 @pytest.mark.parametrize("kind", ["auto", "explicit"])
 def test_an_input_that_was_made_outside_of_the_mesh(kind, auto_mesh, explicit_mesh):
-    layer, x = with_bias(nn.Linear.init(E, M, key=KEY)), draw(B, E)
+    layer, x = made(nn.Linear.init, E, M), draw(B, E)
     mesh = {"auto": auto_mesh, "explicit": explicit_mesh}[kind]
     with axn.set_mesh(mesh):
         spread = axn.shard(layer, {"embed": "data"})
@@ -241,7 +241,7 @@ def test_draws_are_the_same_on_every_layout(explicit_mesh, auto_mesh):
 
 # errors
 def test_errors():
-    layer = nn.Linear.init((H, D), M, key=KEY)
+    layer = made(nn.Linear.init, (H, D), M)
     fails(
         AxisNotFoundError,
         "Linear: the input lacks axis 'head_dim'\n"
@@ -280,7 +280,7 @@ def test_errors():
 
 
 def test_an_axis_with_the_name_under_which_a_weight_keeps_an_output_is_not_matched_silently():
-    layer = nn.Linear.init(E, E, key=KEY)
+    layer = made(nn.Linear.init, E, E)
     fails(
         AxisClashError,
         "Linear: the input already has axis 'embed.out', which the layer adds\n"

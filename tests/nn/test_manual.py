@@ -16,6 +16,7 @@ from measure import collectives, totals, wire_bytes
 import axonym as axn
 import axonym.nn as nn
 from tests.feedforward import FeedForward
+from tests.nn.layouts import draw, halved, made
 
 pytestmark = pytest.mark.sampled
 
@@ -32,6 +33,7 @@ class Model(eqx.Module):
     blocks: nn.Stacked
 
     @staticmethod
+    @functools.partial(jax.jit, static_argnums=0)
     def init(vocab):
         one, other = jax.random.split(jax.random.key(0))
         table = nn.Embedding.init(axn.Axis("vocab", vocab), E, key=one)
@@ -43,7 +45,8 @@ class Model(eqx.Module):
 
 
 def drawn(vocab):
-    return axn.random.randint(jax.random.key(1), (B, S), 0, vocab)
+    ids = np.random.default_rng(1).integers(0, vocab, (B.size, S.size), np.int32)
+    return axn.named(jax.device_put(ids), (B, S))
 
 
 def compiled_and_run(step, mappings, *args, **options):
@@ -92,8 +95,8 @@ def test_losses_and_gradients_are_those_of_one_device(kind, mappings, vocab, aut
 def test_a_device_sends_what_it_sends_in_a_shard_map_by_hand():
     """The reference is plain JAX: a loop of products, whose weights are gathered forward and backward."""
     mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
-    blocks = nn.Stacked.init(LAYERS, FeedForward)(E, M, key=jax.random.key(0), use_bias=False)
-    x = axn.random.normal(jax.random.key(1), (B, E))
+    blocks = halved(halved(made(nn.Stacked.init(LAYERS, FeedForward), E, M, use_bias=False)))
+    x = draw(B, E)
 
     def loss(blocks, x):
         return (blocks.fold(x) ** 2).mean().scalar()
@@ -150,7 +153,7 @@ def test_steps_in_bfloat16_with_an_optimiser_are_those_without(auto_mesh):
 
 
 def test_all_derivatives_are_there(auto_mesh):
-    layer, x = nn.Linear.init(E, M, key=jax.random.key(0)), axn.random.normal(jax.random.key(1), (B, E))
+    layer, x = made(nn.Linear.init, E, M), draw(B, E)
 
     def curvature(layer, x):
         slope = jax.grad(lambda layer: (axn.sin(layer(x)) ** 2).mean().scalar())
@@ -190,7 +193,7 @@ def by_a_scale(layer, x):
 
 
 def test_other_products_are_left_to_the_compiler(auto_mesh):
-    layer, x = nn.Linear.init(E, M, key=jax.random.key(0)), axn.random.normal(jax.random.key(1), (B, E))
+    layer, x = made(nn.Linear.init, E, M), draw(B, E)
     calls = [mapped, without_batch, in_a_shard_map, in_another_block, by_a_scale]
 
     def slopes(layer, x):
@@ -204,12 +207,12 @@ def test_other_products_are_left_to_the_compiler(auto_mesh):
 
 
 def test_an_explicit_input_may_lie_otherwise_than_the_mapping_says(explicit_mesh):
-    layer = nn.Linear.init(E, M, key=jax.random.key(0))
+    layer = made(nn.Linear.init, E, M)
 
     def call(layer, x):
         return layer(axn.shard(x, {"embed": "model"}))
 
-    x = axn.random.normal(jax.random.key(1), (B, E))
+    x = draw(B, E)
     with axn.set_mesh(explicit_mesh):
         got = axn.fsdp(call, *FSDP, manual=True)(layer, x)
     check_close(got, layer(x))
@@ -220,7 +223,7 @@ def slope(layer, x):
 
 
 def test_on_mixed_meshes_products_are_left_to_the_compiler(mixed_mesh, explicit_mesh):
-    layer, x = nn.Linear.init(E, M, key=jax.random.key(0)), axn.random.normal(jax.random.key(1), (B, E))
+    layer, x = made(nn.Linear.init, E, M), draw(B, E)
     for mesh, mappings in [(mixed_mesh, FSDP), (explicit_mesh, WITH_TENSOR)]:
         with axn.set_mesh(mesh):
             _, sent = compiled_and_run(slope, mappings, layer, x, manual=True)
@@ -228,7 +231,7 @@ def test_on_mixed_meshes_products_are_left_to_the_compiler(mixed_mesh, explicit_
 
 
 def test_a_function_that_was_traced_before_is_traced_again(auto_mesh):
-    layer, x = nn.Linear.init(E, M, key=jax.random.key(0)), axn.random.normal(jax.random.key(1), (B, E))
+    layer, x = made(nn.Linear.init, E, M), draw(B, E)
     inner = jax.jit(slope)
     decorator = axn.fsdp(*FSDP, manual=True)
     with axn.set_mesh(auto_mesh):
@@ -239,7 +242,7 @@ def test_a_function_that_was_traced_before_is_traced_again(auto_mesh):
 
 @pytest.mark.parametrize("depth", ["compiled", "traced"])
 def test_costs_count_what_devices_gather_and_scatter(depth):
-    layer, x = nn.Linear.init(E, M, key=jax.random.key(0), use_bias=False), axn.ones((B, E))
+    layer, x = made(nn.Linear.init, E, M, use_bias=False), axn.ones((B, E))
     step = jax.grad(lambda layer, x: (axn.sin(layer(axn.sin(x))) ** 2).mean().scalar())
     report = axn.cost(axn.fsdp(step, *FSDP, manual=True), None, {"data": 8}, layer, x, depth=depth)
     sent = {(one.kind, one.axis): (one.count, one.nbytes) for one in report.communication}

@@ -58,7 +58,8 @@ PATTERNS = {"3 of 5": PATTERN, "2 of 5": PATTERN[1:], "6 of 5": PATTERN * 2}
 @functools.cache
 def twins(pattern="2 of 5"):
     return tuple(
-        kind.init(L, PATTERNS[pattern])(E, axn.arange(L) * 0.1, key=KEY) for kind in (nn.Interleaved, nn.BlockSeq)
+        compiled(kind.init(L, PATTERNS[pattern]), E, axn.arange(L) * 0.1, key=KEY)
+        for kind in (nn.Interleaved, nn.BlockSeq)
     )
 
 

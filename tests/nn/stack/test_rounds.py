@@ -1,5 +1,6 @@
 """Layers that are stored by rounds, one after another and in circular pipelines."""
 
+import functools
 import re
 
 import equinox as eqx
@@ -11,7 +12,7 @@ import axonym as axn
 from axonym import nn
 from axonym.errors import ArgumentError, AxisSizeError, OperandError, ShardingError
 from axonym.state_dict import from_state_dict, to_state_dict
-from tests.nn.layouts import draw, fails, same, same_trees
+from tests.nn.layouts import compiled, draw, fails, same, same_trees
 from tests.nn.staging import (
     COMPUTED,
     KEY,
@@ -33,12 +34,14 @@ from tests.nn.staging import (
 pytestmark = pytest.mark.sampled
 
 
+@functools.cache
 def make(rounds=2, **options):
-    return nn.Stacked.init(L, Residual, rounds=rounds, **options)(key=KEY)
+    return compiled(nn.Stacked.init(L, Residual, rounds=rounds, **options), key=KEY)
 
 
+@functools.cache
 def alternating(rounds=2, **options):
-    return nn.Interleaved.init(L, (Residual, Tilted), rounds=rounds, **options)(key=KEY)
+    return compiled(nn.Interleaved.init(L, (Residual, Tilted), rounds=rounds, **options), key=KEY)
 
 
 # stored by rounds

@@ -13,7 +13,7 @@ from axonym import ScanCheckpointPolicy as Policy, nn
 from axonym.errors import AxisSizeError, ShardingError
 from axonym.nn.stack.running import find_constructor, find_difference, stack_outputs
 from tests.laws import bytes_on_host, count_equations, count_kept
-from tests.nn.layouts import draw, fails, same, same_trees
+from tests.nn.layouts import compiled, draw, fails, same, same_trees
 
 pytestmark = pytest.mark.sampled
 
@@ -36,11 +36,11 @@ class Block(eqx.Module):
 
 
 MAKE = {
-    "Stacked": lambda policy: nn.Stacked.init(L, Block, gradient_checkpointing=policy)(key=KEY),
-    "BlockSeq": lambda policy: nn.BlockSeq.init(L, Block, gradient_checkpointing=policy)(key=KEY),
+    "Stacked": lambda policy: compiled(nn.Stacked.init(L, Block, gradient_checkpointing=policy), key=KEY),
+    "BlockSeq": lambda policy: compiled(nn.BlockSeq.init(L, Block, gradient_checkpointing=policy), key=KEY),
     # two repetitions of two layers, and one that is left over
-    "Interleaved": lambda policy: nn.Interleaved.init(L.resize(5), (Block, Block), gradient_checkpointing=policy)(
-        key=KEY
+    "Interleaved": lambda policy: compiled(
+        nn.Interleaved.init(L.resize(5), (Block, Block), gradient_checkpointing=policy), key=KEY
     ),
 }
 
@@ -103,7 +103,7 @@ def test_constructors():
     assert find_constructor("f", L, Block) is Block.init
     make = lambda *, key: Block.init(key=key)  # noqa: E731
     assert find_constructor("f", L, make) is make
-    stack = nn.Stacked.init(L, make)(key=KEY)
+    stack = jax.eval_shape(lambda: nn.Stacked.init(L, make)(key=KEY))
     assert jax.tree.structure(stack) == jax.tree.structure(MAKE["Stacked"](False))
     with pytest.raises(axn.errors.OperandError) as error:
         nn.Stacked.init(L, (Block, Block))
@@ -161,8 +161,8 @@ def test_layers_that_return_different_things():
 # inside of a shard_map that splits the layers
 STAGES = {"layers": "data"}
 SPLIT = {
-    "Stacked": lambda depth: nn.Stacked.init(L.resize(depth), Block)(key=KEY),
-    "Interleaved": lambda depth: nn.Interleaved.init(L.resize(depth), (Block, Block))(key=KEY),
+    "Stacked": lambda depth: compiled(nn.Stacked.init(L.resize(depth), Block), key=KEY),
+    "Interleaved": lambda depth: compiled(nn.Interleaved.init(L.resize(depth), (Block, Block)), key=KEY),
 }
 
 
