@@ -110,6 +110,45 @@ def test_of_an_array_that_is_sliced_only_the_slice_counts(source, nbytes):
     assert found[source] == nbytes
 
 
+# What libtpu makes of a product with one of the matrices that a loop over layers stacks.
+NESTED = """HloModule jit_f
+
+%slice (j: s32[], p: bf16[10,4,8]) -> bf16[4,8] {
+  %p = bf16[10,4,8]{2,1,0} parameter(1)
+  %j = s32[] parameter(0)
+  %s = bf16[1,4,8]{2,1,0} dynamic-slice(%p, %j, %j, %j), dynamic_slice_sizes={1,4,8}
+  ROOT %b = bf16[4,8]{1,0} bitcast(%s)
+}
+
+%double (q: bf16[2,4]) -> bf16[2,4] {
+  %q = bf16[2,4]{1,0} parameter(0)
+  ROOT %d = bf16[2,4]{1,0} add(%q, %q)
+}
+
+%product (w: bf16[10,4,8], i: s32[], r: bf16[2,4]) -> bf16[2,8] {
+  %w = bf16[10,4,8]{2,1,0} parameter(0)
+  %i = s32[] parameter(1)
+  %r = bf16[2,4]{1,0} parameter(2)
+  %m = bf16[4,8]{1,0} fusion(%i, %w), kind=kLoop, calls=%slice
+  %t = bf16[2,4]{1,0} fusion(%r), kind=kLoop, calls=%double
+  ROOT %c = bf16[2,8]{1,0} convolution(%t, %m), dim_labels=bf_io->bf
+}
+
+ENTRY %main (x: bf16[10,4,8], k: s32[], y: bf16[2,4]) -> bf16[2,8] {
+  %x = bf16[10,4,8]{2,1,0} parameter(0)
+  %k = s32[]{:S(6)} parameter(1)
+  %y = bf16[2,4]{1,0} parameter(2)
+  ROOT %f = bf16[2,8]{1,0} fusion(%x, %k, %y), kind=kOutput, calls=%product, metadata={op_name="jit(f)/dot"}
+}
+"""
+
+
+def test_a_product_reads_the_slice_that_a_fusion_inside_takes():
+    (amount,) = [amount for amount in iterate_amounts(Program(NESTED)) if amount.nbytes]
+    weights, rows, result, index = 2 * 4 * 8, 2 * 2 * 4, 2 * 2 * 8, 4
+    assert amount.nbytes == weights + rows + result + index
+
+
 # Two rows of a table are added to others, a row of an array near the units is replaced, and one of zeros is.
 CHANGED = """HloModule jit_f
 

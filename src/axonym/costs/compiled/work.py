@@ -108,13 +108,16 @@ def _find_source(program: Program, op: Instruction) -> str:
         return op.source.rpartition("/")[0]
     if op.source or op.opcode != "fusion":
         return op.source
-    called = re.search(r"\bcalls=%?([\w.\-]+)", op.line)
-    if called is None:
-        return ""
-    for own in reversed(program.computations[called[1]].values()):
+    for own in reversed((_find_fused(program, op) or {}).values()):
         if own.source:
             return own.source
     return ""
+
+
+def _find_fused(program: Program, op: Instruction) -> Computation | None:
+    """Return the instructions inside of a fusion."""
+    called = re.search(r"\bcalls=%?([\w.\-]+)", op.line)
+    return None if called is None else program.computations[called[1]]
 
 
 def parse_operands(op: Instruction, ops: Computation) -> list[Array]:
@@ -268,9 +271,9 @@ def _count_accessed(program: Program, op: Instruction, ops: Computation) -> int:
         change = operands[_CHANGING[kind]]
         return count_bytes([change]) + _count_part(change, results[0])
     if kind == "fusion":
-        called = re.search(r"\bcalls=%?([\w.\-]+)", op.line)
+        called = _find_fused(program, op)
         if called is not None:
-            return _count_fusion(program.computations[called[1]])
+            return _count_fusion(program, called)
     return written + count_bytes(operands)
 
 
@@ -289,30 +292,36 @@ def _count_part(part: Array, whole: Array) -> int:
     return count_bytes([part._replace(space=whole.space)])
 
 
-def _count_fusion(ops: Computation) -> int:
+def _count_fusion(program: Program, ops: Computation) -> int:
     """Return the bytes that a fusion reads from its parameters and writes as its result."""
-    users: dict[str, list[Instruction]] = {}
-    for op in ops.values():
-        for name in op.operands:
-            users.setdefault(name, []).append(op)
     total = 0
     for op in ops.values():
         if op.opcode == "parameter":
             # A fusion that only slices a parameter reads less than all of it.
             whole = count_bytes(parse_arrays(op.type))
-            total += min(whole, _count_reads(op.name, whole, users))
+            total += min(whole, _count_reads(program, ops, op.name, whole))
         if op.is_root:
             total += _count_writes(op, ops)
     return total
 
 
-def _count_reads(name: str, whole: int, users: Mapping[str, Sequence[Instruction]]) -> int:
+def _count_reads(program: Program, ops: Computation, name: str, whole: int) -> int:
     """Return the bytes that a fusion reads from one of its parameters."""
     parts = 0
-    for user in users.get(name, ()):
+    for user in ops.values():
+        if name not in user.operands:
+            continue
         is_first = user.operands[0] == name
+        inner = _find_fused(program, user) if user.opcode == "fusion" else None
         if user.opcode == "bitcast":
-            parts += _count_reads(user.name, whole, users)
+            parts += _count_reads(program, ops, user.name, whole)
+        elif inner is not None:
+            # The fusion of a product has others inside, which slice its operands.
+            given = [op.name for op in inner.values() if op.opcode == "parameter"]
+            numbers = {_find_number(inner[one]): one for one in given}
+            for i, operand in enumerate(user.operands):
+                if operand == name:
+                    parts += _count_reads(program, inner, numbers[i], whole)
         elif user.opcode in ("dynamic-slice", "slice", "gather") and is_first:
             parts += parse_arrays(user.type)[0].nbytes
         elif user.opcode in _CHANGING and is_first:
@@ -321,6 +330,10 @@ def _count_reads(name: str, whole: int, users: Mapping[str, Sequence[Instruction
         else:
             return whole
     return parts
+
+
+def _find_number(parameter: Instruction) -> int:
+    return int(parameter.line.split("parameter(", 1)[1].split(")", 1)[0])
 
 
 def _count_writes(op: Instruction, ops: Computation) -> int:
