@@ -330,6 +330,14 @@ def find_needed_readers(program: Program, used: Used = None) -> dict[int, list[E
     return find_readers(find_needed(program, used))
 
 
+def find_used(program: Program, used: Used = None) -> Callable[[Variable], bool]:
+    """Return a function that says whether something reads an array of a program, or uses it as a result."""
+    # An unused result keeps no equation alive, and so no collective.
+    found = {id(variable) for i, variable in enumerate(program.outvars) if used is None or used[i]}
+    found |= find_needed_readers(program, used).keys()
+    return lambda variable: id(variable) in found
+
+
 def find_readers(equations: Sequence[Equation]) -> dict[int, list[Equation]]:
     """Return the equations that read each array, by its id."""
     found: dict[int, list[Equation]] = {}

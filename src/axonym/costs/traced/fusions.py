@@ -21,6 +21,7 @@ from .equations import (
     list_bodies,
     remember,
 )
+from .inlining import inline
 
 # These read and write arrays in memory; other equations are computed where their results are used.
 _KERNELS = (
@@ -209,17 +210,20 @@ class Fusion:
 
 
 @remember
-def list_kernels(program: Program, used: Used, repeated: tuple[int, ...]) -> list[Kernel]:
-    """List the equations of a program that read or write memory, in order, with the arrays that they read.
+def list_kernels(
+    program: Program, used: Used, repeated: tuple[tuple[int, int | None], ...]
+) -> list[Kernel]:
+    """List the equations of a program and of its calls that read or write memory, with the arrays that they read.
 
     Args:
         program: the program.
         used: which of its results are used.
-        repeated: the places of needed equations that repeat others, so that nothing runs for them.
+        repeated: as for `inline`.
     """
-    skipped = {*repeated}
-    equations = [one for i, one in enumerate(find_needed(program, used)) if i not in skipped]
-    return list(Fusion(equations, program.outvars).iterate_kernels())
+    inlined = inline(program, used, dict(repeated))
+    results = [one for i, one in enumerate(inlined.results) if used is None or used[i]]
+    fusion = Fusion(inlined.equations, [*results, *inlined.awaited])
+    return list(fusion.iterate_kernels())
 
 
 @remember

@@ -18,7 +18,7 @@ from .equations import (
     write_source,
 )
 from .fusions import has_programs, list_steps
-from .sharing import Pair, Sharing, find_own, list_written, order_equations
+from .sharing import Pair, Sharing, list_written, order_equations
 from .walk import Walk
 
 
@@ -122,7 +122,7 @@ def _list_moments(program: Program, is_whole: bool, replaced: tuple[Pair, ...]) 
     held: set[int] = set()
     for i, (equation, _, made) in enumerate(order):
         new = {
-            key: list(map(find_own, sharing.list_names(variable)))
+            key: sharing.list_names(variable)
             for key, variable in zip(find_keys(made), made, strict=True)
             if key not in free and key not in held
         }

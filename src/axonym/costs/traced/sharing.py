@@ -18,7 +18,7 @@ from .equations import (
     remember,
 )
 from .fusions import Fusion, Step, has_programs, is_barrier, is_kernel
-from .inlining import Inlined, Instance, inline
+from .inlining import Inlined, inline
 
 # An argument, and the result that takes its memory.
 Pair = tuple[Variable, Variable]
@@ -157,11 +157,6 @@ def _list_views(equation: Equation) -> list[Pair]:
             if len({*map(find_layout, one)}) == 1 or len({*map(is_auto, one)}) == 2
         ]
     return []
-
-
-def find_own(variable: Variable) -> Variable:
-    """Return the variable of an array, which the walk knows."""
-    return variable.variable if isinstance(variable, Instance) else variable
 
 
 def list_written(equation: Equation) -> tuple[list[Pair], list[list[Pair]]]:

@@ -40,7 +40,8 @@ from .equations import (
     write_source,
     write_unknown,
 )
-from .fusions import Kernel, is_chain, list_kernels
+from .fusions import Kernel, list_kernels
+from .inlining import find_inlined, find_own
 from .lookups import Part, find_gradient_moves, find_lookup_moves, find_sum_layout
 from .loops import Loops
 from .moves import Move, Sent, list_moves, order
@@ -76,6 +77,28 @@ _ROUNDED = ("all-gather", "all-to-all")
 _REPEATING = ("scan", "while", "cond", "shard_map")
 # The type of a result of these may ask for another layout than that of the operands.
 _MOVING = ("reshard", "sharding_constraint", "dot_general", "gather", "conv_general_dilated")
+
+
+class Places:
+    """The places of the equations of a program without calls, and those that repeat others."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._firsts: dict[int, int] = {}
+        self.repeated: list[tuple[int, int | None]] = []
+
+    def note(self, number: int | None, is_repeated: bool) -> None:
+        """Note the next equation.
+
+        Args:
+            number: the number of its first result; None if it has none.
+            is_repeated: whether it repeats an earlier one.
+        """
+        if is_repeated:
+            self.repeated.append((self._count, self._firsts.get(number)))
+        elif number is not None:
+            self._firsts[number] = self._count
+        self._count += 1
 
 
 class Walk:
@@ -128,14 +151,16 @@ class Walk:
         self._divisions: Mapping[int, Mapping[str, int]] = {}
         self._prefix = ""
         self._count = 1
+        self._places = Places()
 
     def find_value(self, variable: Variable) -> Value:
         """Return an array with its layout."""
         if is_literal(variable):
             return find_layout(variable)
-        found = self.values.get(id(variable))
+        own = find_own(variable)
+        found = self.values.get(id(own))
         if found is None:
-            found = self.values[id(variable)] = find_layout(variable)
+            found = self.values[id(own)] = find_layout(own)
         return found
 
     @property
@@ -161,6 +186,7 @@ class Walk:
         count: int = 1,
         used: Used = None,
         divisions: Mapping[int, Mapping[str, int]] | None = None,
+        places: Places | None = None,
     ) -> list[Value]:
         """Walk through a program.
 
@@ -171,6 +197,7 @@ class Walk:
             count: how often it runs.
             used: which of its results are used; by default all.
             divisions: for the id of a result, the mesh axes that divide it outside, each with the dimension.
+            places: for the program of a call, the places of equations in the program around it, which counts accesses.
 
         Returns:
             Its results with their layouts.
@@ -184,16 +211,19 @@ class Walk:
         }
         self._divisions = divisions or {}
         self._prefix, self._count = source, count
-        repeated: list[int] = []
-        for i, equation in enumerate(find_needed(program, used)):
+        self._places = places or Places()
+        for equation in find_needed(program, used):
             sent, done = len(self.sent), len(self.done)
             is_repeated = not list_bodies(equation) and self._numbering.is_repeated(equation)
             # An equation that repeats another one costs nothing, but its result needs a layout.
             self._visit(equation)
             if is_repeated:
                 del self.sent[sent:], self.done[done:]
-                repeated.append(i)
-        self._count_accesses(list_kernels(program, used, tuple(repeated)))
+            if find_inlined(equation) is None:
+                numbers = list(map(self._numbering.find, equation.outvars))
+                self._places.note(next(iter(numbers), None), is_repeated)
+        if places is None:
+            self._count_accesses(list_kernels(program, used, tuple(self._places.repeated)))
         return [self.find_value(variable) for variable in program.outvars]
 
     def _visit(self, equation: Equation) -> None:
@@ -501,7 +531,8 @@ class Walk:
             inside = find_used_inside(equation, program, used)
             divisions = pass_divisions(equation, program, divided)
             arguments = given[: len(program.invars)]
-            values = own.run(program, arguments, source, count, inside, divisions)
+            places = None if find_inlined(equation) is None else self._places
+            values = own.run(program, arguments, source, count, inside, divisions, places)
             self._numbering.leave(equation, program.outvars, scope)
             self._loops.leave(equation, program, outer)
             if name not in _REPEATING:
@@ -512,9 +543,7 @@ class Walk:
         # Which branch runs is not known, so the longest one counts.
         longest = max(walks, key=_measure)
         self.sent += longest.sent
-        # A chain of elements is computed with the equations around it, which `_count_accesses` counts.
-        if not is_chain(equation):
-            self.done += longest.done
+        self.done += longest.done
         for i, variable in enumerate(results):
             guess: Sequence[Entry] = ()
             if i < len(values):
@@ -553,7 +582,8 @@ class Walk:
                 nbytes += sum(map(self.count_bytes, operands))
                 nbytes = int(find_estimate(equation, "bytes_accessed")) or nbytes
             if nbytes or copied:
-                source = write_source(equation, self._prefix)
+                inner = write_source(equation, equation.prefix)
+                source = f"{self._prefix}/{inner}" if self._prefix else inner
                 self.done.append(
                     Amount(source, 0.0, "", self._count * nbytes, self._count * copied)
                 )
