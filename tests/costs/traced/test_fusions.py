@@ -27,6 +27,60 @@ def test_sums_are_at_the_end_of_chains_and_products_are_not():
     assert kernels(lambda x: jnp.sin(x) @ x, X) == [("sin", 1), ("dot_general", 2)]
 
 
+def attend(query, keys, values, at):
+    """Attend to the first places of a cache, as layers do: the softmax and the mask are calls."""
+    scores = jnp.einsum("bgd,bpd->bgp", query, keys, preferred_element_type=jnp.float32)
+    mask = jnp.arange(keys.shape[1]) <= at[:, None, None]
+    weights = jax.jit(jax.nn.softmax)(jnp.where(mask, scores / 8, -1e30)).astype(values.dtype)
+    return jax.jit(lambda weights, values: jnp.einsum("bgp,bpd->bgd", weights, values))(weights, values)
+
+
+def test_scores_of_attention_are_written_once_and_read_twice():
+    """The program of libtpu 0.0.42 for a v5p: a product with the mask and the maxima, the sums, and a product."""
+    batch, groups, places, size = 4, 8, 256, 64
+    query = jax.ShapeDtypeStruct((batch, groups, size), jnp.bfloat16)
+    cache = jax.ShapeDtypeStruct((batch, places, size), jnp.bfloat16)
+    at = jax.ShapeDtypeStruct((batch,), jnp.int32)
+    report = axn.cost(attend, {}, {"data": 1}, query, cache, cache, at, target="v5p", depth="traced")
+    scores, row = 4 * batch * groups * places, 4 * batch * groups
+    given = 2 * 2 * batch * groups * size + 2 * 2 * batch * places * size
+    # Maxima and sums are written, and read by what follows. Each product or sum reads where the sequences end.
+    small = 2 * row + 3 * row
+    assert 0 <= report.totals["bytes accessed"] - (given + 3 * scores + small) <= 3 * 4 * batch
+
+
+def test_a_sum_is_computed_while_its_last_operand_is_made():
+    def add(x, y):
+        z = x + y
+        return z, (z * z).sum(1)
+
+    x = jax.ShapeDtypeStruct((64, 128), jnp.float32)
+    report = axn.cost(add, {}, {"data": 1}, x, x, target="v5e", depth="traced")
+    assert report.totals["bytes accessed"] == 3 * 4 * 64 * 128 + 4 * 64
+
+    def exponents(x):
+        return jnp.exp(x - x.max(1, keepdims=True)).sum(1)
+
+    # A sum that needs another one first reads the array again.
+    normed = axn.cost(exponents, {}, {"data": 1}, x, target="v5e", depth="traced")
+    assert normed.totals["bytes accessed"] == 2 * 4 * 64 * 128 + 3 * 4 * 64
+
+
+def test_calls_cost_nothing():
+    def step(call):
+        scale = call(lambda x: jnp.sin(x) * 2)
+        # The second call repeats the first one, and its result is not read from memory.
+        return lambda x, y: call(lambda x, y: scale(x) @ y)(x, y) + scale(x)
+
+    x = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    found = [
+        axn.cost(step(call), {}, {"data": 1}, x, x, target="v5e", depth="traced").totals["bytes accessed"]
+        for call in (jax.jit, lambda fn: fn)
+    ]
+    # Both readers need x after the call: it is read and written, read with y and written, and read with that.
+    assert found == [(2 + 3 + 3) * 4 * 64 * 64] * 2
+
+
 def test_calls_of_functions_of_elements():
     chain = equation("jit", lambda x: jax.jit(lambda x: jnp.sin(x) * 2)(x), X)
     product = equation("jit", lambda x: jax.jit(lambda x: x @ x)(x), X)

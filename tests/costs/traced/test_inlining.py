@@ -33,6 +33,28 @@ def test_what_a_call_passes_on_is_its_operand_and_unused_results_are_dropped():
     assert inlined.results == [inlined.given[0], inlined.equations[0].outvars[0]]
 
 
+def test_what_repeats_an_equation_has_its_result():
+    sine = jax.jit(jnp.sin)
+    inlined = inline(program(lambda x: sine(x) @ sine(x).T, X), repeated={1: 0})
+    assert names(inlined) == ["sin", "transpose", "dot_general"]
+    first, turned, product = inlined.equations
+    assert turned.invars == product.invars[:1] == first.outvars
+    # Without the first one, its result is an array from elsewhere.
+    inlined = inline(program(lambda x: sine(x) @ sine(x).T, X), repeated={1: None})
+    assert names(inlined) == ["sin", "transpose", "dot_general"]
+    assert inlined.equations[1].invars != inlined.equations[0].outvars
+
+
+def test_equations_of_unused_results_are_dropped_and_those_of_calls_know_their_calls():
+    @jax.jit
+    def both(x):
+        return jnp.sin(x), jnp.cos(x)
+
+    inlined = inline(program(lambda x: both(x), X), used=(False, True))
+    assert names(inlined) == ["cos"]
+    assert inlined.equations[0].prefix == "jit(both)"
+
+
 def test_loops_and_branches_keep_their_programs():
     def both(x):
         x, _ = jax.lax.scan(lambda x, _: (jax.jit(jnp.sin)(x), None), x, length=3)

@@ -108,16 +108,14 @@ def _find_source(program: Program, op: Instruction) -> str:
         return op.source.rpartition("/")[0]
     if op.source or op.opcode != "fusion":
         return op.source
-    for own in reversed((_find_fused(program, op) or {}).values()):
-        if own.source:
-            return own.source
-    return ""
+    sources = [own.source for own in _find_fused(program, op).values()]
+    return next(filter(None, reversed(sources)), "")
 
 
-def _find_fused(program: Program, op: Instruction) -> Computation | None:
-    """Return the instructions inside of a fusion."""
+def _find_fused(program: Program, op: Instruction) -> Computation:
+    """Return the instructions inside of a fusion; empty for other instructions."""
     called = re.search(r"\bcalls=%?([\w.\-]+)", op.line)
-    return None if called is None else program.computations[called[1]]
+    return {} if called is None else program.computations[called[1]]
 
 
 def parse_operands(op: Instruction, ops: Computation) -> list[Array]:
@@ -272,7 +270,7 @@ def _count_accessed(program: Program, op: Instruction, ops: Computation) -> int:
         return count_bytes([change]) + _count_part(change, results[0])
     if kind == "fusion":
         called = _find_fused(program, op)
-        if called is not None:
+        if called:
             return _count_fusion(program, called)
     return written + count_bytes(operands)
 
@@ -312,16 +310,14 @@ def _count_reads(program: Program, ops: Computation, name: str, whole: int) -> i
         if name not in user.operands:
             continue
         is_first = user.operands[0] == name
-        inner = _find_fused(program, user) if user.opcode == "fusion" else None
+        inner = _find_fused(program, user) if user.opcode == "fusion" else {}
         if user.opcode == "bitcast":
             parts += _count_reads(program, ops, user.name, whole)
-        elif inner is not None:
+        elif inner:
             # The fusion of a product has others inside, which slice its operands.
-            given = [op.name for op in inner.values() if op.opcode == "parameter"]
-            numbers = {_find_number(inner[one]): one for one in given}
-            for i, operand in enumerate(user.operands):
-                if operand == name:
-                    parts += _count_reads(program, inner, numbers[i], whole)
+            for one in inner.values():
+                if one.opcode == "parameter" and user.operands[_find_number(one)] == name:
+                    parts += _count_reads(program, inner, one.name, whole)
         elif user.opcode in ("dynamic-slice", "slice", "gather") and is_first:
             parts += parse_arrays(user.type)[0].nbytes
         elif user.opcode in _CHANGING and is_first:

@@ -339,7 +339,7 @@ _TARGETS = (
         platform="tpu",
         torus=Torus(2, 16, longest=16),
         domains=(Domain(256, Link(3.125e9, 1e-5)),),
-        efficiency=_make_shares(0.87),
+        efficiency=_make_shares(0.86),
     ),
     Target(
         "v5p",
@@ -350,7 +350,7 @@ _TARGETS = (
         platform="tpu",
         torus=Torus(3, 4),
         domains=(Domain(8960, Link(6.25e9, 1e-5)),),
-        efficiency=_make_shares(0.78),
+        efficiency=_make_shares(0.77),
     ),
     Target(
         "v6e",
@@ -362,7 +362,7 @@ _TARGETS = (
         host_bandwidth=32e9,
         torus=Torus(2, 16, longest=16),
         domains=(Domain(256, Link(12.5e9, 1e-5)),),
-        efficiency=_make_shares(0.59),
+        efficiency=_make_shares(0.57),
     ),
     Target(
         "v7x",
@@ -402,7 +402,7 @@ _TARGETS = (
         name="h100-96gb",
         memory=96 * 10**9,
         memory_bandwidth=2400e9,
-        efficiency=Efficiency(products=0.42, attention=0.61, links=0.82, memory=0.9),
+        efficiency=Efficiency(products=0.41, attention=0.61, links=0.82, memory=0.9),
     ),
     dataclasses.replace(_H100, name="h200", memory=141 * 10**9, memory_bandwidth=4800e9),
     _B200,

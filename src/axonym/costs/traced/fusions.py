@@ -3,7 +3,7 @@
 `Walk` uses it to count memory accesses, and `memory` to count memory. It must not know layouts.
 """
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import TypeAlias
 
 from .equations import (
@@ -46,6 +46,9 @@ _KERNELS = (
 # A compiler converts their operands on the way from memory.
 _PRODUCTS = ("conv_general_dilated", "dot_general", "ragged_dot", "ragged_dot_general")
 _SUMS = ("reduce_", "argm", "cum")
+_REDUCTIONS = ("reduce_max", "reduce_min", "reduce_sum", "argmax", "argmin")
+# They compute an operand while they read it, if no other equation needs it, and sums of their result beside it.
+_FUSING = ("conv_general_dilated", "dot_general")
 _CALLS = ("jit", "custom_jvp_call", "custom_vjp_call")
 
 
@@ -80,6 +83,10 @@ def is_kernel(equation: Equation) -> bool:
     return is_named or is_kernel_call(equation) or is_copy(equation)
 
 
+def _is_alone(equation: Equation) -> bool:
+    return is_kernel(equation) or has_programs(equation)
+
+
 def _skips_elements(equation: Equation) -> bool:
     """Return whether an equation reads or writes every other element, as an associative scan and its gradient do.
 
@@ -103,37 +110,49 @@ class Fusion:
 
     These are in memory: arguments and results of the program; results of kernels; and operands of barriers, of kernels
     other than sums, and of equations that read or write every other element. A product reads an operand in the dtype
-    that it has in memory. A sum is computed at the end of a chain,
-    so its operand is never written to memory.
+    that it has in memory. A sum is computed at the end of a chain, so its operand is never written to memory.
 
     Args:
         equations: the equations of the program.
         results: the results of the program.
+        is_lean: whether products compute operands that nothing else reads. The compiler for TPU does so for scores of
+            attention; one for GPU computes the softmax in one kernel, and moves as many bytes.
     """
 
-    def __init__(self, equations: Sequence[Equation], results: Sequence[Variable]) -> None:
+    def __init__(
+        self,
+        equations: Sequence[Equation],
+        results: Sequence[Variable],
+        *,
+        is_lean: bool = False,
+    ) -> None:
         self._equations = equations
         self._stored: set[int] = set(map(id, results))
         self._made: dict[int, Equation] = {}
-        for equation in equations:
-            name = equation.primitive.name
-            is_sum = name.startswith(_SUMS)
-            # A sum reads a chain at its end, while other kernels read arrays from memory.
-            is_alone = is_kernel(equation) or has_programs(equation)
+        self._places: dict[int, int] = {}
+        readers = find_readers(equations)
+        for i, equation in enumerate(equations):
+            is_alone = _is_alone(equation)
             if is_alone:
                 self._stored.update(map(id, equation.outvars))
-            is_read = (is_alone and not is_sum) or _skips_elements(equation)
-            if is_read or is_barrier(equation):
-                self._stored.update(map(id, equation.invars))
+            # A sum reads a chain at its end, while other kernels read arrays from memory.
+            is_sum = equation.primitive.name.startswith(_SUMS)
+            if (is_alone and not is_sum) or _skips_elements(equation) or is_barrier(equation):
+                read = set(map(id, equation.invars))
+                if is_lean and equation.primitive.name in _FUSING:
+                    read = {key for key in read if len(readers.get(key, ())) > 1}
+                self._stored |= read
             for variable in equation.outvars:
                 self._made[id(variable)] = equation
-        self._stored -= self._find_converted(set(map(id, results)))
+                self._places[id(variable)] = i
+        self._stored -= self._find_converted(set(map(id, results)), readers)
         self._sources: dict[int, dict[int, Variable]] = {}
         self._read: dict[int, dict[int, Variable]] = {}
 
-    def _find_converted(self, results: Set[int]) -> set[int]:
+    def _find_converted(
+        self, results: Set[int], readers: Mapping[int, Sequence[Equation]]
+    ) -> set[int]:
         """Return the arrays that products read as they were before a conversion, such as quantised weights."""
-        readers = find_readers(self._equations)
         found: set[int] = set()
         for equation in self._equations:
             if equation.primitive.name != "convert_element_type":
@@ -200,7 +219,22 @@ class Fusion:
             if has_programs(equation) or is_barrier(equation) or self._is_sliced(equation):
                 continue
             if any(map(self.is_stored, equation.outvars)):
-                yield equation, operands
+                yield equation, self._find_read_alone(equation, operands)
+
+    def _find_read_alone(self, equation: Equation, operands: list[Variable]) -> list[Variable]:
+        """Return what a sum reads again: it is computed while its last operand is made, if both have the same elements.
+
+        So the largest score is found while scores are computed, and the sum of a norm while a layer adds to its input.
+        """
+        if not operands or not equation.primitive.name.startswith(_REDUCTIONS):
+            return operands
+        last = max(operands, key=lambda one: self._places.get(id(one), -1))
+        maker = self._made.get(id(last))
+        if maker is None or last.aval.shape != equation.invars[0].aval.shape:
+            return operands
+        is_chain_end = not (_is_alone(maker) or is_barrier(maker))
+        is_fused = is_chain_end or maker.primitive.name in _FUSING
+        return [one for one in operands if one is not last or not is_fused]
 
     def iterate_all(self) -> Iterator[Step]:
         """Yield all equations, with the arrays in memory that they read and write."""
@@ -222,7 +256,7 @@ def list_kernels(
     """
     inlined = inline(program, used, dict(repeated))
     results = [one for i, one in enumerate(inlined.results) if used is None or used[i]]
-    fusion = Fusion(inlined.equations, [*results, *inlined.awaited])
+    fusion = Fusion(inlined.equations, [*results, *inlined.awaited], is_lean=True)
     return list(fusion.iterate_kernels())
 
 

@@ -87,16 +87,16 @@ class Places:
         self._firsts: dict[int, int] = {}
         self.repeated: list[tuple[int, int | None]] = []
 
-    def note(self, number: int | None, is_repeated: bool) -> None:
+    def note(self, number: int, *, is_repeated: bool) -> None:
         """Note the next equation.
 
         Args:
-            number: the number of its first result; None if it has none.
+            number: the number of its first result.
             is_repeated: whether it repeats an earlier one.
         """
         if is_repeated:
             self.repeated.append((self._count, self._firsts.get(number)))
-        elif number is not None:
+        else:
             self._firsts[number] = self._count
         self._count += 1
 
@@ -220,8 +220,8 @@ class Walk:
             if is_repeated:
                 del self.sent[sent:], self.done[done:]
             if find_inlined(equation) is None:
-                numbers = list(map(self._numbering.find, equation.outvars))
-                self._places.note(next(iter(numbers), None), is_repeated)
+                numbers = map(self._numbering.find, equation.outvars)
+                self._places.note(next(numbers, -1), is_repeated=is_repeated)
         if places is None:
             self._count_accesses(list_kernels(program, used, tuple(self._places.repeated)))
         return [self.find_value(variable) for variable in program.outvars]
