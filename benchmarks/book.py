@@ -3,6 +3,7 @@
     python benchmarks/book.py                a 70B on v5p, and other models and machines
     python benchmarks/book.py --chips 4096   those of some numbers of chips
     python benchmarks/book.py --others       exchanges of experts, and tokens of a 70B that is served
+    python benchmarks/book.py --compiled     what tokens read and write, traced and compiled; needs libtpu, no TPU
 
 Austin et al. (2025), "How to Scale Your Model", parts 5, 7 and 12 (jax-ml/scaling-book, training.md, inference.md and
 gpus.md). The book takes a layer as two products, D x F and F x D, with bfloat16 weights, on a mesh of x chips for data
@@ -264,6 +265,13 @@ class Exchange:
 
 # Key heads and their groups divide the weights of attention, and the cache as far as they can.
 ALONG = {"kv_heads": "x", "group": "y", "mlp": ("x", "y"), "vocab": ("x", "y")}
+# A sum of an array over 8 chips: its latency, and the seconds of each byte. On a 2 x 2 x 2 torus, a hop of 1 us along
+# each axis, there and back, and one link along each (part 3). On 8 H100, what NCCL expects of its rings in the protocol
+# for small arrays (NVIDIA/nccl, src/graph/tuning.cc): 14 steps, and 8 / 14 of 87.7 GB/s.
+SUMS = {
+    "v5p": (2 * 3 * 1e-6, 2 * 7 / 8 / (3 * 100e9)),
+    "h100": (6.6e-6 + 14 * 0.6e-6, 14 / 8 / 87.7e9),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,39 +283,55 @@ class Token:
         x: the chips that divide key heads.
         batch: the number of sequences.
         places: the tokens of each that are in the cache.
+        layers: the number of layers.
     """
 
     target: str
     x: int
     batch: int
     places: int = 2048
+    layers: int = LLAMA.layers
+
+    @property
+    def _config(self) -> DecoderConfig:
+        return dataclasses.replace(LLAMA, layers=self.layers)
 
     @property
     def seconds(self) -> float:
         """A token reads weights and cache once; two sums of activations in each layer take less, except their hops."""
-        one = LLAMA
+        one = self._config
         attention = 2 * one.embed * one.head_dim * (one.heads + one.kv_heads)
         weights = one.layers * (attention + 3 * one.embed * one.mlp) + one.embed * one.vocab
         cache = 2 * one.layers * one.kv_heads * one.head_dim * self.batch * self.places
         target = axn.partitioning.TARGETS[self.target]
         return 2 * (weights + cache) / (self.x * target.memory_bandwidth)
 
+    @property
+    def serial(self) -> float:
+        """The time with scores, which no kernel keeps near the units, and two sums in each layer, after products."""
+        one = self._config
+        # Programs of libtpu write float32 scores once and read them twice: they find the maxima while they write.
+        scores = 3 * 4 * one.layers * one.heads * self.batch * self.places
+        latency, rate = SUMS[self.target]
+        sums = 2 * one.layers * (latency + rate * 2 * self.batch * one.embed)
+        return self.seconds + scores / (self.x * axn.partitioning.TARGETS[self.target].memory_bandwidth) + sums
+
     def make_step(self, new: int = 1) -> tuple[Any, ...]:
         """Return a step that reads some tokens of each sequence, with its arguments."""
 
         def init(key: jax.Array) -> Decoder:
-            return jax.tree.map(lambda weight: weight.astype(jnp.bfloat16), Decoder.init(LLAMA, key=key))
+            return jax.tree.map(lambda weight: weight.astype(jnp.bfloat16), Decoder.init(self._config, key=key))
 
         model = jax.eval_shape(init, jax.random.key(0))
         cache = jax.eval_shape(lambda: model.cache(self.places, Axis("batch", self.batch)))
         tokens = NamedArray(jax.ShapeDtypeStruct((self.batch, new), jnp.int32), ("batch", "pos"))
         return axn.named_jit(extend, {}, donate_args=(False, True, False)), model, cache, tokens
 
-    def count(self) -> float:
-        """Return the traced seconds."""
+    def count(self, depth: Any = "traced") -> Any:
+        """Return the cost."""
         run, *given = self.make_step()
         mesh = {"x": self.x, "y": 1}
-        return axn.cost(run, axn.Mappings(ALONG), mesh, *given, target=self.target, depth="traced").time.seconds
+        return axn.cost(run, axn.Mappings(ALONG), mesh, *given, target=self.target, depth=depth)
 
 
 def extend(model: Decoder, cache: Any, tokens: NamedArray) -> Any:
@@ -335,7 +359,7 @@ def list_tokens() -> Iterator[Token]:
 
 
 def list_far_tokens() -> Iterator[Token]:
-    """Yield tokens that take longer than the formula: by scores of attention, or by the latency of sums."""
+    """Yield tokens of which scores of attention, or the latency of sums, take a part."""
     yield Token("v5p", 8, 64, 8192)
     yield Token("h100", 8, 8)
 
@@ -343,19 +367,37 @@ def list_far_tokens() -> Iterator[Token]:
 def print_others() -> None:
     """Print the table of exchanges and tokens."""
     rows: list[dict[str, str]] = []
-    for case in (*list_exchanges(), *list_tokens(), *list_far_tokens()):
-        found = case.count()
-        what = f"experts, {case.x} x {case.y}" if isinstance(case, Exchange) else f"token, {case.x}"
-        size = case.tokens if isinstance(case, Exchange) else case.batch
+
+    def add(what: str, size: int, formula: float, found: float) -> None:
         rows.append(
             {
-                "of": f"{what} {case.target}",
+                "of": what,
                 "tokens of a chip, or sequences": str(size),
-                "formula, ms": f"{1000 * case.seconds:.2f}",
+                "formula, ms": f"{1000 * formula:.2f}",
                 "traced, ms": f"{1000 * found:.2f}",
-                "error": f"{found / case.seconds - 1:+.1%}",
+                "error": f"{found / formula - 1:+.1%}",
             }
         )
+
+    for case in list_exchanges():
+        add(f"experts, {case.x} x {case.y} {case.target}", case.tokens, case.seconds, case.count())
+    for case in list_tokens():
+        add(f"token, {case.x} {case.target}", case.batch, case.seconds, case.count().time.seconds)
+    for case in list_far_tokens():
+        what, time = f"token, {case.x} {case.target}, {case.places} places", case.count().time
+        add(what, case.batch, case.seconds, time.seconds)
+        add(f"{what}, with scores and sums", case.batch, case.serial, time.serial)
+    print(table(rows))
+
+
+def print_compiled() -> None:
+    """Print what tokens of four layers read and write. The program for 64 sequences keeps a part in fast memory."""
+    rows: list[dict[str, str]] = []
+    for batch in (64, 512):
+        case = Token("v5p", 8, batch, 8192, layers=4)
+        traced, compiled = (case.count(depth).totals["bytes accessed"] for depth in ("traced", "compiled"))
+        found = {"traced, GB": f"{traced / 1e9:.2f}", "compiled, GB": f"{compiled / 1e9:.2f}"}
+        rows.append({"sequences": str(batch), **found, "ratio": f"{traced / compiled:.2f}"})
     print(table(rows))
 
 
@@ -364,9 +406,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--chips", nargs="+", type=int)
     parser.add_argument("--others", action="store_true", help="exchanges of experts, and tokens")
+    parser.add_argument("--compiled", action="store_true", help="the accesses of tokens, against those of programs")
     options = parser.parse_args()
-    if options.others:
-        print_others()
+    if options.others or options.compiled:
+        (print_others if options.others else print_compiled)()
         return
     for cases in (list_cases(), list_others()):
         rows: list[dict[str, str]] = []

@@ -1,7 +1,7 @@
 """The bound of traced costs is that of the closed formulas of a book."""
 
 import pytest
-from book import list_cases, list_exchanges, list_others, list_tokens
+from book import list_cases, list_exchanges, list_far_tokens, list_others, list_tokens
 
 CASES = list(list_cases())
 
@@ -39,6 +39,13 @@ def test_exchanges_of_experts_take_what_the_formula_says(case) -> None:
     assert case.count() == pytest.approx(case.seconds, rel=0.1)
 
 
+@pytest.mark.parametrize("case", list(list_far_tokens()), ids=lambda case: f"{case.batch}, {case.x} {case.target}")
+def test_a_token_of_a_large_cache_or_on_gpus_also_takes_the_time_of_scores_and_of_sums(case) -> None:
+    time = case.count().time
+    assert time.seconds > case.seconds
+    assert time.serial == pytest.approx(case.serial, rel=0.05)
+
+
 @pytest.mark.parametrize("case", list(list_tokens()), ids=lambda case: f"{case.batch}, {case.x} {case.target}")
 def test_a_token_takes_the_time_of_reading_weights_and_cache(case) -> None:
-    assert case.count() == pytest.approx(case.seconds, rel=0.1)
+    assert case.count().time.seconds == pytest.approx(case.seconds, rel=0.1)
