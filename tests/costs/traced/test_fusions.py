@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import axonym as axn
-from axonym.costs.traced.fusions import Fusion, has_programs, is_chain, is_kernel
+from axonym.costs.traced.fusions import Fusion, has_programs, is_kernel
 from tests.costs.equations_made import array, equation, program
 
 
@@ -81,13 +81,11 @@ def test_calls_cost_nothing():
     assert found == [(2 + 3 + 3) * 4 * 64 * 64] * 2
 
 
-def test_calls_of_functions_of_elements():
-    chain = equation("jit", lambda x: jax.jit(lambda x: jnp.sin(x) * 2)(x), X)
-    product = equation("jit", lambda x: jax.jit(lambda x: x @ x)(x), X)
-    assert is_chain(chain)
-    assert not has_programs(chain)
-    assert has_programs(product)
-    assert not is_kernel(product)
+def test_loops_run_programs_and_are_no_kernels():
+    loop = equation("scan", lambda x: jax.lax.scan(lambda x, _: (jnp.sin(x), None), x, length=3)[0], X)
+    assert has_programs(loop)
+    assert not is_kernel(loop)
+    assert not has_programs(equation("dot_general", lambda x: x @ x, X))
 
 
 def test_a_slice_of_a_stack_is_read_alone_and_a_barrier_moves_nothing():

@@ -78,6 +78,18 @@ def test_what_a_call_returns_is_fused_with_its_readers_unless_a_barrier_is_betwe
         assert find_peak(traced, walk) == most * BLOCK, fn
 
 
+@pytest.mark.parametrize("call", [jax.jit, lambda fn: fn])
+def test_of_a_chain_in_a_call_what_it_reads_is_kept(call):
+    def loss(x, w):
+        with jax.named_scope("layer"):
+            return call(lambda y: jnp.tanh(2 * y))(x @ w).sum()
+
+    traced, walk = walked(jax.grad(loss, argnums=1), X, array((8, 8)))
+    (found,) = list_residuals(traced, lambda source: find_place(source, has_gradient=True))
+    # The product is in memory, and the backward pass computes the function of elements again.
+    assert (found.layer, found.several, walk.count_bytes(found.variable)) == ("layer", 1, BLOCK)
+
+
 def test_what_a_loop_stacks_is_kept():
     def loss(w, x):
         with jax.named_scope("layer"):

@@ -11,7 +11,6 @@ from .equations import (
     Program,
     Used,
     Variable,
-    find_needed,
     find_readers,
     is_copy,
     is_kernel_call,
@@ -49,31 +48,16 @@ _SUMS = ("reduce_", "argm", "cum")
 _REDUCTIONS = ("reduce_max", "reduce_min", "reduce_sum", "argmax", "argmin")
 # They compute an operand while they read it, if no other equation needs it, and sums of their result beside it.
 _FUSING = ("conv_general_dilated", "dot_general")
-_CALLS = ("jit", "custom_jvp_call", "custom_vjp_call")
-
-
-def is_chain(equation: Equation) -> bool:
-    """Return whether an equation calls an elementwise function, which is fused with the equations around it."""
-    if equation.primitive.name not in _CALLS or is_kernel_call(equation):
-        return False
-    for program in list_bodies(equation):
-        for inner in program.eqns:
-            if is_kernel(inner) or (list_bodies(inner) and not is_chain(inner)):
-                return False
-    return True
 
 
 def is_barrier(equation: Equation) -> bool:
     """Return whether an equation passes arrays on, and computes nothing."""
-    if equation.primitive.name == "optimization_barrier":
-        return True
-    bodies = list_bodies(equation)
-    return bool(bodies) and all(is_barrier(inner) for body in bodies for inner in body.eqns)
+    return bool(equation.primitive.name == "optimization_barrier")
 
 
 def has_programs(equation: Equation) -> bool:
-    """Return whether an equation runs programs with equations that are computed one by one."""
-    return bool(list_bodies(equation)) and not is_chain(equation)
+    """Return whether an equation runs programs, such as a loop: calls are inlined before."""
+    return bool(list_bodies(equation))
 
 
 def is_kernel(equation: Equation) -> bool:
@@ -258,9 +242,3 @@ def list_kernels(
     results = [one for i, one in enumerate(inlined.results) if used is None or used[i]]
     fusion = Fusion(inlined.equations, [*results, *inlined.awaited], is_lean=True)
     return list(fusion.iterate_kernels())
-
-
-@remember
-def list_steps(program: Program) -> list[Step]:
-    """List the equations of a program that are needed, each with the arrays in memory that it reads and writes."""
-    return list(Fusion(find_needed(program), program.outvars).iterate_all())

@@ -17,7 +17,7 @@ from .equations import (
     remember,
     write_source,
 )
-from .fusions import has_programs, list_steps
+from .fusions import has_programs
 from .sharing import Pair, Sharing, list_written, order_equations
 from .walk import Walk
 
@@ -151,8 +151,8 @@ def list_residuals(
     makers: dict[int, Equation] = {}
     found: dict[int, Residual] = {}
     more: list[Residual] = []
-    for equation, operands, made in list_steps(program):
-        own = write_source(equation, source)
+    for equation, operands, made in order_equations(program)[1]:
+        own = _write_inlined(equation, source)
         phase = place_of(own).phase
         for variable in made:
             phases[id(variable)] = phase
@@ -170,11 +170,17 @@ def list_residuals(
     return [*found.values(), *more]
 
 
+def _write_inlined(equation: Equation, source: str) -> str:
+    """Return the name of an operation of a program without calls."""
+    prefix = getattr(equation, "prefix", "")
+    return write_source(equation, "/".join(filter(None, (source, prefix))))
+
+
 def _find_origin(
     maker: Equation, variable: Variable, place_of: Callable[[str], Place], source: str
 ) -> tuple[str, int]:
     """Return the layer that makes an array, and the number of such arrays that a loop stacks."""
-    own = write_source(maker, source)
+    own = _write_inlined(maker, source)
     if maker.primitive.name != "scan":
         return place_of(own).layer, 1
     at = list(map(id, maker.outvars)).index(id(variable))
