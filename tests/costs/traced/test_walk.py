@@ -244,3 +244,18 @@ def test_a_kernel_of_pallas_counts_what_it_says():
     ):
         walk = walked(fn, x)
         assert (sum(one.flops for one in walk.done), sum(one.nbytes for one in walk.done)) == numbers
+
+
+def test_a_call_that_repeats_another_one_has_its_result():
+    square = jax.jit(lambda x: x @ x)
+
+    def step(x, y):
+        # The product that is not used has no place among those that are.
+        sine, _ = jax.jit(lambda x: (jnp.sin(x), jnp.cos(x) @ x))(x)
+        first, second = square(x), jax.jit(lambda x: square(x))(x)
+        return sine, first + y, second * y
+
+    walk = walked(step, array((64, 64)), array((64, 64)))
+    assert sum(one.flops for one in walk.done) == 2 * 64**3
+    # A sine, a product, a sum and a product of elements, each with what it reads and writes.
+    assert sum(one.nbytes for one in walk.done) == (2 + 2 + 3 + 3) * 4 * 64 * 64
