@@ -28,3 +28,24 @@ def test_ledgers_share_traces_unless_a_key_of_a_mapping_is_unknown() -> None:
     assert alone != records.Ledger(None, {"embed"}, [mapping])
     assert known.entering(mapping) is known
     assert records.Ledger().entering(mapping).is_alone
+
+
+def test_nested_functions_note_mixtures_and_tables() -> None:
+    mixture = records.Mixture((("batch", 8),), ("experts", 4), ("mlp", 16))
+    table = records.Table(("vocab", "embed"), (32, 4), "vocab", ("batch",), (8,))
+    outer = records.Ledger()
+    with records.LEDGER.using(records.Ledger(outer)):
+        records.note_mixture(mixture)
+        records.note_table(table)
+    assert (list(outer.mixtures), list(outer.tables)) == ([mixture], [table])
+
+
+def test_a_hidden_axis_leaves_mesh_axes_to_experts() -> None:
+    mixture = records.Mixture((("batch", 8),), ("experts", 4), ("mlp", 16))
+    given = {"batch": ("data",), "experts": ("model",), "mlp": ("model", "third", "single")}
+
+    def assign(axes: dict[str, int]) -> dict[str, tuple[str, ...]]:
+        return {name: given[name] for name in axes}
+
+    found = mixture.find_entries(assign, {"data", "model", "third"})
+    assert found == {"batch": ("data",), "experts": ("model",), "mlp": ("third",)}

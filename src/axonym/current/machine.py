@@ -6,7 +6,7 @@ compiled one. Programs that will run here have no such names.
 """
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -20,11 +20,17 @@ class Machine(NamedTuple):
         platform: `tpu`, `cuda` or `cpu`.
         has_compiler: whether its compiler is here, so that its kernels can be compiled.
         is_typed: whether the types of the program are all that counts, which no compiler sees.
+        mixtures: the mesh axes that share mixtures of experts, in a program that is read for several mappings: for each
+            mixture, the entries of its axes. By default, the current mapping has them.
+        tables: the mappings for lookups, in such a program: for each table and its ids, that of the table, and those of
+            the rows that are looked up, one after another.
     """
 
     platform: str
     has_compiler: bool = False
     is_typed: bool = False
+    mixtures: tuple[tuple[Any, tuple[tuple[str, tuple[str, ...]], ...]], ...] = ()
+    tables: tuple[tuple[Any, tuple[Any, ...]], ...] = ()
 
 
 MACHINE: Feature[Machine | None] = Feature(None)

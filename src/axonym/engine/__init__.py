@@ -9,12 +9,13 @@ from ..axis import AxisKey, Pairs, names_in, selection, selector, selectors, sho
 from ..base.dtypes import limits
 from ..base.kinds import Payload, Tree, type_text
 from ..current.machine import MACHINE, Machine, find_choice, find_iterations, find_kernel_call
+from ..faults.gathered_rows import list_layouts
 from ..layout.assignment import AxisMapping, Entry, MeshLike, bases_of, normalized
 from ..layout.context import MAPPING, context_mesh, resolve_mapping
 from ..layout.layout import Layout
 from ..layout.modes import find_auto_axes, make_mesh
-from ..layout.partition import only, without
-from ..layout.records import LEDGER, Ledger
+from ..layout.partition import assign_mesh_axes, only, without
+from ..layout.records import LEDGER, Ledger, Mixture, Table
 from ..layout.tracing import transforming
 from ..names.plans import Names
 from .auto import whole
@@ -34,10 +35,13 @@ __all__ = [
     "Ledger",
     "Machine",
     "MeshLike",
+    "Mixture",
     "Names",
     "Pairs",
     "Payload",
+    "Table",
     "Tree",
+    "assign_mesh_axes",
     "bases_of",
     "context_mesh",
     "equality_operator",
@@ -48,6 +52,7 @@ __all__ = [
     "find_kernel_call",
     "left_operator",
     "limits",
+    "list_layouts",
     "make_mesh",
     "names_in",
     "nary",

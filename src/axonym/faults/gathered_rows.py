@@ -15,11 +15,13 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from ..current.machine import MACHINE
 from ..errors import ShardingError
 from ..layout import partition, records, tracing
 from ..layout.assignment import AxisMapping, Entry, MeshLike
 from ..layout.constraints import constrain
 from ..layout.context import MAPPING, STORED, context_mesh, current_mapping, find_stored_mapping
+from ..layout.records import Table
 from ..names.plans import Names
 
 ByName = dict[str, Entry]
@@ -44,33 +46,29 @@ class Lookup(NamedTuple):
     gradient: AxisMapping
 
 
-def find_lookup(
-    names: Names, shape: tuple[int, ...], rows: str, axes: Names, ids_shape: tuple[int, ...]
-) -> Lookup | None:
-    """Return the layouts of a table and of ids; None if they share no mesh axes, or the table's storage is unknown.
-
-    Args:
-        names: those of the table.
-        shape: that of the table.
-        rows: the axis that ids count.
-        axes: the names of the ids.
-        ids_shape: the shape of the ids.
-    """
+def find_lookup(table: Table) -> Lookup | None:
+    """Return the layouts of a table and of ids; None if they share no mesh axes, or the table's storage is unknown."""
     # A check reports the layouts that were asked for, not those between.
     if STORED.get() is None or records.AUDIT.get() is not None or not tracing.tracing():
         return None
+    names = table.names
     mapping, stored, mesh = current_mapping(), find_stored_mapping(names), context_mesh()
-    if mapping is None or stored is None or mesh is None or set(axes) & set(names):
+    if mapping is None or stored is None or mesh is None or set(table.axes) & set(names):
         return None
-    if len(shape) != len(names) or len(ids_shape) != len(axes):
+    if len(table.shape) != len(names) or len(table.ids_shape) != len(table.axes):
         return None
+    machine = MACHINE.get()
+    if machine is not None and (given := dict(machine.tables).get(table)) is not None:
+        own, *layouts = given
+        return Lookup(mesh, mapping, own, layouts, own)
+    return _plan_lookup(table, mapping, stored, mesh)
 
-    def layout(names: Names, shape: tuple[int, ...], mapping: AxisMapping) -> ByName:
-        return partition.find_layout(names, shape, mapping, mesh).by_name(names)
 
+def _plan_lookup(
+    table: Table, mapping: AxisMapping, stored: AxisMapping, mesh: MeshLike
+) -> Lookup | None:
     try:
-        split, gathered = layout(names, shape, stored), layout(names, shape, mapping)
-        by_ids = layout(axes, ids_shape, mapping)
+        split, gathered, by_ids = _find_layouts(table, mapping, stored, mesh)
     except ShardingError:  # the constraint on the result raises it, if any
         return None
     taken = tuple(chain.from_iterable(by_ids.values()))
@@ -78,13 +76,54 @@ def find_lookup(
         name: gathered[name] or tuple(takewhile(lambda x: x not in taken, entry))
         for name, entry in split.items()
     }
-    # Rows that are sent, on all devices of the ids, against rows of the table that would be gathered.
-    is_large = math.prod(ids_shape) < shape[names.index(rows)] * partition.count_shards(mesh, taken)
-    is_large = is_large and split.pop(rows) == gathered.pop(rows)
+    is_large = _is_large(table, by_ids, mesh)
+    is_large = is_large and split.pop(table.rows) == gathered.pop(table.rows)
     if not set(taken) & set(chain.from_iterable(split.values())):
         return None
     layouts = _plan_way(split, gathered, by_ids) if is_large else None
     return Lookup(mesh, mapping, stored, layouts, _to_mapping(gradient))
+
+
+def _find_layouts(
+    table: Table, mapping: AxisMapping, stored: AxisMapping, mesh: MeshLike
+) -> tuple[ByName, ByName, ByName]:
+    """Return the layouts of a table as it is stored, and as it is gathered, and that of the ids."""
+
+    def layout(names: Names, shape: tuple[int, ...], mapping: AxisMapping) -> ByName:
+        return partition.find_layout(names, shape, mapping, mesh).by_name(names)
+
+    names, shape = table.names, table.shape
+    split, gathered = layout(names, shape, stored), layout(names, shape, mapping)
+    return split, gathered, layout(table.axes, table.ids_shape, mapping)
+
+
+def _is_large(table: Table, by_ids: ByName, mesh: MeshLike) -> bool:
+    """Compare rows that are sent, on all devices of the ids, with rows of the table that would be gathered."""
+    taken = tuple(chain.from_iterable(by_ids.values()))
+    shards = partition.count_shards(mesh, taken)
+    return math.prod(table.ids_shape) < table.shape[table.names.index(table.rows)] * shards
+
+
+def list_layouts(
+    table: Table, mapping: AxisMapping, stored: AxisMapping, mesh: MeshLike
+) -> list[ByName]:
+    """List the layouts of a lookup of a parameter: that of the table, and those of the rows that are looked up.
+
+    Raises:
+        ShardingError: if a mapping does not fit.
+    """
+    split, gathered, by_ids = _find_layouts(table, mapping, stored, mesh)
+    lookup = _plan_lookup(table, mapping, stored, mesh)
+    if lookup is not None and lookup.layouts is not None:
+        return [split, *(dict(own.entries) for own in lookup.layouts)]
+    # Without shared mesh axes, `nn.weights` decides: a device that has only some of the rows cannot look up the others.
+    is_whole = split[table.rows] == gathered[table.rows]
+    is_split = lookup is None and is_whole and _is_large(table, by_ids, mesh)
+    own = split if is_split else gathered
+    found = [own, {**by_ids, **own}, {**by_ids, **gathered}]
+    for rows in found[1:]:
+        del rows[table.rows]
+    return found
 
 
 def look_up(
@@ -110,7 +149,7 @@ def look_up(
         axes: the names of the ids.
         target: the names of the result.
     """
-    found = find_lookup(names, table.shape, rows, axes, jnp.shape(ids))
+    found = find_lookup(Table(names, table.shape, rows, axes, jnp.shape(ids)))
     if found is None:
         return read(table, ids)
     if found.layouts is None:

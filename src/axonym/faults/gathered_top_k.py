@@ -67,7 +67,7 @@ def find_blocks(array: jax.Array, names: Names, name: str) -> Blocks | None:
             entry = ()
         used.update(entry)
         entries.append(entry)
-    if not any(entries):
+    if partition.count_shards(mesh, tuple(chain(*entries))) == 1:
         return None
     entries.append(entries.pop(names.index(name) - len(names)))
     manual = choose_manual_axes(mesh, entries, explicit.has_explicit_axes(array))

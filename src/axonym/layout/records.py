@@ -4,7 +4,7 @@ A `Ledger` serves the check that a mapping has no misspelt key, and the reports;
 `constraints` writes both. They know names and sizes, but no arrays: a record that kept a tracer would leak it.
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from typing import NamedTuple
 
 from jax.sharding import PartitionSpec
@@ -12,7 +12,8 @@ from jax.sharding import PartitionSpec
 from ..current.features import Feature
 from ..errors import ShardingError
 from ..names.plans import Names
-from .assignment import AxisMapping, Mappings, MeshLike, add_bases, each_mapping
+from .assignment import AxisMapping, Entry, Mappings, MeshLike, add_bases, each_mapping
+from .partition import only, without
 
 
 class Refused(NamedTuple):
@@ -46,6 +47,57 @@ class Audit:
         self.refused: list[Refused] = []
 
 
+class Mixture(NamedTuple):
+    """The axes of a mixture of experts, each with its size.
+
+    Attributes:
+        tokens: the axes of tokens.
+        experts: the axis of experts.
+        hidden: the hidden axis.
+        is_limited: whether experts have a capacity.
+    """
+
+    tokens: tuple[tuple[str, int], ...]
+    experts: tuple[str, int]
+    hidden: tuple[str, int]
+    is_limited: bool = False
+
+    def find_entries(
+        self, assign: Callable[[dict[str, int]], dict[str, Entry]], mesh_axes: Set[str]
+    ) -> dict[str, Entry]:
+        """Return the mesh axes over which tokens are sent, and those of the weights that a device has a part of.
+
+        Args:
+            assign: returns the mesh axes of an array with some axes, of given sizes.
+            mesh_axes: those with several devices.
+        """
+        experts, hidden = self.experts[0], self.hidden[0]
+        # Tokens and hidden axis as in one array: a sum over parts of the hidden axis must not mix tokens.
+        found = assign(dict((*self.tokens, self.hidden)))
+        found[experts] = assign(dict((self.experts, self.hidden))).get(experts, ())
+        kept = {name: only(entry, mesh_axes) for name, entry in found.items()}
+        kept[hidden] = without(kept.get(hidden, ()), kept[experts])
+        return kept
+
+
+class Table(NamedTuple):
+    """A table, and the ids that look rows up in it.
+
+    Attributes:
+        names: the names of the table.
+        shape: its shape.
+        rows: the axis that ids count.
+        axes: the names of the ids.
+        ids_shape: their shape.
+    """
+
+    names: Names
+    shape: tuple[int, ...]
+    rows: str
+    axes: Names
+    ids_shape: tuple[int, ...]
+
+
 class Ledger:
     """The arrays that are sharded while one function is traced, and the mappings that become current in it.
 
@@ -62,6 +114,8 @@ class Ledger:
         waiting: the largest part of its time that a stage of a pipeline waits.
         pipelines: for each axis of layers inside of `pipelined`, whether the mapping has it.
         decisive: the axes whose entries in the mapping decide which program is traced.
+        mixtures: the mixtures of experts, in order.
+        tables: the tables of parameters in which rows are looked up, in order.
     """
 
     def __init__(
@@ -78,6 +132,8 @@ class Ledger:
         self.waiting = 0.0
         self.pipelines: dict[str, bool] = {}
         self.decisive: set[str] = set()
+        self.mixtures: dict[Mixture, None] = {}
+        self.tables: dict[Table, None] = {}
         # Alone, if a key of a mapping may be that of an array inside, which only a trace can tell.
         self.is_alone: bool = (outer is not None and outer.is_alone) or any(
             map(self._is_partly_unknown, mappings)
@@ -137,4 +193,20 @@ def note_decisive(name: str) -> None:
     ledger = LEDGER.get()
     while ledger is not None:
         ledger.decisive.add(name)
+        ledger = ledger.outer
+
+
+def note_mixture(mixture: Mixture) -> None:
+    """Record a mixture of experts whose work devices share, for the functions that are being traced."""
+    ledger = LEDGER.get()
+    while ledger is not None:
+        ledger.mixtures[mixture] = None
+        ledger = ledger.outer
+
+
+def note_table(table: Table) -> None:
+    """Record a table of parameters in which rows are looked up, for the functions that are being traced."""
+    ledger = LEDGER.get()
+    while ledger is not None:
+        ledger.tables[table] = None
         ledger = ledger.outer

@@ -28,7 +28,7 @@ from ..layout.context import context_mesh, current_mapping, find_stored_mapping,
 from ..layout.layout import Layout
 from ..layout.modes import is_one_mode
 from ..layout.partition import count_shards
-from ..layout.records import AUDIT
+from ..layout.records import AUDIT, Table, note_table
 from ..names.plans import Names
 from ..ops.contract import dot
 from ..ops.index import take
@@ -157,7 +157,9 @@ def look_up(weight: NamedArray | PaddedArray, rows: Axis, ids: NamedArray) -> Na
     division = _find_division(ids, weight, (rows.name,)) if stored is None else None
     if division is not None:
         return apply_by_hand(lambda ids, table: take(table, rows.name, ids), division, ids, weight)
-    if find_lookup(weight.names, weight.array.shape, rows.name, ids.names, ids.array.shape) is None:
+    table = Table(weight.names, weight.array.shape, rows.name, ids.names, ids.array.shape)
+    note_table(table)
+    if find_lookup(table) is None:
         # In the other case, `take` shards the table itself.
         weight = (
             auto_sharded(weight)

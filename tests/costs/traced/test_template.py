@@ -9,7 +9,7 @@ from axonym.costs.shared.targets import TARGETS
 from axonym.costs.traced.reader import trace_cost
 from axonym.costs.traced.template import Template
 from axonym.errors import ShardingError
-from axonym.models import Decoder, DecoderConfig
+from axonym.models import Decoder, DecoderConfig, ExpertsConfig
 from axonym.partitioning import if_free
 from axonym.report import abstract_mesh
 from tests.costs.programs import MESH, Batch, Embed, Mlp, abstract, step
@@ -101,6 +101,97 @@ def test_an_estimate_of_decoding_takes_as_long_as_its_trace(target):
     assert estimate.time.seconds == pytest.approx(traced.time.seconds, rel=0.02)
     assert estimate.totals["bytes sent"] == traced.totals["bytes sent"]
     assert estimate.memory.peak == pytest.approx(traced.memory.peak, rel=0.02)
+
+
+def descend(loss):
+    """Return a step that trains the first argument of a loss by gradient descent."""
+
+    def train(model, batch):
+        grads = jax.grad(lambda model: loss(model, batch).scalar())(model)
+        return jax.tree.map(lambda weight, grad: weight - 0.1 * grad, model, grads)
+
+    return train
+
+
+def check_estimates(fn, args, parameters, layouts):
+    """Compare estimates of one template with traces."""
+    template = make_template(fn, *args, parameters=parameters, names=(*parameters, "batch", "pos"))
+    for stored, computed in layouts:
+        mappings = axn.Mappings({**dict.fromkeys(parameters), **stored}, computed)
+        estimate = template.estimate(mappings, MESH_TYPES, TARGET)
+        traced = trace_cost(fn, mappings, MESH_TYPES, TARGET, args, {})
+        text = f"{stored} {computed}"
+        assert estimate.totals["flops"] == traced.totals["flops"], text
+        assert estimate.totals["bytes sent"] == pytest.approx(traced.totals["bytes sent"], rel=0.03), text
+        assert estimate.time.compared == pytest.approx(traced.time.compared, rel=0.03), text
+        assert estimate.memory.peak == pytest.approx(traced.memory.peak, rel=0.03), text
+
+
+ROUTED = [
+    # Experts on no mesh axis, on one and on two, with and without tokens.
+    ({}, {"batch": ("data", "model")}),
+    ({"embed": "data"}, {"batch": "data", "mlp": "model"}),
+    ({}, {"batch": "data", "experts": "model"}),
+    ({"embed": "data", "experts": "model"}, {"batch": ("data", "model"), "experts": "model"}),
+    ({"experts": "data"}, {"batch": "data", "experts": "data", "mlp": "model"}),
+    ({}, {"batch": "model", "experts": ("data", "model")}),
+    ({"mlp": "data"}, {"batch": ("model", "data"), "experts": ("data", "model")}),
+]
+SPLIT = [
+    *ROUTED,
+    ({}, {"batch": "data", "pos": "model", "experts": "model"}),
+    ({"embed": "data"}, {"batch": "data", "pos": if_free("model"), "mlp": "model"}),
+    ({}, {"pos": ("data", "model"), "experts": "data"}),
+]
+
+
+def test_an_estimate_of_a_decoder_with_experts_takes_as_long_as_its_trace():
+    sizes = {"embed": 256, "mlp": 512, "heads": 8, "kv_heads": 8, "head_dim": 32}
+    config = DecoderConfig(vocab=1024, layers=2, positions=64, experts=ExpertsConfig(8, 2, 512), **sizes)
+    model = jax.eval_shape(lambda key: Decoder.init(config, key=key), jax.random.key(0))
+    batch = jax.eval_shape(lambda: axn.zeros({"batch": 16, "pos": 65}, dtype=int))
+    names = ("vocab", "embed", "kv_heads", "head_dim", "mlp", "experts")
+    check_estimates(descend(lambda model, batch: model.loss(batch)), (model, batch), names, ROUTED[1::2])
+
+
+@pytest.mark.parametrize(
+    ("options", "layouts"),
+    [
+        ({}, SPLIT),
+        ({"capacity_factor": 1.25}, SPLIT[1::2]),
+        ({"capacity_factor": 1.25, "tokens": "pos"}, SPLIT[::3]),
+    ],
+)
+def test_an_estimate_of_experts_takes_as_long_as_its_trace(options, layouts):
+    Routed, Experts = axn.make_axes(embed=256, experts=8)
+    init = axn.nn.MixtureOfExperts.init
+    layer = jax.eval_shape(lambda key: init(Routed, Experts, 512, 2, key=key, **options), jax.random.key(0))
+    x = jax.eval_shape(lambda: axn.ones({"batch": 16, "pos": 64, "embed": 256}))
+
+    def loss(layer, x):
+        y, _ = layer(x)
+        return (y * y).sum()
+
+    check_estimates(descend(loss), (layer, x), ("embed", "mlp", "experts"), layouts)
+
+
+@pytest.mark.parametrize("vocab", [32, 4096])
+def test_an_estimate_of_a_lookup_takes_as_long_as_its_trace(vocab):
+    Vocab, Columns = axn.make_axes(vocab=vocab, embed=256)
+    layer = jax.eval_shape(lambda key: axn.nn.Embedding.init(Vocab, Columns, key=key), jax.random.key(0))
+    ids = jax.eval_shape(lambda: axn.zeros({"batch": 16, "pos": 32}, dtype=int))
+    layouts = [
+        ({}, {"batch": "data"}),
+        # The table is stored along the mesh axes of ids, along others, along some of them, or by rows.
+        ({"embed": "data"}, {"batch": "data"}),
+        ({"embed": "model"}, {"batch": "data"}),
+        ({"embed": "data"}, {"batch": ("data", "model")}),
+        ({"embed": ("data", "model")}, {"batch": "model", "pos": "data"}),
+        ({"vocab": "data"}, {"batch": "data"}),
+        ({"vocab": "model"}, {"batch": "data", "vocab": "model"}),
+    ]
+    loss = descend(lambda layer, ids: (layer(ids) * layer(ids)).sum())
+    check_estimates(loss, (layer, ids), ("vocab", "embed"), layouts)
 
 
 @pytest.mark.parametrize("target", ["v5e", "h100"])

@@ -16,6 +16,28 @@ RECOMPUTED = ("remat2", "remat", "checkpoint")
 _CALLS = ("jit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call")
 
 
+class Places:
+    """The places of the equations of a program without calls, and those that repeat others."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._firsts: dict[int, int] = {}
+        self.repeated: list[tuple[int, int | None]] = []
+
+    def note(self, number: int, *, is_repeated: bool) -> None:
+        """Note the next equation.
+
+        Args:
+            number: the number of its first result.
+            is_repeated: whether it repeats an earlier one.
+        """
+        if is_repeated:
+            self.repeated.append((self._count, self._firsts.get(number)))
+        else:
+            self._firsts[number] = self._count
+        self._count += 1
+
+
 class Numbering:
     """Numbers of arrays: equal arrays have equal numbers, as in the value numbering of a compiler.
 

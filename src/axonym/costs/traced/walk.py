@@ -45,7 +45,7 @@ from .inlining import find_inlined, find_own
 from .lookups import Part, find_gradient_moves, find_lookup_moves, find_sum_layout
 from .loops import Loops
 from .moves import Move, Sent, list_moves, order
-from .numbering import Numbering
+from .numbering import Numbering, Places
 from .products import find_product_moves
 from .propagation import Sum, propagate
 from .rounding import find_width
@@ -77,28 +77,6 @@ _ROUNDED = ("all-gather", "all-to-all")
 _REPEATING = ("scan", "while", "cond", "shard_map")
 # The type of a result of these may ask for another layout than that of the operands.
 _MOVING = ("reshard", "sharding_constraint", "dot_general", "gather", "conv_general_dilated")
-
-
-class Places:
-    """The places of the equations of a program without calls, and those that repeat others."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._firsts: dict[int, int] = {}
-        self.repeated: list[tuple[int, int | None]] = []
-
-    def note(self, number: int, *, is_repeated: bool) -> None:
-        """Note the next equation.
-
-        Args:
-            number: the number of its first result.
-            is_repeated: whether it repeats an earlier one.
-        """
-        if is_repeated:
-            self.repeated.append((self._count, self._firsts.get(number)))
-        else:
-            self._firsts[number] = self._count
-        self._count += 1
 
 
 class Walk:

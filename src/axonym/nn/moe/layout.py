@@ -14,10 +14,12 @@ from jax import lax
 from ...array import NamedArray
 from ...axis import Axis
 from ...create import arange
+from ...current.machine import MACHINE
 from ...engine.core import wrap
 from ...layout import constraints, modes, partition
 from ...layout.assignment import AxisMapping, Entry, MeshLike
 from ...layout.context import context_mesh, current_mapping, get_taken_axes
+from ...layout.records import Mixture, note_mixture
 from ...layout.scope import current_scope
 from ...names.plans import Names
 from ...ops.logical import logical_and
@@ -82,7 +84,11 @@ class TokenLayout:
     @property
     def queued(self) -> dict[str, Entry]:
         """The axes of competing tokens that are split, with their mesh axes."""
-        return {name: entry for name, entry in self.entries if name in self.competing and entry}
+        return {
+            name: entry
+            for name, entry in self.entries
+            if name in self.competing and self.count(entry) > 1
+        }
 
     def count(self, mesh_axes: Entry) -> int:
         """Return how many devices there are along mesh axes."""
@@ -175,13 +181,16 @@ def find_token_layout(
     mapping, mesh, manual = current_mapping(), context_mesh(), set(list_manual_axes())
     is_inside = current_scope() is not None
     if mapping is not None and mesh is not None:
-        entries = _find_entries(sizes, layer, mapping, mesh)
+        Experts, Hidden = layer.Experts, layer.Out
+        own = (Experts.name, Experts.size), (Hidden.name, Hidden.size)
+        mixture = Mixture(tuple(sizes.items()), *own, is_limited=capacity is not None)
+        entries = _find_entries(mixture, layer, mapping, mesh)
         used = set[str]().union(*entries.values()) - manual
         found = dataclasses.replace(
             found,
             entries=tuple(entries.items()),
-            experts=entries[layer.Experts.name],
-            hidden=entries[layer.Out.name],
+            experts=entries[Experts.name],
+            hidden=entries[Hidden.name],
             mesh_sizes=tuple(mesh.shape.items()),
             is_spread=not is_inside,
             is_nested=bool(used) and (is_inside or _is_typed_map(mesh)),
@@ -201,30 +210,29 @@ def _is_typed_map(mesh: MeshLike) -> bool:
 
 
 def _find_entries(
-    sizes: dict[str, int], layer: MoELinear, mapping: AxisMapping, mesh: MeshLike
+    mixture: Mixture, layer: MoELinear, mapping: AxisMapping, mesh: MeshLike
 ) -> dict[str, Entry]:
     """Return the mesh axes over which tokens are sent, and those of the weights that this device has a part of."""
-    Experts, Hidden = layer.Experts, layer.Out
-    # Tokens and hidden axis as in one array: a sum over parts of the hidden axis must not mix tokens.
-    both = {**sizes, Hidden.name: Hidden.size}
-    weight = {Experts.name: Experts.size, Hidden.name: Hidden.size}
-    free = {axis for axis, size in mesh.shape.items() if size > 1} - set(get_taken_axes())
+    taken, is_inside = get_taken_axes(), current_scope() is not None
+    if not (taken or is_inside):
+        note_mixture(mixture)
+        machine = MACHINE.get()
+        if machine is not None and (given := dict(machine.mixtures).get(mixture)) is not None:
+            return dict(given)
+    # Axes of weights that are whole on each device.
+    own = (mixture.experts, mixture.hidden)
+    whole = {name for name, size in own if layer.weight.axis_size(name) == size}
 
-    if current_scope() is None:
-        found = constraints.decide_layout(tuple(both), both) or {}
-        of_weight = constraints.decide_layout(tuple(weight), weight) or {}
-    else:
-        # No layout is asked for on Manual mesh axes, so that nothing else would check them.
-        found, of_weight = (
-            partition.assign_mesh_axes(tuple(axes), tuple(axes.values()), mapping, mesh)
-            for axes in (both, weight)
-        )
-    found[Experts.name] = of_weight.get(Experts.name, ())
-    found.setdefault(Hidden.name, ())
-    for axis in (Experts, Hidden):
-        if layer.weight.axis_size(axis.name) == axis.size:  # whole on each device
-            found[axis.name] = partition.without(found[axis.name], list_manual_axes())
+    def assign(axes: dict[str, int]) -> dict[str, Entry]:
+        names = tuple(axes)
+        if is_inside:
+            # No layout is asked for on Manual mesh axes, so that nothing else would check them.
+            found = partition.assign_mesh_axes(names, tuple(axes.values()), mapping, mesh)
+        else:
+            found = constraints.decide_layout(names, axes) or {}
+        for name in whole.intersection(found):
+            found[name] = partition.without(found[name], list_manual_axes())
+        return found
 
-    kept = {name: partition.only(entry, free) for name, entry in found.items()}
-    kept[Hidden.name] = partition.without(kept[Hidden.name], kept[Experts.name])
-    return kept
+    free = {axis for axis, size in mesh.shape.items() if size > 1} - set(taken)
+    return mixture.find_entries(assign, free)
