@@ -316,7 +316,9 @@ def _begin(
         found.append((counting, Search(axes, counting.score, budget, lessons)))
     # The starts use half of the budget, to leave the rest for changes; they use more of a small budget.
     starts = max(share // 2, min(3 * share // 4, STARTS))
-    for at, several in share_starts(int(starts), len(found)).items():
+    # The first choice on a mesh is usually traced, and after it come some that are only estimated.
+    least = 1 if budget.price == 1 else 2
+    for at, several in share_starts(int(starts), len(found), least).items():
         proven = found[len(found) // 2][1].list_best()[:PROVEN]
         whole = found[0][1].is_replicated
         found[at][1].begin(several, is_first=not at, proven=proven, is_replicated=whole)

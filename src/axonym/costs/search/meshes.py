@@ -70,17 +70,23 @@ def iterate_finer(
             yield axis, sizes
 
 
-def share_starts(starts: int, meshes: int) -> dict[int, int]:
+def share_starts(starts: int, meshes: int, least: int = 1) -> dict[int, int]:
     """Return the number of starts on each mesh, in the order in which to count them.
 
     With few starts, one mesh of several axes shows which rules are good, and the others begin with these.
+
+    Args:
+        starts: the number of starts.
+        meshes: the number of meshes.
+        least: the number on a mesh that shows nothing to others.
     """
     first, middle, each = 0, meshes // 2, starts // meshes
     if each >= RULES or meshes < 3:
         return dict.fromkeys((first, middle, *range(meshes)), max(1, each))
-    alone = max(1, min(ALONE, starts - meshes + 1))
-    shares = dict.fromkeys((first, middle, *range(meshes)), 1)
-    return shares | {first: alone, middle: max(1, starts - alone - (meshes - 2))}
+    others = least * (meshes - 2)
+    alone = max(1, min(ALONE, starts - others - 1))
+    shares = dict.fromkeys((first, middle, *range(meshes)), least)
+    return shares | {first: alone, middle: max(1, starts - alone - others)}
 
 
 def check_limit(limit: int, meshes: int) -> None:

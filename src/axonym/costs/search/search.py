@@ -68,7 +68,7 @@ class Search:
             starts = [start for start in (*proven, *starts) if not self._axes.is_one(start)]
         # Choices that are not legal say nothing about others: they must not keep a later rule from being tried.
         whole, between = self._axes.list_whole()[:1], self._axes.list_between()
-        end = max(0, self._budget.left - limit)
+        end, legal = max(0, self._budget.left - limit), 0
         listed = 0 if is_first else limit // 2
         while starts and self._budget.left - end >= 1:
             # At the end, when all rules have had a turn, choices like the good ones on other meshes come first.
@@ -78,7 +78,9 @@ class Search:
                 at = min(range(len(starts)), key=lambda own: expect(starts[own]))
             start = starts.pop(at)
             left = self._budget.left
-            if self.look_at(start) is None:
+            if self.look_at(start) is not None:
+                legal += 1
+            elif legal < limit:
                 end = max(0, end - (left - self._budget.left))
             # If parameters, or data between the layers, are better whole once, the next starts have them so first.
             learned = dataclasses.replace(
