@@ -15,6 +15,7 @@ from tests.costs.made import made
 MESH = abstract_mesh({"data": 4, "model": 2}, "plan")
 ROWS = Choice(computed=(("batch", ("data",)),))
 HEADS = Choice(computed=(("batch", ("data",)), ("heads", ("model",))))
+HEADS_FREE = Choice(computed=(*HEADS.computed, ("pos", ("model",))), yielding=("pos",))
 
 
 def taking(factor, peak=1.0):
@@ -111,17 +112,18 @@ def test_a_step_that_asks_for_mesh_axes_has_no_estimate():
     assert [estimates.estimate(step, ROWS, mappings, MESH, ()) for _ in range(2)] == [None, None]
 
 
-def test_a_template_has_a_kernel_where_positions_are_whole():
+@pytest.mark.parametrize("choice", [ROWS, HEADS_FREE])
+def test_a_template_has_a_kernel_where_positions_are_whole(choice):
     q = jax.eval_shape(lambda: axn.ones({"batch": 4, "heads": 2, "pos": 128, "head_dim": 64}))
 
     def attend(q):
         keys = q.rename({"pos": "key_pos"})
         return axn.nn.dot_product_attention("pos", "key_pos", "head_dim", q, keys, keys)
 
-    step, mappings = Step(attend, (q,), {}, "v5p", {}), axn.Mappings({}, {"batch": "data"})
+    step, mappings = Step(attend, (q,), {}, "v5p", {}), choice.make_mappings(())
     estimates = Estimates()
     traced = step.count(mappings, dict(MESH.shape), {}, None)
-    assert estimates.estimate(step, ROWS, mappings, MESH, ()) is None
-    found = estimates.estimate(step, ROWS, mappings, MESH, ())
+    assert estimates.estimate(step, choice, mappings, MESH, ()) is None
+    found = estimates.estimate(step, choice, mappings, MESH, ())
     assert found.attention == traced.attention
     assert found.time.seconds == pytest.approx(traced.time.seconds, rel=1e-6)

@@ -72,13 +72,16 @@ class Estimates:
         states = tuple(path for path, _ in mappings.overrides)
         self._decisive |= step.decisive
         unmapped = frozenset((indexed | step.decisive) - dict(choice.computed).keys())
-        key = choice.given, states, unmapped
+        yielding = frozenset(step.decisive & {*choice.yielding})
+        key = choice.given, states, unmapped, yielding
         if key not in self._asked:
             # A template takes as long as a trace, so it is made for the second choice.
             self._asked.add(key)
             return None
         if key not in self._templates:
-            self._templates[key] = step.make_template(choice.given, parameters, states, unmapped)
+            self._templates[key] = step.make_template(
+                choice.given, parameters, states, unmapped, yielding
+            )
         template = self._templates[key]
         if template is None:
             return None

@@ -233,6 +233,7 @@ class Step:
         parameters: Sequence[str],
         states: Sequence[str],
         unmapped: Set[str] = frozenset(),
+        yielding: Set[str] = frozenset(),
     ) -> Template | None:
         """Make the template of the step; None if it cannot be traced without the axes of the mesh.
 
@@ -241,6 +242,7 @@ class Step:
             parameters: the names of the axes of parameters.
             states: patterns of the paths at which an optimiser keeps arrays like the parameters.
             unmapped: the axes that the computation leaves unmapped.
+            yielding: the decisive axes that take mesh axes only where others leave them free.
         """
         chosen = self.choose(given)
         fn, args, options = self.build(chosen)
@@ -252,7 +254,7 @@ class Step:
         }
         try:
             target = find_target(self.target, "plan")
-            return Template(fn, args, options, target, **roles, states=states)
+            return Template(fn, args, options, target, **roles, states=states, yielding=yielding)
         except Exception:
             # The step may do anything; a mistake in it is raised where it is traced for a mesh.
             return None

@@ -9,7 +9,7 @@ traced for several devices.
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from ...engine import (
     make_mesh,
 )
 from ...errors import ShardingError, message
+from ...partitioning import if_free
 from ...report import unwrapped
 from ..report.cost import Cost
 from ..shared.arguments import lay_out_arguments
@@ -56,6 +57,7 @@ class Template:
         parameters: the names of the axes of parameters.
         names: the names of the axes of all arguments.
         states: the patterns of the overrides of mappings.
+        yielding: the axes that take mesh axes only where others leave them free.
 
     Raises:
         AxonymError: if the step cannot be traced so.
@@ -71,13 +73,17 @@ class Template:
         parameters: Sequence[str],
         names: Sequence[str],
         states: Sequence[str],
+        yielding: Set[str] = frozenset(),
     ) -> None:
         self._call = fn, args, kwargs
         stored, kept = (
             {name: role.format(name) for name in parameters} for role in (_STORED, _KEPT)
         )
         computed = {name: _COMPUTED.format(name) for name in names}
-        self._mappings = Mappings(stored, computed, dict.fromkeys(states, kept))
+        mapped = {
+            name: if_free(axis) if name in yielding else axis for name, axis in computed.items()
+        }
+        self._mappings = Mappings(stored, mapped, dict.fromkeys(states, kept))
         self._axes = dict.fromkeys((*stored.values(), *kept.values(), *computed.values()), 1)
         self._platform = target.platform
         self._forms: dict[Hashable, _Form] = {}
