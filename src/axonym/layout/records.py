@@ -4,7 +4,7 @@ A `Ledger` serves the check that a mapping has no misspelt key, and the reports;
 `constraints` writes both. They know names and sizes, but no arrays: a record that kept a tracer would leak it.
 """
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import NamedTuple
 
 from jax.sharding import PartitionSpec
@@ -168,45 +168,42 @@ LEDGER: Feature[Ledger | None] = Feature(None)
 """The ledger of the function that is being traced."""
 
 
-def note(mapping: AxisMapping, names: Sequence[str], shape: Sequence[int] = ()) -> None:
-    """Record that a mapping shards an array with these names, for the functions that are being traced."""
-    # A function that is traced inside of another one is a part of it.
+def _iterate_ledgers() -> Iterator[Ledger]:
+    """Yield the ledgers of the functions that are being traced: one inside of another is a part of it."""
     ledger = LEDGER.get()
     while ledger is not None:
+        yield ledger
+        ledger = ledger.outer
+
+
+def note(mapping: AxisMapping, names: Sequence[str], shape: Sequence[int] = ()) -> None:
+    """Record that a mapping shards an array with these names, for the functions that are being traced."""
+    for ledger in _iterate_ledgers():
         ledger.seen.setdefault(mapping, set()).update(names)
         if ledger.sizes is not None and shape:
             for name, size in zip(names, shape[len(shape) - len(names) :], strict=True):
                 ledger.sizes.setdefault(name, set()).add(size)
-        ledger = ledger.outer
 
 
 def note_waiting(share: float) -> None:
     """Record the fraction of its time that a pipeline stage waits, for the functions that are being traced."""
-    ledger = LEDGER.get()
-    while ledger is not None:
+    for ledger in _iterate_ledgers():
         ledger.waiting = max(ledger.waiting, share)
-        ledger = ledger.outer
 
 
 def note_decisive(name: str) -> None:
     """Record an axis whose entry in the mapping decides what is traced, for the functions that are being traced."""
-    ledger = LEDGER.get()
-    while ledger is not None:
+    for ledger in _iterate_ledgers():
         ledger.decisive.add(name)
-        ledger = ledger.outer
 
 
 def note_mixture(mixture: Mixture) -> None:
     """Record a mixture of experts whose work devices share, for the functions that are being traced."""
-    ledger = LEDGER.get()
-    while ledger is not None:
+    for ledger in _iterate_ledgers():
         ledger.mixtures[mixture] = None
-        ledger = ledger.outer
 
 
 def note_table(table: Table) -> None:
     """Record a table of parameters in which rows are looked up, for the functions that are being traced."""
-    ledger = LEDGER.get()
-    while ledger is not None:
+    for ledger in _iterate_ledgers():
         ledger.tables[table] = None
-        ledger = ledger.outer
