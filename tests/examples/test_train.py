@@ -266,10 +266,10 @@ def losses(out: Path) -> list[tuple[int, float]]:
 def test_a_run_that_is_killed_at_random_moments_goes_on_with_the_same_losses(tmp_path: Path) -> None:
     quickly = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "programs")}
     quickly |= {"JAX_ENABLE_COMPILATION_CACHE": "true", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    program = [sys.executable, str(Path(__file__).with_name("kills.py")), str(tmp_path / "runs"), "6"]
+    program = [sys.executable, str(Path(__file__).with_name("kills.py")), str(tmp_path / "runs"), "10"]
     done = subprocess.run(program, env=quickly, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.startswith("6 kills: ")
+    assert done.stdout.startswith("10 kills: ")
 
 
 def test_a_run_that_is_asked_to_stop_saves_first(

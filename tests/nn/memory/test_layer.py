@@ -146,27 +146,27 @@ def test_errors(kind: Any) -> None:
         AxisClashError,
         f"{kind.__name__}: the state has axis 'time', which the layer runs along\n"
         "  memory has: time=11, batch=8, heads=2, group=3, key_dim=4, value_dim=5",
-        lambda: compiled(model, X, (memory.broadcast_axis(T), recent)),
+        lambda: model(X, (memory.broadcast_axis(T), recent)),
     )
     fails(
         AxisNotFoundError,
         f"{kind.__name__}: no axis named 'time'\n  array has: batch=8, embed=4",
-        lambda: compiled(model, X["time", 0]),
+        lambda: model(X["time", 0]),
     )
     real = axn.named(REAL, ("batch", "time"))
     fails(
         AxisNotFoundError,
         f"{kind.__name__}: the mask 'begins' lacks axis 'time', the positions\n  mask 'begins' has: batch=8",
-        lambda: compiled(model, X, begins=real["time", 0]),
+        lambda: model(X, begins=real["time", 0]),
     )
     fails(
         AxisNotFoundError,
         f"{kind.__name__}: the mask 'where' has axis 'bacth', which the input lacks\n"
         "  mask 'where' has: bacth=8, time=11\n  input has: batch=8, time=11, embed=4\n  hint: did you mean 'batch'?",
-        lambda: compiled(model, X, where=real.rename({"batch": "bacth"})),
+        lambda: model(X, where=real.rename({"batch": "bacth"})),
     )
     fails(
         OperandError,
         f"{kind.__name__}: the mask 'where' must be booleans, not int32\n  mask 'where' has: batch=8, time=11",
-        lambda: compiled(model, X, where=real.astype("int32")),
+        lambda: model(X, where=real.astype("int32")),
     )
