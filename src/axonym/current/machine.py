@@ -20,10 +20,10 @@ class Machine(NamedTuple):
         platform: `tpu`, `cuda` or `cpu`.
         has_compiler: whether its compiler is here, so that its kernels can be compiled.
         is_typed: whether the types of the program are all that counts, which no compiler sees.
-        mixtures: the mesh axes that share mixtures of experts, in a program that is read for several mappings: for each
-            mixture, the entries of its axes. By default, the current mapping has them.
-        tables: the mappings for lookups, in such a program: for each table and its ids, that of the table, and those of
-            the rows that are looked up, one after another.
+        mixtures: for a template of several mappings, each mixture of experts with the entries of its axes; others take
+            the entries of the current mapping.
+        tables: for a template, each table in which rows are looked up, with the mapping of the table and those of its
+            rows, in the order in which they are sent.
     """
 
     platform: str

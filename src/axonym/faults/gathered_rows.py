@@ -116,7 +116,7 @@ def list_layouts(
     lookup = _plan_lookup(table, mapping, stored, mesh)
     if lookup is not None and lookup.layouts is not None:
         return [split, *(dict(own.entries) for own in lookup.layouts)]
-    # Without shared mesh axes, `nn.weights` decides: a device that has only some of the rows cannot look up the others.
+    # `nn.weights` decides if no mesh axes are shared: a device that has some of the rows cannot look up the others.
     is_whole = split[table.rows] == gathered[table.rows]
     is_split = lookup is None and is_whole and _is_large(table, by_ids, mesh)
     own = split if is_split else gathered

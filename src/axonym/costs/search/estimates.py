@@ -24,8 +24,7 @@ from .verifier import NEAR, rank
 GOOD = 1.2
 # Peaks are estimated less well than times, since they depend on single arrays.
 PEAK = 1.5
-# How many times as long as a trace the first estimate may take. Among good mappings of eight random steps, it took 1.02
-# times as long at most.
+# How many times as long as a trace the first estimate may take. Good mappings are usually estimated much better.
 UNKNOWN = 1.5
 
 

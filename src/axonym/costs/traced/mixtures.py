@@ -1,8 +1,8 @@
 """Internal. How devices share mixtures of experts in a template.
 
-What a device computes depends on how many devices share tokens, experts and hidden axes, which a layer asks for. So a
-template is traced for each such number, on a mesh with that many devices along axes of its own. All mappings with these
-numbers share it, whatever else they map.
+A mixture asks how many devices share its tokens, experts and hidden axis, and its program depends on these numbers. So
+a template is traced for each set of numbers, on a mesh with that many devices along axes of its own. All mappings with
+these numbers share it, whatever else they map.
 """
 
 import itertools
@@ -71,7 +71,7 @@ def share_mixture(number: int, mixture: Mixture, mapping: AxisMapping, mesh: Abs
 
     def label(axis: str) -> str:
         """Return the mesh axis of the template for one of the mapping: all that share the same are one."""
-        # Without a capacity, it is the same to a device which axis of tokens is divided.
+        # A device computes the same for any axis of tokens, unless experts have a capacity.
         owner = owners.get(axis, "") and (owners[axis] if mixture.is_limited else "tokens")
         return f"{title} of {owner}{' and experts' * (axis in experts)}"
 

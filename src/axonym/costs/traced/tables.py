@@ -1,6 +1,6 @@
 """Internal. How rows are looked up in tables of parameters, in a template.
 
-Where devices send rows of a table instead of the table, a layer decides by sizes of the mesh, and in steps. In a
+A layer asks for sizes of the mesh to decide whether devices send the table, or its rows in several steps. In a
 template, each step has mesh axes of its own, which stand for the layout of this step.
 """
 

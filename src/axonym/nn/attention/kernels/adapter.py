@@ -221,15 +221,14 @@ def _find_machine(kernel: Kernel) -> Machine | None:
 
 
 def _describe(like: NamedArray, names: Names, sizes: Mapping[str, int], dtype: Any) -> NamedArray:
-    """Return an array without values, of the class of another one."""
+    """Return an array without values, of the class of another one, sharded by the mapping on Explicit mesh axes."""
     shape = tuple(map(sizes.__getitem__, names))
     mapping, mesh = current_mapping(), context_mesh()
     sharding = None
-    if mapping is not None and mesh is not None:
+    if mapping is not None and mesh is not None and modes.has_explicit(mesh):
         mesh_axes = modes.find_explicit_axes(mesh) - {*get_taken_axes()}
-        sharding = NamedSharding(
-            mesh, find_layout(names, shape, mapping, mesh).only(mesh_axes).spec
-        )
+        layout = find_layout(names, shape, mapping, mesh).only(mesh_axes)
+        sharding = NamedSharding(mesh, layout.spec)
     return wrap(like, jax.ShapeDtypeStruct(shape, dtype, sharding=sharding), names)
 
 
