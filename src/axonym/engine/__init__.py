@@ -10,6 +10,7 @@ from ..base.dtypes import limits
 from ..base.kinds import Payload, Tree, type_text
 from ..current.machine import MACHINE, Machine, find_choice, find_iterations, find_kernel_call
 from ..faults.gathered_rows import list_layouts
+from ..faults.split_windows import Slide
 from ..layout.assignment import AxisMapping, Entry, MeshLike, bases_of, normalized
 from ..layout.context import MAPPING, context_mesh, resolve_mapping
 from ..layout.layout import Layout
@@ -39,6 +40,7 @@ __all__ = [
     "Names",
     "Pairs",
     "Payload",
+    "Slide",
     "Table",
     "Tree",
     "assign_mesh_axes",

@@ -14,6 +14,7 @@ from .additions import Additions
 from .bodies import join_entries, pass_arguments, pass_divisions
 from .compilers import Compiler
 from .crossing import write_crossing
+from .edges import find_edge_moves
 from .equations import (
     PASSING,
     Equation,
@@ -226,6 +227,11 @@ class Walk:
             moves = find_product_moves(equation, inputs, self._mesh)
             is_new = self._numbering.is_new
             self._send_parts(equation, [part for own, part in moves if is_new(own, part.move)])
+        elif name == "conv_general_dilated":
+            # The gradient of the kernel reads the image with the edges that the forward pass has kept.
+            for part, pairs in find_edge_moves(equation, inputs, self._mesh):
+                if self._numbering.is_new(equation.invars[0], (part.move, pairs)):
+                    self._send_parts(equation, [part], pairs)
         elif is_kernel_call(equation):
             self._visit_kernel(equation)
         elif name in PASSING and id(equation.invars[0]) in self._products:
@@ -280,12 +286,14 @@ class Walk:
             dtype = find_rate_dtype(equation, inputs)
             self.done.append(Amount(source, self._count * flops, dtype, 0.0))
 
-    def _send_parts(self, equation: Equation, parts: Sequence[Part]) -> None:
+    def _send_parts(
+        self, equation: Equation, parts: Sequence[Part], pairs: Pairs = frozenset()
+    ) -> None:
         """Note the collectives of a lookup in a table, or of the operands of a product."""
         source = write_source(equation, self._prefix)
         count = self._loops.count_runs(equation, self._count)
         for move, value in parts:
-            self.sent.append(Sent(move, value.dtype, value.itemsize, source, count))
+            self.sent.append(Sent(move, value.dtype, value.itemsize, source, count, pairs=pairs))
 
     def _find_slicing_loops(self, equation: Equation, has: "Reached") -> list[str]:
         """List the loops that slice an array along a split dimension: on Auto mesh axes, each loop gathers it."""
