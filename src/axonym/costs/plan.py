@@ -44,10 +44,10 @@ __all__ = ["plan"]
 CLIMBED = 2
 # The number of best starts with which other values of arguments are tried.
 GIVEN = 2
-# With a smaller limit than this, a mapping that is only estimated counts as a part of a traced one, of which it takes a
-# tenth of the time. So any search may look at this many mappings.
+# An estimate takes a tenth of the time of a trace. So a search counts this many times its limit, but not more than the
+# second number if its limit is smaller: most of these mappings are only estimated.
+CHEAP = 10
 WIDE = 200
-CHEAP = 0.1
 # The number of starts that include the choices of published rules.
 STARTS = 12
 # Other meshes begin with as many good choices.
@@ -82,7 +82,7 @@ def plan(
 
     Among mappings whose times differ by at most 1 %, the one that needs least memory is the best. The best few mappings
     are then compiled for the target, and the compiled costs decide between them. If programs for the target cannot be
-    compiled here, the plan says why. A mapping that is slower by an estimate from another trace is not traced itself.
+    compiled here, the plan says why. Most mappings are only estimated from another trace.
 
     The search begins with mappings that experts write. Some put an axis of data on all mesh axes, with parameters
     sharded along all or one of them, or replicated. Some put axes of the layers, such as heads, the width of a
@@ -114,8 +114,9 @@ def plan(
         args: arguments, as in `axn.cost`.
         target: the device for which times and memory are estimated, as in `axn.cost`.
         fixed: entries that stay: a mapping of the computation, or `Mappings` to fix entries of parameters, too.
-        limit: the largest number of mappings that are counted, on all meshes together. A compiled one counts as 10. If
-            `limit` is below 200, one that is only estimated counts as `limit / 200`, and at least as a tenth.
+        limit: the largest number of mappings that the search traces, on all meshes together; the plan then traces those
+            that it shows. A compiled one counts as 10. Estimates take a tenth of the time, so if `limit` is below 200,
+            the search looks at ten times as many mappings, but at no more than 200.
         verify: the number of the best mappings that are compiled. If none of them fits, the next ones are compiled
             until one does.
         progress: a function that gets a `Progress` after each mapping. By default, a terminal shows a bar.
@@ -175,9 +176,9 @@ def plan(
     # Only a mesh of the caller may have devices.
     first = meshes[0] if isinstance(mesh, int) else mesh
     verifier = _make_verifier(first, target, limit, verify)
-    tally = Tally(progress, limit)
-    price = min(1.0, max(CHEAP, limit / WIDE))
-    budget = Budget(max(len(meshes), limit - verifier.reserve), price)
+    traces = max(len(meshes), limit - verifier.reserve)
+    budget = Budget(max(traces, min(WIDE, CHEAP * limit)), traces)
+    tally = Tally(progress, round(budget.left) + verifier.reserve)
     # A target may have links for mesh axes by name; a new mesh axis would have none.
     divides = isinstance(mesh, int) and not known.links
     counters = _make_counters(step, meshes, tally, budget)
@@ -193,7 +194,7 @@ def plan(
             one.mappings, _find_mesh(mesh, one), one.choices, one.microbatches, "compiled"
         )
 
-    verified, text = verifier.run(ranked, math.ceil(tally.counted), compile_candidate)
+    verified, text = verifier.run(ranked, traces - round(budget.traces), compile_candidate)
     best, *others = measure_best(
         verified,
         measure,
@@ -243,6 +244,8 @@ def _settle(searches: "Sequence[tuple[Counter, Search]]") -> "list[Candidate]":
             if one.is_estimated and (at <= SHOWN or is_saving):
                 counting, choice = owners[id(one)]
                 counting.trace(choice)
+                for counting, _ in searches:
+                    counting.correct()
                 break
         else:
             return ranked
@@ -266,10 +269,7 @@ def _search(
     divides: bool,
 ) -> "list[tuple[Counter, Search]]":
     """Search on all meshes, then on finer meshes if mesh axes may be divided, and then decide layer by layer."""
-    reserved = 0
-    if stacks:
-        reserved = round(DECIDING * max(0, budget.left - len(counters)))
-    budget.left -= reserved
+    held = budget.hold(DECIDING if stacks else 0)
     finer = round(FINER * divides * budget.left)
     if finer < LEAST:
         divides, finer = False, 0
@@ -277,7 +277,8 @@ def _search(
     _climb(searches, budget, finer)
     if divides:
         searches += _divide(searches, budget)
-    budget.left += reserved
+    _climb_on(searches, budget)
+    budget.give(held)
     _decide(stacks, searches)
     return searches
 
@@ -316,9 +317,7 @@ def _begin(
         found.append((counting, Search(axes, counting.score, budget, lessons)))
     # The starts use half of the budget, to leave the rest for changes; they use more of a small budget.
     starts = max(share // 2, min(3 * share // 4, STARTS))
-    # The first choice on a mesh is usually traced, and after it come some that are only estimated.
-    least = 1 if budget.price == 1 else 2
-    for at, several in share_starts(int(starts), len(found), least).items():
+    for at, several in share_starts(int(starts), len(found)).items():
         proven = found[len(found) // 2][1].list_best()[:PROVEN]
         whole = found[0][1].is_replicated
         found[at][1].begin(several, is_first=not at, proven=proven, is_replicated=whole)
@@ -379,6 +378,21 @@ def _climb(searches: "Sequence[tuple[Counter, Search]]", budget: "Budget", reser
         # The first of two starts has two thirds of the rest: it is more often the better one.
         left, others = max(0, budget.left - reserved), len(starts) - number - 1
         searches[at][1].climb(choice, left - left // (others + 2) if others else left)
+
+
+def _climb_on(searches: "Sequence[tuple[Counter, Search]]", budget: "Budget") -> None:
+    """Spend the rest of the budget on changes of further good choices, the best one first."""
+    while budget.left >= 1:
+        found = [
+            (search.look_up(choice), at, choice)
+            for at, (_, search) in enumerate(searches)
+            for choice in search.list_best()
+            if choice not in search.climbed
+        ]
+        if not found:
+            return
+        _, at, choice = min(found, key=lambda one: one[:2])
+        searches[at][1].climb(choice, budget.left)
 
 
 def _divide(

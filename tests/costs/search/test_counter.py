@@ -1,5 +1,6 @@
 """Counted choices: which are traced, which are estimated, and what becomes of estimates."""
 
+import dataclasses
 import math
 
 import jax
@@ -9,7 +10,7 @@ import axonym as axn
 from axonym.costs.search.choice import Choice
 from axonym.costs.search.counter import Counter
 from axonym.costs.search.estimates import Estimates
-from axonym.costs.search.lessons import Budget
+from axonym.costs.search.lessons import Budget, OutOfBudgetError
 from axonym.costs.search.step import Step
 from axonym.costs.search.tally import Tally
 from axonym.errors import OperandError
@@ -21,10 +22,10 @@ SLOW = Choice(computed=(("batch", ("model",)),))
 STORED = Choice(stored=(("embed", ("data",)),), computed=(("batch", ("model",)),))
 
 
-def make_counter(piped=None):
+def make_counter(piped=None, budget=None):
     model, _, x = abstract()
     step, tally = Step(jax.grad(loss), (model, x), {}, "v5e", {}, piped), Tally(lambda _: None, 100)
-    found = Counter(step, dict(MESH), tally, Estimates(), Budget(100, 0.1))
+    found = Counter(step, dict(MESH), tally, Estimates(), budget or Budget(100))
     found.find_axes(None)
     return found
 
@@ -77,3 +78,14 @@ def test_the_mesh_of_a_counter_can_change():
     assert not counter.candidates
     ((sizes),) = [one.mesh for one in other.candidates.values()]
     assert math.prod(size for _, size in sizes) == abstract_mesh({"data": 8}, "plan").size
+
+
+def test_a_choice_that_must_be_traced_needs_a_trace():
+    counter = make_counter(budget=Budget(100, 1))
+    assert counter.score(SLOW) is not None
+    # The first mapping says how good estimates are, so that others do without a trace.
+    assert counter.score(FAST) is not None
+    assert counter.candidates[FAST].is_estimated
+    piped = dataclasses.replace(SLOW, microbatches=2)
+    with pytest.raises(OutOfBudgetError):
+        counter.score(piped)

@@ -9,6 +9,7 @@ import axonym as axn
 from axonym.costs.search.choice import Choice
 from axonym.costs.search.estimates import Estimates
 from axonym.costs.search.step import Step
+from axonym.errors import ShardingError
 from axonym.report import abstract_mesh
 from tests.costs.made import made
 
@@ -35,49 +36,47 @@ def estimates():
     return found
 
 
-def test_a_slower_mapping_is_beaten(estimates):
-    assert estimates.is_beaten(ROWS, MESH, taking(1.01, 0.5))
-    # One that saves half of a percent is as fast.
-    assert estimates.is_beaten(ROWS, MESH, taking(0.995, 0.5))
-    assert not estimates.is_beaten(ROWS, MESH, taking(0.98, 0.5))
+def test_an_estimate_is_enough_if_it_is_slower_or_its_kind_was_traced(estimates):
+    assert estimates.is_enough(ROWS, MESH, taking(1.01, 0.5))
+    # A new kind may be estimated a little too high.
+    assert estimates.is_enough(HEADS, MESH, taking(1.1, 0.5))
+    assert not estimates.is_enough(HEADS, MESH, taking(1.01, 0.5))
+    assert not estimates.is_enough(HEADS, MESH, taking(0.5, 0.5))
+    # A better one of a known kind needs no trace, and others must beat it from now on.
+    assert estimates.is_enough(ROWS, MESH, taking(0.5, 0.5))
+    assert estimates.is_enough(HEADS, MESH, taking(0.6, 0.5))
 
 
-def test_a_mapping_with_a_new_entry_is_traced_if_it_may_be_good(estimates):
+def test_estimates_are_corrected_as_the_traced_choice_with_most_in_common(estimates):
     other = abstract_mesh({"data": 8}, "plan")
-    for choice, mesh in ((HEADS, MESH), (ROWS, other)):
-        # One estimate was right so far, so that a new entry may be a fourth off.
-        assert not estimates.is_beaten(choice, mesh, taking(1.2, 0.5))
-        assert estimates.is_beaten(choice, mesh, taking(1.3, 0.5))
-    # Every further one that is right makes others more likely to be.
-    estimates.learn(ROWS, MESH, taking(1.1, 0.5), taking(1.1, 0.5))
-    assert estimates.is_beaten(HEADS, MESH, taking(1.2, 0.5))
-    # One that was too high makes others as doubtful.
-    estimates.learn(ROWS, MESH, taking(1.1, 0.5), taking(2.2, 0.5))
-    assert not estimates.is_beaten(HEADS, MESH, taking(1.9, 0.5))
-
-
-def test_an_estimate_that_was_too_high_leaves_room(estimates):
+    stored = dataclasses.replace(HEADS, stored=(("embed", ("data",)),))
     estimates.learn(HEADS, MESH, taking(1.1, 0.5), taking(2.2, 0.5))
-    # The entry of the heads is new, and to blame; other mappings are not.
-    assert not estimates.is_beaten(HEADS, MESH, taking(1.97, 0.5))
-    assert estimates.is_beaten(HEADS, MESH, taking(2.01, 0.5))
-    assert estimates.is_beaten(ROWS, MESH, taking(1.01, 0.5))
-
-
-def test_estimates_of_slow_mappings_may_be_far_off(estimates):
-    estimates.learn(HEADS, MESH, taking(4, 0.5), taking(9, 0.5))
-    assert estimates.is_beaten(HEADS, MESH, taking(1.01, 0.5))
+    estimates.learn(stored, other, taking(1.5, 0.5), taking(1, 0.5))
+    for choice, mesh, factor in (
+        (HEADS, MESH, 0.5),
+        (stored, other, 1.5),
+        (dataclasses.replace(HEADS, stored=(("embed", ("model",)),)), MESH, 0.5),
+        (ROWS, MESH, 1),
+        (HEADS_FREE, MESH, 1),
+    ):
+        found = estimates.correct(choice, mesh, taking(2, 0.5))
+        assert found.time.seconds == pytest.approx(factor * taking(2).time.seconds)
+        assert found.memory == taking(2, 0.5).memory
+    assert not estimates.is_enough(HEADS_FREE, MESH, taking(0.9, 0.5))
+    # Twice as long as it takes, so it is still the best by far.
+    assert estimates.is_enough(HEADS, MESH, taking(1.2, 0.5))
+    assert estimates.is_enough(HEADS_FREE, MESH, taking(0.65, 0.5))
 
 
 def test_mappings_far_beyond_the_memory_are_beaten_once_one_fits(estimates):
-    assert estimates.is_beaten(ROWS, MESH, taking(0.5, 1.6))
-    assert not estimates.is_beaten(ROWS, MESH, taking(0.5, 1.2))
+    assert estimates.is_enough(HEADS, MESH, taking(0.5, 1.6))
+    assert not estimates.is_enough(HEADS, MESH, taking(0.5, 1.2))
 
 
-def test_nothing_is_beaten_before_a_mapping_fits():
+def test_no_estimate_is_enough_before_a_mapping_fits():
     estimates = Estimates()
     estimates.learn(ROWS, MESH, taking(1, 2), taking(1, 2))
-    assert not estimates.is_beaten(ROWS, MESH, taking(9, 9))
+    assert not estimates.is_enough(ROWS, MESH, taking(9, 9))
 
 
 def test_values_that_occur_once_get_no_template():
@@ -127,3 +126,35 @@ def test_a_template_has_a_kernel_where_positions_are_whole(choice):
     found = estimates.estimate(step, choice, mappings, MESH, ())
     assert found.attention == traced.attention
     assert found.time.seconds == pytest.approx(traced.time.seconds, rel=1e-6)
+
+
+def test_axes_that_decide_about_the_program_are_traced_once():
+    q = jax.eval_shape(lambda: axn.ones({"batch": 4, "heads": 2, "pos": 128, "head_dim": 64}))
+
+    def attend(q):
+        keys = q.rename({"pos": "key_pos"})
+        return axn.nn.dot_product_attention("pos", "key_pos", "head_dim", q, keys, keys)
+
+    step, split = Step(attend, (q,), {}, "v5p", {}), Choice(computed=(("pos", ("data",)),))
+    estimates = Estimates()
+    for choice in (ROWS, HEADS):
+        mappings = choice.make_mappings(())
+        cost = step.count(mappings, dict(MESH.shape), {}, None)
+        estimate = estimates.estimate(step, choice, mappings, MESH, ())
+        estimates.learn(choice, MESH, cost, estimate)
+    assert not estimates.is_strange(HEADS)
+    assert estimates.is_strange(split)
+    # Even one that seems slow may be fast.
+    assert not estimates.is_enough(split, MESH, taking(9))
+    estimates.learn(split, MESH, taking(1), taking(4))
+    assert not estimates.is_strange(split)
+
+
+def test_a_mapping_that_does_not_fit_is_refused_without_a_trace():
+    x = axn.zeros({"batch": 8, "heads": 4})
+    step = Step(lambda x: x + 1, (x,), {}, "cpu", {})
+    clash = Choice(computed=(("batch", ("data",)), ("heads", ("data",))))
+    estimates = Estimates()
+    assert estimates.estimate(step, ROWS, ROWS.make_mappings(()), MESH, ()) is None
+    with pytest.raises(ShardingError, match="'batch' and 'heads'"):
+        estimates.estimate(step, clash, clash.make_mappings(()), MESH, ())

@@ -1,5 +1,7 @@
 """What a search learns from choices that are not legal, and what it may still spend."""
 
+import dataclasses
+
 from axonym.costs.search.choice import Choice
 from axonym.costs.search.lessons import Budget, Lessons
 
@@ -48,12 +50,34 @@ def test_a_budget_ends():
     assert budget.left == 0
 
 
-def test_a_choice_that_is_only_estimated_costs_a_part():
-    budget = Budget(2, 0.25)
+def test_traces_of_a_budget_end_before_its_choices():
+    budget = Budget(10, 2)
+    assert [(budget.take(), budget.take_trace()) for _ in range(3)] == [(True, True), (True, True), (True, False)]
+    assert (budget.left, budget.traces, budget.ran_out) == (7, 0, True)
+
+
+def test_early_choices_leave_traces_for_later_ones():
+    budget = Budget(10, 8)
+    assert budget.take(end=5)
+    # A quarter of the traces is for the last half of the choices.
+    assert [budget.take_trace() for _ in range(7)] == [True] * 6 + [False]
     assert budget.take()
-    budget.give_back()
-    assert budget.take()
-    budget.give_back()
-    assert budget.left == 1.5
-    # Whether one is only estimated is known after it was taken.
-    assert [budget.take(), budget.take()] == [True, False]
+    assert budget.take_trace()
+
+
+def test_a_part_of_a_budget_is_held_and_given_back():
+    budget = Budget(200, 20)
+    held = budget.hold(0.25)
+    assert (budget.left, budget.traces) == (150, 15)
+    budget.give(held)
+    assert (budget.left, budget.traces) == (200, 20)
+
+
+def test_a_state_that_cannot_be_kept_so_is_remembered():
+    lessons = Lessons()
+    rows = Choice(computed=(("batch", ("data",)),))
+    apart, other = (dataclasses.replace(rows, kept=(("embed", (axis,)),)) for axis in ("data", "model"))
+    lessons.learn(rows, (0.0, 1.0))
+    lessons.learn(apart, None)
+    assert lessons.forbid(dataclasses.replace(apart, stored=(("embed", ("model",)),)))
+    assert not lessons.forbid(other)

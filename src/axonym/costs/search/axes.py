@@ -119,8 +119,8 @@ class Axes:
         if self.has_state:
             found.append(Keep(None))
             for name in self._sort_by_elements()[:KEPT]:
-                for entry in self.iterate_entries(name):
-                    found.append(Keep(((name, entry),)))
+                # A state in larger parts than the parameters saves nothing.
+                found += [Keep(((name, entry),)) for entry in self.iterate_entries(name) if entry]
         return found
 
     def list_swaps(self) -> list[Change]:

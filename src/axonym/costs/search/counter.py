@@ -18,7 +18,7 @@ from ..report.cost import Cost
 from .axes import MICROBATCHES, Axes
 from .choice import Choice, Give
 from .estimates import Estimates
-from .lessons import Budget
+from .lessons import Budget, OutOfBudgetError
 from .result import Candidate
 from .search import Search
 from .step import Step, collect_sizes, find_base, find_divisors, find_state_patterns
@@ -53,6 +53,7 @@ class Counter:
         self._states: tuple[str, ...] = ()
         self._indexed: frozenset[str] = frozenset()
         self.candidates: dict[Choice, Candidate] = {}
+        self._estimated: dict[Choice, Cost] = {}
 
     def count_in(self, search: Search, choice: Choice) -> Cost | None:
         """Return the cost of a choice; None if it is not legal, or the budget is spent."""
@@ -63,7 +64,7 @@ class Counter:
     def move_to(self, mesh: dict[str, int]) -> "Counter":
         """Return a counter for another mesh."""
         other = copy.copy(self)
-        other.mesh, other.candidates = mesh, {}
+        other.mesh, other.candidates, other._estimated = mesh, {}, {}
         return other
 
     def find_axes(self, fixed: ResourceMapping | Mappings | None) -> Axes:
@@ -139,20 +140,26 @@ class Counter:
             split=fitted.split,
             is_estimated=is_estimated,
         )
-        seconds = report.time.compared if found.fits else math.inf
-        if is_estimated:
-            self._budget.give_back()
-        self._note(seconds, self._budget.price if is_estimated else 1)
+        self._note(report.time.compared if found.fits else math.inf)
         self.candidates[choice] = found
         return rank_candidate(found)
 
+    def correct(self) -> None:
+        """Correct the times of candidates that are only estimated, after others were traced."""
+        for choice, estimate in self._estimated.items():
+            one = self.candidates[choice]
+            mesh = abstract_mesh(dict(one.mesh), "plan")
+            cost = self._estimates.correct(choice, mesh, estimate)
+            self.candidates[choice] = dataclasses.replace(one, cost=cost)
+
     def trace(self, choice: Choice) -> None:
         """Trace a candidate that was only estimated, which may turn out not to be legal."""
-        one = self.candidates.pop(choice)
+        one, estimate = self.candidates.pop(choice), self._estimated.pop(choice)
         step = self._step.link_parts(one.split)
         with suppress(AxonymError, ValueError):
             cost = step.count(one.mappings, dict(one.mesh), one.choices, one.microbatches)
             self.candidates[choice] = dataclasses.replace(one, cost=cost, is_estimated=False)
+            self._estimates.learn(choice, abstract_mesh(dict(one.mesh), "plan"), cost, estimate)
 
     def _count(self, choice: Choice, chosen: Mapping[str, Tree]) -> tuple[Fit, Cost, bool] | None:
         """Return the first fit of a choice that is legal, its cost, and whether it is estimated; None if no fit is."""
@@ -170,18 +177,24 @@ class Counter:
 
         Raises:
             AxonymError: if the choice is not legal.
+            OutOfBudgetError: if it must be traced, and no trace is left.
         """
         step, mappings, mesh = self._step.link_parts(fitted.split), fitted.mappings, fitted.mesh
-        estimates = self._estimates if self.is_counted else None
-        estimate = None
-        if estimates is not None:
-            own = self._parameters, self._indexed
-            estimate = estimates.estimate(step, choice, mappings, mesh, *own)
-            if estimate is not None and estimates.is_beaten(choice, mesh, estimate):
-                return estimate, True
-        cost = step.count(mappings, dict(mesh.shape), chosen, choice.microbatches)
-        if estimates is not None:
-            estimates.learn(choice, mesh, cost, estimate)
+        called = mappings, dict(mesh.shape), chosen, choice.microbatches
+        if not self.is_counted:
+            return step.count(*called), False
+        estimates, own = self._estimates, (self._parameters, self._indexed)
+        estimate = estimates.estimate(step, choice, mappings, mesh, *own)
+        is_enough = estimate is not None and estimates.is_enough(choice, mesh, estimate)
+        if not is_enough and not self._budget.take_trace():
+            if estimate is None or estimates.is_strange(choice):
+                raise OutOfBudgetError
+            is_enough = True
+        if estimate is not None and is_enough:
+            self._estimated[choice] = estimate
+            return estimates.correct(choice, mesh, estimate), True
+        cost = step.count(*called)
+        estimates.learn(choice, mesh, cost, estimate)
         return cost, False
 
     def _iterate_fits(self, choice: Choice) -> Iterator[Fit]:
@@ -198,9 +211,9 @@ class Counter:
         if found.split and partners:
             yield fit_sizes(mappings, mesh, sizes, {})
 
-    def _note(self, seconds: float, count: float = 1) -> None:
+    def _note(self, seconds: float) -> None:
         if self.is_counted:
-            self._tally.add("counting", count, seconds)
+            self._tally.add("counting", 1, seconds)
 
 
 def _check_piped(

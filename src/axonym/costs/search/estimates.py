@@ -1,45 +1,42 @@
 """Internal. Estimates that spare a search most of its traces: a mapping that is far from the best is never traced.
 
-An estimate reads a template (`traced.template`), which is traced once for all mappings. Mappings that may be good are
-traced as well, so that the search learns where estimates hold.
+An estimate reads a template (`traced.template`), which is traced once for all mappings. The first good mapping of each
+kind is traced as well, and shows how far the estimates of its kind are off.
 """
 
-import collections
+import dataclasses
 import math
 from collections.abc import Hashable, Sequence, Set
 from contextlib import suppress
 
 from ... import Mappings
-from ...engine import MeshLike
-from ...errors import AxonymError
+from ...engine import AxisMapping, MeshLike
+from ...errors import ShardingError, message
 from ...report import abstract_mesh
 from ..compiled.devices import find_target
 from ..report.cost import Cost
+from ..shared.rows import TIMES
 from ..traced.template import Template
 from .choice import Choice
 from .step import Step
 from .verifier import NEAR, rank
 
-# Mappings that are so much slower than the best one tell nothing about good ones.
-GOOD = 1.2
 # Peaks are estimated less well than times, since they depend on single arrays.
 PEAK = 1.5
-# How many times as long as a trace the first estimate may take. Good mappings are usually estimated much better.
-UNKNOWN = 1.5
+# How many times as long as a trace an estimate may take, if no mapping of its kind was traced.
+UNKNOWN = 1.03
 
 
 class Estimates:
-    """The estimates of a search on all meshes together: how far they are off, and the best traced cost so far."""
+    """The estimates of a search on all meshes together: how far they are off, and the best cost so far."""
 
     def __init__(self) -> None:
         self._templates: dict[Hashable, Template | None] = {}
         self._asked: set[Hashable] = set()
         self._decisive: set[str] = set()
         self._best: tuple[float, ...] = (math.inf, math.inf)
-        # For each feature of traced choices, how many times as long as the trace the estimate was, at most.
-        self._factors: dict[Hashable, float] = {}
-        self._compared = 0
-        self._seen: collections.Counter[Hashable] = collections.Counter()
+        # For each kind of choices, the features of traced ones, and how many times as long as its estimate each took.
+        self._factors: dict[Hashable, list[tuple[Set[Hashable], float]]] = {}
 
     def estimate(
         self,
@@ -62,8 +59,11 @@ class Estimates:
                 template must not have mesh axes for them: a write into a part of a cache goes other ways.
 
         Returns:
-            The estimate. It is None if the step is a pipeline or depends on the mesh, if the mapping does not fit, or
-            if the values of arguments are new.
+            The estimate. It is None if the step is a pipeline or depends on the mesh, or if the values of arguments are
+            new.
+
+        Raises:
+            ShardingError: if the mapping does not fit, which a trace would find, too.
         """
         compute = mappings.compute
         if choice.microbatches is not None or compute.fallbacks or compute.uneven:
@@ -73,9 +73,9 @@ class Estimates:
         unmapped = frozenset((indexed | step.decisive) - dict(choice.computed).keys())
         yielding = frozenset(step.decisive & {*choice.yielding})
         key = choice.given, states, unmapped, yielding
-        if key not in self._asked:
-            # A template takes as long as a trace, so it is made for the second choice.
-            self._asked.add(key)
+        if choice.given not in self._asked:
+            # A template takes as long as a trace, so it is made for the second choice with these values.
+            self._asked.add(choice.given)
             return None
         if key not in self._templates:
             self._templates[key] = step.make_template(
@@ -83,55 +83,78 @@ class Estimates:
             )
         template = self._templates[key]
         if template is None:
+            if states and self._templates.get((choice.given, (), unmapped, yielding)) is not None:
+                raise ShardingError(
+                    message("plan", "the state of the optimizer cannot be kept in another layout")
+                )
             return None
-        with suppress(AxonymError, ValueError):
-            target = find_target(step.target, "plan")
-            return template.estimate(mappings, abstract_mesh(mesh, "plan"), target)
+        target, abstract = find_target(step.target, "plan"), abstract_mesh(mesh, "plan")
+        with suppress(NotImplementedError):
+            try:
+                return template.estimate(mappings, abstract, target)
+            except ShardingError:
+                # The programs for decisive axes may be others, so they must not be the reason.
+                decisive = step.decisive & compute.keys()
+                if not decisive:
+                    raise
+                others = compute.updated(AxisMapping(tuple((name, ()) for name in decisive)))
+                template.estimate(dataclasses.replace(mappings, compute=others), abstract, target)
         return None
 
-    def is_beaten(self, choice: Choice, mesh: MeshLike, estimate: Cost) -> bool:
-        """Return whether a choice is not worth a trace: it loses even if its estimate is as far off as others were."""
+    def is_enough(self, choice: Choice, mesh: MeshLike, estimate: Cost) -> bool:
+        """Return whether an estimate spares a trace: the choice loses, or one of its kind was traced."""
         over, seconds, *_ = self._best
-        factor = max(map(self._find_factor, _find_features(choice, mesh)))
-        if over or math.isinf(factor):
+        if over:
             return False
-        is_large = estimate.memory.peak > PEAK * estimate.target.memory
+        if estimate.memory.peak > PEAK * estimate.target.memory:
+            return True
+        if self.is_strange(choice):
+            return False
+        is_known = self._find_kind(choice) in self._factors
+        found = rank(self.correct(choice, mesh, estimate))
         # A mapping that saves less is as fast. `axn.plan` traces it later if it needs less memory.
-        return is_large or rank(estimate)[1] > (1 - NEAR) * factor * seconds
+        if found[1] > (1 - NEAR) * (1 if is_known else UNKNOWN) * seconds:
+            return True
+        if is_known:
+            self._best = min(self._best, found)
+        return is_known
 
-    def _find_factor(self, feature: tuple[Hashable, ...]) -> float:
-        """Return how many times as long as a trace an estimate with a feature may take."""
-        if feature in self._factors:
-            return self._factors[feature]
-        # A template does not know the programs for such an axis.
-        if not {*feature}.isdisjoint(self._decisive):
-            return math.inf
-        # The more estimates were right, the more a new one is trusted.
-        trusted = 1 + (UNKNOWN - 1) / (1 + self._compared)
-        return max([trusted, *self._factors.values()])
+    def is_strange(self, choice: Choice) -> bool:
+        """Return whether a template may have other programs for a choice, and no trace shows how much they matter."""
+        is_decisive = not self._decisive.isdisjoint(dict(choice.computed))
+        return is_decisive and self._find_kind(choice) not in self._factors
+
+    def correct(self, choice: Choice, mesh: MeshLike, estimate: Cost) -> Cost:
+        """Return an estimate with the times that a trace would probably find."""
+        own = _list_features(choice, mesh)
+        known = self._factors.get(self._find_kind(choice), ())
+        # The traced choice that has most in common was estimated as well; among equals, the first one.
+        _, factor = max(known, key=lambda one: len(one[0] & own), default=(own, 1.0))
+        if factor == 1:
+            return estimate
+        work = (
+            dataclasses.replace(row, **{name: factor * getattr(row, name) for name in TIMES})
+            for row in estimate.work
+        )
+        return dataclasses.replace(estimate, work=tuple(work))
 
     def learn(self, choice: Choice, mesh: MeshLike, cost: Cost, estimate: Cost | None) -> None:
         """Learn from a traced cost, and from its estimate if there is one."""
         self._best = min(self._best, rank(cost))
-        if estimate is None:
-            return
-        self._compared += 1
-        seconds, factor = rank(cost)[1], 1.0
-        # An estimate of a slow mapping may be as far off as it likes.
-        if seconds <= GOOD * self._best[1]:
-            factor = max(1.0, rank(estimate)[1] / seconds if seconds else math.inf)
-        features = _find_features(choice, mesh)
-        # The features that occurred least often are to blame, such as a new one.
-        rarest = min(self._seen[own] for own in features)
-        for own in features:
-            blamed = factor if self._seen[own] == rarest else 1.0
-            self._factors[own] = max(blamed, self._factors.get(own, 1.0))
-        self._seen.update(features)
+        if estimate is not None and (seconds := rank(estimate)[1]):
+            found = _list_features(choice, mesh), rank(cost)[1] / seconds
+            self._factors.setdefault(self._find_kind(choice), []).append(found)
+
+    def _find_kind(self, choice: Choice) -> Hashable:
+        """Return what decides how good an estimate is: the axes that the computation divides, and other choices."""
+        names = tuple((name, name in choice.yielding) for name, _ in choice.computed)
+        decisive = tuple(one for one in names if one[0] in self._decisive)
+        kept = None if choice.kept is None else tuple(name for name, _ in choice.kept)
+        return decisive or names, kept, choice.given
 
 
-def _find_features(choice: Choice, mesh: MeshLike) -> frozenset[tuple[Hashable, ...]]:
-    """Return what an estimate of a choice depends on: the mesh, the mapped axes, and the other choices."""
-    stored = (("stored", name) for name, _ in choice.stored)
-    computed = (("computed", name, name in choice.yielding) for name, _ in choice.computed)
-    kept = (("kept", name) for name, _ in choice.kept or ())
-    return frozenset((tuple(mesh.shape.items()), choice.given, *stored, *computed, *kept))
+def _list_features(choice: Choice, mesh: MeshLike) -> frozenset[Hashable]:
+    """List what choices of one kind may have in common."""
+    kept = choice.kept or ()
+    sizes = tuple(mesh.shape.items())
+    return frozenset({*choice.computed, *choice.stored, *kept, *sizes})

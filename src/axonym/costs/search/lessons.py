@@ -113,8 +113,9 @@ def _find_reasons(choice: Choice) -> Set[frozenset[str]]:
     """Return possible reasons for a failure: single entries, and pairs of entries on one mesh axis."""
     # A pipeline makes other mappings legal, and so does another number of microbatches.
     how = f"{choice.microbatches} microbatches"
+    found = {frozenset((f"{name} kept on {entry}", how)) for name, entry in choice.kept or ()}
     # Axes that yield share mesh axes with all others.
-    found = {frozenset((f"{name} if free", how)) for name in choice.yielding}
+    found |= {frozenset((f"{name} if free", how)) for name in choice.yielding}
     computed = [pair for pair in choice.computed if pair[0] not in choice.yielding]
     found |= {frozenset((f"{name} on {entry}", how)) for name, entry in computed}
     for (one, first), (other, second) in itertools.combinations(computed, 2):
@@ -134,27 +135,53 @@ def _list_parts_of_entries(choice: Choice) -> Set[frozenset[str]]:
     }
 
 
+class OutOfBudgetError(Exception):
+    """A choice would have to be traced, and no more traces are left."""
+
+
 class Budget:
-    """The number of choices that may still be counted, on all meshes together.
+    """The number of choices that may still be counted, and how many of them may be traced, on all meshes together.
 
     Args:
         limit: the number of choices.
-        price: the part of a choice that one counts as if it is only estimated.
+        traces: the number of traces; by default, all choices may be traced.
     """
 
-    def __init__(self, limit: int, price: float = 1) -> None:
+    def __init__(self, limit: int, traces: int | None = None) -> None:
         self.left: float = limit
-        self.price = price
+        self.traces: float = limit if traces is None else traces
+        self._limits = limit, self.traces
+        self._end = 0.0
         self.ran_out = False
 
     def take(self, end: float = 0) -> bool:
         """Take one from the budget if at least one is left beyond `end`; return whether one was taken."""
+        self._end = end
         if self.left - end < 1:
             self.ran_out = True
             return False
         self.left -= 1
         return True
 
-    def give_back(self) -> None:
-        """Give back what a choice that was taken does not cost, since it is only estimated."""
-        self.left += 1 - self.price
+    def take_trace(self) -> bool:
+        """Take a trace for the choice that was taken, if one is left; return whether one was taken.
+
+        A part is kept for the choices at the `end`. Early choices need most traces, so its share is smaller.
+        """
+        limit, traces = self._limits
+        if self.traces - traces * (self._end / limit) ** 2 < 1:
+            self.ran_out = True
+            return False
+        self.traces -= 1
+        return True
+
+    def hold(self, share: float) -> tuple[float, float]:
+        """Take a share of all that is left, and return it."""
+        held = round(share * self.left), round(share * self.traces)
+        self.give(held, -1)
+        return held
+
+    def give(self, held: tuple[float, float], sign: int = 1) -> None:
+        """Give back what was held."""
+        self.left += sign * held[0]
+        self.traces += sign * held[1]

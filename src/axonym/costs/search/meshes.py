@@ -70,7 +70,7 @@ def iterate_finer(
             yield axis, sizes
 
 
-def share_starts(starts: int, meshes: int, least: int = 1) -> dict[int, int]:
+def share_starts(starts: int, meshes: int) -> dict[int, int]:
     """Return the number of starts on each mesh, in the order in which to count them.
 
     With few starts, one mesh of several axes shows which rules are good, and the others begin with these.
@@ -78,14 +78,13 @@ def share_starts(starts: int, meshes: int, least: int = 1) -> dict[int, int]:
     Args:
         starts: the number of starts.
         meshes: the number of meshes.
-        least: the number on a mesh that shows nothing to others.
     """
     first, middle, each = 0, meshes // 2, starts // meshes
     if each >= RULES or meshes < 3:
         return dict.fromkeys((first, middle, *range(meshes)), max(1, each))
-    others = least * (meshes - 2)
+    others = meshes - 2
     alone = max(1, min(ALONE, starts - others - 1))
-    shares = dict.fromkeys((first, middle, *range(meshes)), least)
+    shares = dict.fromkeys((first, middle, *range(meshes)), 1)
     return shares | {first: alone, middle: max(1, starts - alone - others)}
 
 

@@ -7,10 +7,11 @@ to fail. It must not know how a choice is scored.
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 
 from .axes import Axes
 from .choice import Change, Choice
-from .lessons import Budget, Lessons, Score
+from .lessons import Budget, Lessons, OutOfBudgetError, Score
 
 
 def _count_idle(before: Choice, after: Choice) -> int:
@@ -44,6 +45,7 @@ class Search:
         self._budget = budget
         self._lessons = lessons or Lessons()
         self.scores: dict[Choice, Score | None] = {}
+        self.climbed: set[Choice] = set()
 
     def begin(
         self,
@@ -78,7 +80,7 @@ class Search:
                 at = min(range(len(starts)), key=lambda own: expect(starts[own]))
             start = starts.pop(at)
             left = self._budget.left
-            if self.look_at(start) is not None:
+            if self.look_at(start, end) is not None:
                 legal += 1
             elif legal < limit:
                 end = max(0, end - (left - self._budget.left))
@@ -143,6 +145,7 @@ class Search:
             better: Choice | None = best
             while better is not None:
                 best = better
+                self.climbed.add(best)
                 better = self._find_better(best, changes, end)
 
     def _find_better(self, best: Choice, moves: Iterable[Change], end: float) -> Choice | None:
@@ -222,6 +225,7 @@ class Search:
             return None
         if not self._budget.take(end):
             return None
-        found = self.scores[choice] = self._score(choice)
-        self._lessons.learn(choice, found)
-        return found
+        with suppress(OutOfBudgetError):
+            self.scores[choice] = self._score(choice)
+            self._lessons.learn(choice, self.scores[choice])
+        return self.scores.get(choice)

@@ -220,7 +220,8 @@ class Work:
 
 
 # The parts of the work of a layer that add up.
-MIXED = ("flops", "nbytes", "computing", "moving", "sending", "copying", "attending")
+TIMES = ("computing", "moving", "sending", "copying", "attending")
+MIXED = ("flops", "nbytes", *TIMES)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from jax.sharding import AbstractMesh
 
 from ...engine import AxisMapping, Entry, Mixture, assign_mesh_axes, only, without
-from ...errors import ShardingError, message
 
 
 class Share(NamedTuple):
@@ -57,7 +56,8 @@ def share_mixture(number: int, mixture: Mixture, mapping: AxisMapping, mesh: Abs
         mesh: the mesh.
 
     Raises:
-        ShardingError: if the mapping does not fit the mixture, or if a template cannot have the program of a device.
+        ShardingError: if the mapping does not fit the mixture.
+        NotImplementedError: if a template cannot have the program of a device.
     """
 
     def assign(axes: dict[str, int]) -> dict[str, Entry]:
@@ -109,11 +109,11 @@ def _merge(axes: Iterable[str]) -> Entry:
     """Join equal mesh axes that follow one another.
 
     Raises:
-        ShardingError: if others are between them.
+        NotImplementedError: if others are between them.
     """
     found = tuple(axis for axis, _ in itertools.groupby(axes))
     if len({*found}) < len(found):
-        raise ShardingError(message("plan", "mesh axes of experts and of tokens alternate"))
+        raise NotImplementedError("mesh axes of experts and of tokens alternate")
     return found
 
 
@@ -123,11 +123,11 @@ def _add_to_tokens(
     """Divide an axis of tokens along a mesh axis: to a device, it is the same which one.
 
     Raises:
-        ShardingError: if no axis of tokens can be divided.
+        NotImplementedError: if no axis of tokens can be divided.
     """
     for name, size in mixture.tokens:
         own = (*entries[name], axis)
         if size % math.prod(sizes.get(one, 1) for one in own) == 0:
             entries[name] = own
             return
-    raise ShardingError(message("plan", f"no axis of tokens can be divided by {sizes[axis]}"))
+    raise NotImplementedError(f"no axis of tokens can be divided by {sizes[axis]}")

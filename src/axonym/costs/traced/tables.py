@@ -10,11 +10,10 @@ from jax.sharding import AbstractMesh
 
 from ... import Mappings
 from ...engine import AxisMapping, Entry, Table, list_layouts
-from ...errors import ShardingError, message
 
 # The layouts of a lookup: that of the table, and those of rows from where they are stored to where they are needed.
 # Steps that a mapping does not need change nothing.
-LAYOUTS = 4
+LAYOUTS = 6
 
 
 def name_layouts(number: int, table: Table) -> tuple[AxisMapping, ...]:
@@ -38,11 +37,12 @@ def find_axes(
     """Return, for each mesh axis of `name_layouts`, the mesh axes for which it stands.
 
     Raises:
-        ShardingError: if a mapping does not fit the table, or rows are sent in more steps.
+        ShardingError: if a mapping does not fit the table.
+        NotImplementedError: if rows are sent in more steps.
     """
     found = list_layouts(table, mappings.compute, mappings.of(table.names), mesh)
     if len(found) > LAYOUTS:
-        raise ShardingError(message("plan", "rows of a table are sent in many steps"))
+        raise NotImplementedError("rows of a table are sent in more steps")
     found += found[-1:] * (LAYOUTS - len(found))
     return {
         axis: layout.get(name, ())

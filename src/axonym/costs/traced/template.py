@@ -106,6 +106,7 @@ class Template:
 
         Raises:
             ShardingError: if the mapping does not fit the arguments, or arrays inside.
+            NotImplementedError: if a template cannot have the program of a device.
         """
         fn, args, kwargs = self._call
         explicit = make_mesh(dict(abstract.shape), "Explicit")
@@ -132,7 +133,7 @@ class Template:
         """Return the program in which devices share mixtures of experts so.
 
         Raises:
-            ShardingError: if the step cannot be traced so.
+            NotImplementedError: if the step cannot be traced so.
         """
         key = tuple(share.key for share in shares)
         if key not in self._traces:
@@ -142,7 +143,9 @@ class Template:
                 self._traces[key] = self._make_trace(shares)
         found = self._traces[key]
         if found is None:
-            raise _refuse("the step cannot be traced for this number of experts on a device")
+            raise NotImplementedError(
+                "the step cannot be traced for this number of experts on a device"
+            )
         return found
 
     def _make_trace(self, shares: Sequence[Share]) -> Trace:
@@ -290,6 +293,7 @@ class _Relabeling:
 
         Raises:
             ShardingError: if a mesh axis would shard two dimensions of an array, or does not divide a size.
+            NotImplementedError: if the program has a `shard_map` for other mesh axes.
         """
         if id(program) in self._programs:
             return self._programs[id(program)]
@@ -298,7 +302,7 @@ class _Relabeling:
         for i, equation in enumerate(program.eqns):
             name = equation.primitive.name
             if name == "shard_map" and not self._is_of_mixture(equation):
-                raise _refuse("a shard_map is written for other mesh axes")
+                raise NotImplementedError("a shard_map is written for other mesh axes")
             if self._is_idle(equation):
                 idle.append(i)
             for value in equation.params.values():
