@@ -11,6 +11,8 @@ from pathlib import Path
 gc.disable()
 # JAX reads these once, when it is first imported.
 os.environ["JAX_PLATFORMS"] = "cpu"
+# The lines of Python that programs carry are for dumps and profiles; errors and `locate` have their own.
+os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"
 # The tests' programs are small and run once: what makes a program fast costs more than it saves. Optimisation takes a
 # fifth of all time, the emitters of fused loops another quarter; releases after 0.10 do not know that flag, and XLA
 # stops at a flag that it does not know. To compile the parts of a program side by side takes a sixth: the other cores
@@ -83,14 +85,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep some laws of large tables for the rows of the sample, and a third of the cases of tests marked `sampled`."""
+    """Keep some laws of large tables for the rows of the sample, and a part of the cases of tests marked `sampled`."""
     if config.getoption("--all-rows"):
         return
     out = {item.nodeid for item in items if _law_of_the_sample(item) and not in_sample(item.callspec.params["row"])}
-    cases: dict[tuple[str, int], set[str]] = {}
+    cases: dict[tuple[str, int | None], set[str]] = {}
     for item in items:
         if mark := item.get_closest_marker("sampled"):
-            test = item.nodeid.partition("[")[0], *(mark.args or (3,))
+            test = item.nodeid.partition("[")[0], *(mark.args or (None,))
             cases.setdefault(test, set()).add(item.nodeid)
     for (_, parts), own in cases.items():
         out |= own - part_of(own, parts)

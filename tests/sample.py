@@ -13,6 +13,7 @@ from pathlib import Path
 __all__ = ["SEED", "in_ninth", "in_sample", "in_share", "part_of"]
 
 ROOT = Path(__file__).parent.parent
+MANY = 10  # cases of one test that are so many are alike
 
 
 def _seed() -> int:
@@ -41,9 +42,10 @@ def in_ninth(row: object) -> bool:
     return in_sample(row) and in_sample(row, SEED + 1)
 
 
-def part_of(cases: Iterable[str], parts: int = 3, seed: int = SEED) -> set[str]:
-    """Choose a third of the cases of one test, or another part, and at least one of them."""
+def part_of(cases: Iterable[str], parts: int | None = None, seed: int = SEED) -> set[str]:
+    """Choose a third of the cases of one test, a sixth of many, or another part, and at least one of them."""
     ordered = sorted(cases, key=lambda case: zlib.crc32(f"{seed} {case}".encode()))
+    parts = parts or (3 if len(ordered) < MANY else 6)
     return set(ordered[: -(-len(ordered) // parts)])
 
 

@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import pytest
 
-__all__ = ["together"]
+__all__ = ["list_beside", "together"]
 
 AT_ONCE = 12
 
@@ -30,6 +31,20 @@ def together(make: Callable[..., Job], rows: Sequence[Any], row: Any, *given: An
     if isinstance(outcome, Exception):
         raise outcome
     return outcome
+
+
+def list_beside(request: pytest.FixtureRequest, name: str, **others: Any) -> list[Any]:
+    """List what a parameter of a test is in this run, which may be a sample: no program is for other rows.
+
+    Args:
+        request: the one of the test.
+        name: the parameter.
+        others: what other parameters are.
+    """
+    test = request.node.nodeid.partition("[")[0]
+    items = [item for item in request.session.items if item.nodeid.partition("[")[0] == test]
+    params = [item.callspec.params for item in items]
+    return [each[name] for each in params if others.items() <= {key: each[key] for key in others}.items()]
 
 
 @functools.cache

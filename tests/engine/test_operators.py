@@ -200,6 +200,7 @@ def test_containers_answer_only_for_operators_that_they_define(row: Operator) ->
         assert row.fn(X, other)[0] == row.right
 
 
+@pytest.mark.sampled
 @each_operator
 def test_arrays_and_numbers_are_operands(row: Operator) -> None:
     anonymous = axn.NamedArray(jnp.asarray(VALUES), ())

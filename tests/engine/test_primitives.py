@@ -27,6 +27,7 @@ def check_same(mine: Callable[..., Any], general: Callable[..., Any], *args: Any
     np.testing.assert_array_equal(mine(*args), general(*args))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "bool", "complex64"])
 @pytest.mark.parametrize("name", PAIRS)
 def test_operands_that_are_alike_give_what_jnp_gives(name: str, dtype: str) -> None:
@@ -59,6 +60,7 @@ def test_other_operands_are_promoted_as_jnp_promotes_them(name: str) -> None:
         check_same(mine, general, other, x)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int32"])
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_python_number_changes_no_dtype(name: str, dtype: str) -> None:
@@ -71,6 +73,7 @@ def test_a_python_number_changes_no_dtype(name: str, dtype: str) -> None:
             np.testing.assert_array_equal(result, expected)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("other", [2j, np.float64(1.5), np.complex64(2)])
 @pytest.mark.parametrize("name", PAIRS)
 def test_other_numbers_are_promoted_as_jnp_promotes_them(name: str, other: complex) -> None:

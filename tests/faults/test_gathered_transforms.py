@@ -36,6 +36,7 @@ def on_one_device() -> Any:
     return jax.jit(transform_all)(x)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["auto", "explicit"])
 @pytest.mark.parametrize(
     ("mapping", "exchanges"),

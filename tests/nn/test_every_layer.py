@@ -21,7 +21,7 @@ import axonym as axn
 from axonym import nn
 from axonym.errors import AxisError, OperandError
 from tests.nn.layouts import COMPUTE, PARAMETERS, draw, lies, same_trees
-from tests.together import together
+from tests.together import list_beside, together
 
 pytestmark = pytest.mark.sampled
 
@@ -217,10 +217,8 @@ def by_order(row: Row) -> tuple[Callable[..., Any], tuple[Any, ...]]:
 
 @pytest.fixture
 def beside(request: pytest.FixtureRequest) -> list[Row]:
-    """Give the rows for which this run has the test: no program is for others."""
-    test = request.node.nodeid.partition("[")[0]
-    items = [item for item in request.session.items if item.nodeid.partition("[")[0] == test]
-    return [ROWS[item.callspec.params["name"]] for item in items]
+    """Give the rows for which this run has the test."""
+    return [ROWS[name] for name in list_beside(request, "name")]
 
 
 @each_row

@@ -169,6 +169,7 @@ class TestVariants(Values):
     """Options, and other axes."""
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", [*NUMPY, "segment_mean"])
 @pytest.mark.parametrize(
     ("names", "of_ids", "expected"),

@@ -135,6 +135,7 @@ X = axn.named([[3, 1, 3], [7, 5, 5]], ("a", "b"))
 Y = axn.named([1, 4, 5, 9], "c")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("fn", "expected"),
     [

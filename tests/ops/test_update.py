@@ -326,6 +326,7 @@ def test_a_mode_says_what_is_out_of_range() -> None:
     assert x.at["b", axn.dslice(jnp.int32(3), 2)].max(5.0, mode="clip").tolist() == [0, 1, 2, 5]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mode", ["promise_in_bounds", "clip", "drop", "fill", None])
 @pytest.mark.parametrize("at", [axn.dslice(2, 3), axn.dslice(-2, 3), axn.named([1, 9, -1], "i"), jnp.int32(4)], ids=str)
 def test_a_function_is_applied_to_what_it_replaces(at: Any, mode: Any) -> None:

@@ -13,7 +13,7 @@ import axonym as axn
 from axonym import random
 from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError, AxisSizeError, BroadcastError, OperandError
 from tests.laws import assert_close
-from tests.together import Job, together
+from tests.together import Job, list_beside, together
 
 pytestmark = pytest.mark.sampled
 
@@ -254,7 +254,7 @@ def job_of(row: tuple[str, Draw, Draw], kind: str) -> Job:
 def test_does_not_depend_on_the_layout(row: tuple[str, Draw, Draw], kind: str, request: pytest.FixtureRequest) -> None:
     expected = np.asarray(row[2]())
     with jax.set_mesh(request.getfixturevalue(f"{kind}_mesh")), axn.axis_mapping({"a": "data", "b": "model"}):
-        drawn = together(job_of, KINDS, row, kind)
+        drawn = together(job_of, list_beside(request, "row", kind=kind), row, kind)
         assert_close(np.asarray(drawn.array), expected)
         wanted = [{"a": "data", "b": "model"}.get(name) for name in drawn.names]
         assert drawn.sharding.is_equivalent_to(NamedSharding(drawn.sharding.mesh, PartitionSpec(*wanted)), drawn.ndim)

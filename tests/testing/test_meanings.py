@@ -29,7 +29,7 @@ def check(meaning: Meaning) -> None:
     assert declared == meaning.declared.keys() - {"mean over: batch"}
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", LAYERS | FAMILIES)
 def test_axes_mean_what_is_declared(name: str) -> None:
     check((LAYERS | FAMILIES)[name])
@@ -60,13 +60,13 @@ def check_layouts(meaning: Meaning, layout: str) -> None:
     testing.assert_same_layouts(run, LAYOUTS[layout], mesh, *args, optimizer=optax.adam(1e-2))
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("name", LAYERS | FAMILIES)
 def test_losses_are_means_and_padding_does_not_count(name: str) -> None:
     check_losses((LAYERS | FAMILIES)[name])
 
 
-@pytest.mark.sampled(60)
+@pytest.mark.sampled(120)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", LAYERS | FAMILIES)
 def test_layouts_change_nothing(name: str, layout: str) -> None:

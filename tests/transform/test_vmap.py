@@ -15,7 +15,7 @@ import axonym as axn
 from axonym.errors import AxisClashError, AxisSizeError, LostAxisError, OperandError, ShardingError
 from tests.laws import count_equations
 from tests.sample import in_ninth
-from tests.together import together
+from tests.together import list_beside, together
 
 pytestmark = pytest.mark.sampled
 
@@ -653,12 +653,13 @@ def test_what_is_not_mapped_may_be_split_over_the_mesh_axis_of_the_mapped_axis(
 ):
     """A ninth of the rows also run op by op."""
     is_eager = request.config.getoption("--all-rows") or in_ninth(name)
-    expected = jax.tree.leaves(together(of_raw_parts, list(UNMAPPED), name))
+    beside = list_beside(request, "name")
+    expected = jax.tree.leaves(together(of_raw_parts, beside, name))
     for mesh in (explicit_mesh, mixed_mesh):
         for split in (("feature",), ("embed",), ()):
             parts = split_parts(mesh, split)
             with axn.set_mesh(mesh):
-                both = together(of_split_parts, list(UNMAPPED), name, mesh, split)
+                both = together(of_split_parts, beside, name, mesh, split)
                 eager = [(both[0][0], passed(name, *parts))] if is_eager else []
             for gradients, result in both:
                 assert list(map(jax.typeof, jax.tree.leaves(gradients))) == [jax.typeof(y.array) for y in parts[:3]]
