@@ -420,12 +420,18 @@ class _Run(Visitor):
         return value._replace(number=number)
 
 
+@jax.jit
+def _find_range(x: Any) -> Any:
+    """Return the least and the largest number of an array, from one program."""
+    sizes = jnp.abs(x) if jnp.iscomplexobj(x) else x
+    return jnp.stack([jnp.min(sizes), jnp.max(sizes)])
+
+
 def _write_range(x: Any) -> str | None:
     """Write the dtype of an operand and the range of its numbers."""
     if not is_inexact(x) or not jnp.size(x):
         return None
-    sizes = jnp.abs(x) if jnp.iscomplexobj(x) else x
-    low, high = float(fetch(jnp.min(sizes))), float(fetch(jnp.max(sizes)))
+    low, high = map(float, fetch(_find_range(x)))
     span = f"{low:.3g}" if low == high else f"from {low:.3g} to {high:.3g}"
     return f"{jnp.result_type(x)} {span}"
 

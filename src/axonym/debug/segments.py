@@ -36,6 +36,7 @@ def is_inexact(x: Any) -> bool:
     return bool(jnp.issubdtype(jnp.result_type(x), jnp.inexact))
 
 
+@functools.partial(jax.jit, static_argnums=(1, 2))
 def find_wrong(x: Any, seen: int, bound: float) -> Any:
     """Return a mask of the wrong numbers of an array, for the result of its check."""
     if seen == LARGE:

@@ -87,7 +87,8 @@ def _run_grad(program: Program) -> list[Arrays]:
         found = program.run(arrays)
         return sum(jnp.sum(jnp.abs(x)) for x in found if is_float(x)), found
 
-    (_, found), _ = jax.value_and_grad(loss, has_aux=True)([program.arrays[i] for i in floats])
+    differentiate = jax.jit(jax.value_and_grad(loss, has_aux=True))
+    (_, found), _ = differentiate([program.arrays[i] for i in floats])
     return [found]
 
 
@@ -99,7 +100,7 @@ def _run_mapped(program: Program, run: Callable[[Arrays], Arrays]) -> list[Array
 
 _WAYS: dict[str, Callable[[Program], list[Arrays]]] = {
     "jit": lambda program: [program(program.arrays)],
-    "vmap": lambda program: _run_mapped(program, jax.vmap(program.run)),
+    "vmap": lambda program: _run_mapped(program, jax.jit(jax.vmap(program.run))),
     "scan": lambda program: _run_mapped(
         program, lambda arrays: jax.lax.scan(lambda _, x: (None, program.run(x)), None, arrays)[1]
     ),
