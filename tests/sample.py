@@ -6,6 +6,7 @@ It comes from the commit: a run can be repeated, all processes of a run agree, a
 import os
 import random
 import subprocess
+import sys
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +14,8 @@ from pathlib import Path
 __all__ = ["SEED", "in_ninth", "in_sample", "in_share", "part_of"]
 
 ROOT = Path(__file__).parent.parent
-MANY = 10  # cases of one test that are so many are alike
+# Cases of one test are alike where there are many: of fewer than so many, one of so many runs.
+PARTS = {10: 3, 30: 6, sys.maxsize: 10}
 
 
 def _seed() -> int:
@@ -43,9 +45,9 @@ def in_ninth(row: object) -> bool:
 
 
 def part_of(cases: Iterable[str], parts: int | None = None, seed: int = SEED) -> set[str]:
-    """Choose a third of the cases of one test, a sixth of many, or another part, and at least one of them."""
+    """Choose a third of the cases of one test, less of many, or the given part, and at least one of them."""
     ordered = sorted(cases, key=lambda case: zlib.crc32(f"{seed} {case}".encode()))
-    parts = parts or (3 if len(ordered) < MANY else 6)
+    parts = parts or next(parts for many, parts in PARTS.items() if len(ordered) < many)
     return set(ordered[: -(-len(ordered) // parts)])
 
 
