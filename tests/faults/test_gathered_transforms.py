@@ -36,7 +36,6 @@ def on_one_device() -> Any:
     return jax.jit(transform_all)(x)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["auto", "explicit"])
 @pytest.mark.parametrize(
     ("mapping", "exchanges"),

@@ -15,7 +15,6 @@ from tests.fuzz.shrink import shrunk
 PROGRAMS = {name: 8 if setting.compiled else 3 for name, setting in SETTINGS.items()}
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_random_programs_compute_what_numpy_does(setting: str) -> None:
     found = check(setting, programs_of(SETTINGS[setting], range(PROGRAMS[setting])))

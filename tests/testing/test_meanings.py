@@ -66,7 +66,7 @@ def test_losses_are_means_and_padding_does_not_count(name: str) -> None:
     check_losses((LAYERS | FAMILIES)[name])
 
 
-@pytest.mark.sampled(150)
+@pytest.mark.sampled(60)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", LAYERS | FAMILIES)
 def test_layouts_change_nothing(name: str, layout: str) -> None:
