@@ -158,7 +158,7 @@ def _add_plan(commands: Any, common: argparse.ArgumentParser) -> None:
         "--limit",
         type=int,
         default=200,
-        help="how many mappings to count, of which a compiled one counts as 10 (default: 200)",
+        help="how many mappings to trace, of which a compiled one counts as 10 (default: 200)",
     )
     plans.add_argument(
         "--verify", type=int, default=3, help="how many of the best to compile (default: 3)"

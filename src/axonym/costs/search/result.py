@@ -72,7 +72,7 @@ class Plan(Printed):
             least memory.
         others: the other candidates, the next best one first.
         counted: the number of mappings that were counted.
-        illegal: the number of counted mappings that were not legal, as their traces show; estimates do not.
+        illegal: the number of counted mappings that were not legal.
         is_complete: whether the search ended by itself, not at its limit.
         verification: a text that says which mappings were compiled for the target, how this changed the order, and why
             no more were compiled.
