@@ -57,8 +57,6 @@ FINER = 0.125
 DECIDING = 0.25
 # With fewer mappings, finer meshes are left out.
 LEAST = 4
-# An estimate is at most 1 % above the traced time, and mappings within another 1 % are close.
-HIGH = 0.02
 # Python collects all objects after this many collections of newer ones: some 500 mappings of a small model.
 RARELY = 1000
 
@@ -184,7 +182,7 @@ def plan(
     counters = _make_counters(step, meshes, tally, budget)
     with _collect_rarely():
         searches = _search(counters, fixed, budget, step.find_stacks(), divides=divides)
-        ranked = _settle(searches)
+        ranked = _settle(searches, budget)
     counted = sum(len(search.scores) for _, search in searches)
 
     def compile_candidate(one: "Candidate") -> "Cost":
@@ -219,12 +217,12 @@ def _make_counters(
     return [Counter(step, sizes, tally, estimates, budget) for sizes in meshes]
 
 
-def _settle(searches: "Sequence[tuple[Counter, Search]]") -> "list[Candidate]":
+def _settle(searches: "Sequence[tuple[Counter, Search]]", budget: "Budget") -> "list[Candidate]":
     """Trace the best candidates that are only estimated; return the candidates of all meshes, the best one first."""
     from .search.counter import rank_candidate
     from .search.result import SHOWN
     from .search.step import find_pace
-    from .search.verifier import sort_near
+    from .search.verifier import NEAR, sort_near
 
     while True:
         owners: dict[int, tuple[Counter, Choice]] = {}
@@ -234,14 +232,14 @@ def _settle(searches: "Sequence[tuple[Counter, Search]]") -> "list[Candidate]":
             owners |= {id(one): (counting, choice) for choice, one in counting.candidates.items()}
         # Among equals, the first mesh wins.
         ranked = sort_near(sorted(found, key=rank_candidate))
-        # Shown ones, and those that may be as fast as the best one with less memory.
+        # Shown ones, and, while traces are left, those that may be as fast as the best one with less memory.
         best = ranked[0]
-        limit = (1 + HIGH) * find_pace(best.cost)
+        limit = (1 + NEAR) * find_pace(best.cost)
         for at, one in enumerate(ranked):
             is_saving = (
                 one.cost.memory.peak < best.cost.memory.peak and find_pace(one.cost) <= limit
             )
-            if one.is_estimated and (at <= SHOWN or is_saving):
+            if one.is_estimated and (at <= SHOWN or (is_saving and budget.take_trace())):
                 counting, choice = owners[id(one)]
                 counting.trace(choice)
                 for counting, _ in searches:

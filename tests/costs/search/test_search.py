@@ -4,7 +4,7 @@ import dataclasses
 
 from axonym.costs.search.axes import Axes
 from axonym.costs.search.choice import Choice, Move, Spread
-from axonym.costs.search.lessons import Budget, Lessons
+from axonym.costs.search.lessons import Budget, Lessons, OutOfBudgetError
 from axonym.costs.search.search import Search
 
 SIZES = {"embed": frozenset({16}), "mlp": frozenset({6, 12})}
@@ -268,3 +268,26 @@ def test_mesh_axes_exchange_their_roles_before_anything_else_moves():
     search.climb(wrong, 1)
     assert search.list_best()[0] == right
     assert not dataclasses.replace(axes, mesh={"data": 4, "model": 4}).list_swaps()
+
+
+def test_a_climb_that_ends_early_can_go_on():
+    search = Search(AXES, apart, Budget(100))
+    start = Choice(computed=(("batch", ("data",)),))
+    search.look_at(start)
+    search.climb(start, 1)
+    assert not search.climbed
+    search.climb(start, 100)
+    assert start in search.climbed
+    assert search.list_best()[0] == BEST
+
+
+def test_a_choice_without_a_trace_is_not_judged():
+    def score(choice):
+        if choice.stored:
+            raise OutOfBudgetError
+        return apart(choice)
+
+    search = Search(AXES, score, Budget(100))
+    assert search.look_at(BEST) is None
+    assert BEST not in search.scores
+    assert search.look_at(Choice(computed=BEST.computed)) == (1.0,)

@@ -23,8 +23,6 @@ from .verifier import NEAR, rank
 
 # Peaks are estimated less well than times, since they depend on single arrays.
 PEAK = 1.5
-# How many times as long as a trace an estimate may take, if no mapping of its kind was traced.
-UNKNOWN = 1.03
 
 
 class Estimates:
@@ -37,6 +35,8 @@ class Estimates:
         self._best: tuple[float, ...] = (math.inf, math.inf)
         # For each kind of choices, the features of traced ones, and how many times as long as its estimate each took.
         self._factors: dict[Hashable, list[tuple[Set[Hashable], float]]] = {}
+        # The same for choices of all kinds that divide no decisive axis.
+        self._usual: list[tuple[Set[Hashable], float]] = []
 
     def estimate(
         self,
@@ -110,11 +110,11 @@ class Estimates:
             return True
         if self.is_strange(choice):
             return False
-        is_known = self._find_kind(choice) in self._factors
         found = rank(self.correct(choice, mesh, estimate))
         # A mapping that saves less is as fast. `axn.plan` traces it later if it needs less memory.
-        if found[1] > (1 - NEAR) * (1 if is_known else UNKNOWN) * seconds:
+        if found[1] > (1 - NEAR) * seconds:
             return True
+        is_known = self._find_kind(choice) in self._factors
         if is_known:
             self._best = min(self._best, found)
         return is_known
@@ -127,7 +127,7 @@ class Estimates:
     def correct(self, choice: Choice, mesh: MeshLike, estimate: Cost) -> Cost:
         """Return an estimate with the times that a trace would probably find."""
         own = _list_features(choice, mesh)
-        known = self._factors.get(self._find_kind(choice), ())
+        known = self._factors.get(self._find_kind(choice), self._usual)
         # The traced choice that has most in common was estimated as well; among equals, the first one.
         _, factor = max(known, key=lambda one: len(one[0] & own), default=(own, 1.0))
         if factor == 1:
@@ -144,6 +144,8 @@ class Estimates:
         if estimate is not None and (seconds := rank(estimate)[1]):
             found = _list_features(choice, mesh), rank(cost)[1] / seconds
             self._factors.setdefault(self._find_kind(choice), []).append(found)
+            if self._decisive.isdisjoint(dict(choice.computed)):
+                self._usual.append(found)
 
     def _find_kind(self, choice: Choice) -> Hashable:
         """Return what decides how good an estimate is: the axes that the computation divides, and other choices."""

@@ -31,6 +31,10 @@ class Search:
         score: counts a choice; it returns None if the choice is not legal.
         budget: the number of choices that may be counted.
         lessons: lessons from other meshes.
+
+    Attributes:
+        scores: the scores of all choices so far; None if one is not legal.
+        climbed: the choices of which all changes were counted, or a better one was found.
     """
 
     def __init__(
@@ -145,8 +149,10 @@ class Search:
             better: Choice | None = best
             while better is not None:
                 best = better
-                self.climbed.add(best)
                 better = self._find_better(best, changes, end)
+                # If the budget ends here, other changes are left for later.
+                if better is not None or self._budget.left - end >= 1:
+                    self.climbed.add(best)
 
     def _find_better(self, best: Choice, moves: Iterable[Change], end: float) -> Choice | None:
         """Return the first better choice that is one change away; None if there is none."""
