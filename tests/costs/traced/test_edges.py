@@ -5,8 +5,11 @@ import jax.numpy as jnp
 import pytest
 
 import axonym as axn
+from axonym.costs.shared.targets import TARGETS
 from axonym.costs.traced.edges import find_edge_moves
 from axonym.costs.traced.equations import find_layout
+from axonym.costs.traced.template import Template
+from axonym.report import abstract_mesh
 from tests.costs.equations_made import array, equation
 
 MESH = {"data": 4, "model": 2}
@@ -42,11 +45,8 @@ def test_devices_send_the_elements_that_windows_of_their_neighbours_need(window,
     )
 
 
-def test_an_estimate_sends_the_edges_that_a_compiled_program_sends():
-    from axonym.costs.shared.targets import TARGETS
-    from axonym.costs.traced.template import Template
-    from axonym.report import abstract_mesh
-
+@pytest.mark.parametrize("computed", [{"height": "data"}, {"height": "data", "width": "model"}])
+def test_an_estimate_sends_the_edges_that_a_compiled_program_sends(computed):
     Channels, Features = axn.make_axes(channels=4, features=8)
     conv = axn.nn.Conv.init(("height", "width"), Channels, Features, 3, padding=1, key=jax.random.key(0))
     x = axn.ones({"batch": 2, "height": 16, "width": 16, "channels": 4}, jnp.float32)
@@ -54,12 +54,12 @@ def test_an_estimate_sends_the_edges_that_a_compiled_program_sends():
     def run(conv, x):
         return jax.grad(lambda conv: axn.square(conv(x)).mean().scalar())(conv)
 
-    mappings = axn.Mappings({}, {"height": "data"})
+    mappings = axn.Mappings({}, computed)
     names = {"parameters": ("channels", "features"), "names": ("batch", "height", "width", "channels", "features")}
     target = TARGETS["cpu"]
     template = Template(run, (conv, x), {}, target, **names, states=())
-    estimate = template.estimate(mappings, abstract_mesh({"data": 4}, "cost"), target)
-    compiled = axn.cost(run, mappings, {"data": 4}, conv, x, depth="compiled")
+    estimate = template.estimate(mappings, abstract_mesh(MESH, "cost"), target)
+    compiled = axn.cost(run, mappings, MESH, conv, x, depth="compiled")
     sent = [
         sum(one.sent for one in cost.communication if one.kind == "collective-permute") for cost in (estimate, compiled)
     ]

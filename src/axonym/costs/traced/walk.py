@@ -289,7 +289,7 @@ class Walk:
     def _send_parts(
         self, equation: Equation, parts: Sequence[Part], pairs: Pairs = frozenset()
     ) -> None:
-        """Note the collectives of a lookup in a table, or of the operands of a product."""
+        """Note the collectives of a lookup in a table, or of the operands of a product or a convolution."""
         source = write_source(equation, self._prefix)
         count = self._loops.count_runs(equation, self._count)
         for move, value in parts:
