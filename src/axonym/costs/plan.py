@@ -44,8 +44,8 @@ __all__ = ["plan"]
 CLIMBED = 2
 # The number of best starts with which other values of arguments are tried.
 GIVEN = 2
-# An estimate takes a tenth of the time of a trace. So a search counts this many times its limit, but not more than the
-# second number if its limit is smaller: most of these mappings are only estimated.
+# For each mapping that a search may trace, it looks at this many, since an estimate takes a tenth of the time. From the
+# second number on, it looks at as many as it may trace.
 CHEAP = 10
 WIDE = 200
 # The number of starts that include the choices of published rules.
@@ -57,6 +57,8 @@ FINER = 0.125
 DECIDING = 0.25
 # With fewer mappings, finer meshes are left out.
 LEAST = 4
+# An estimate is at most 1 % above the traced time, and mappings within another 1 % are close.
+HIGH = 0.02
 # Python collects all objects after this many collections of newer ones: some 500 mappings of a small model.
 RARELY = 1000
 
@@ -112,9 +114,9 @@ def plan(
         args: arguments, as in `axn.cost`.
         target: the device for which times and memory are estimated, as in `axn.cost`.
         fixed: entries that stay: a mapping of the computation, or `Mappings` to fix entries of parameters, too.
-        limit: the largest number of mappings that the search traces, on all meshes together; the plan then traces those
-            that it shows. A compiled one counts as 10. Estimates take a tenth of the time, so if `limit` is below 200,
-            the search looks at ten times as many mappings, but at no more than 200.
+        limit: the largest number of mappings that the search traces, on all meshes together. Then the plan traces the
+            best ones, until all that it shows are traced. A compiled one counts as 10. Estimates take a tenth of the
+            time, so if `limit` is below 200, the search looks at ten times as many mappings, but at no more than 200.
         verify: the number of the best mappings that are compiled. If none of them fits, the next ones are compiled
             until one does.
         progress: a function that gets a `Progress` after each mapping. By default, a terminal shows a bar.
@@ -176,7 +178,7 @@ def plan(
     verifier = _make_verifier(first, target, limit, verify)
     traces = max(len(meshes), limit - verifier.reserve)
     budget = Budget(max(traces, min(WIDE, CHEAP * limit)), traces)
-    tally = Tally(progress, round(budget.left) + verifier.reserve)
+    tally = Tally(progress, budget.left + verifier.reserve)
     # A target may have links for mesh axes by name; a new mesh axis would have none.
     divides = isinstance(mesh, int) and not known.links
     counters = _make_counters(step, meshes, tally, budget)
@@ -192,7 +194,7 @@ def plan(
             one.mappings, _find_mesh(mesh, one), one.choices, one.microbatches, "compiled"
         )
 
-    verified, text = verifier.run(ranked, traces - round(budget.traces), compile_candidate)
+    verified, text = verifier.run(ranked, traces - budget.traces, compile_candidate)
     best, *others = measure_best(
         verified,
         measure,
@@ -222,7 +224,7 @@ def _settle(searches: "Sequence[tuple[Counter, Search]]", budget: "Budget") -> "
     from .search.counter import rank_candidate
     from .search.result import SHOWN
     from .search.step import find_pace
-    from .search.verifier import NEAR, sort_near
+    from .search.verifier import sort_near
 
     while True:
         owners: dict[int, tuple[Counter, Choice]] = {}
@@ -234,14 +236,14 @@ def _settle(searches: "Sequence[tuple[Counter, Search]]", budget: "Budget") -> "
         ranked = sort_near(sorted(found, key=rank_candidate))
         # Shown ones, and, while traces are left, those that may be as fast as the best one with less memory.
         best = ranked[0]
-        limit = (1 + NEAR) * find_pace(best.cost)
+        limit = (1 + HIGH) * find_pace(best.cost)
         for at, one in enumerate(ranked):
             is_saving = (
                 one.cost.memory.peak < best.cost.memory.peak and find_pace(one.cost) <= limit
             )
             if one.is_estimated and (at <= SHOWN or (is_saving and budget.take_trace())):
-                counting, choice = owners[id(one)]
-                counting.trace(choice)
+                owner, choice = owners[id(one)]
+                owner.trace(choice)
                 for counting, _ in searches:
                     counting.correct()
                 break
@@ -315,7 +317,7 @@ def _begin(
         found.append((counting, Search(axes, counting.score, budget, lessons)))
     # The starts use half of the budget, to leave the rest for changes; they use more of a small budget.
     starts = max(share // 2, min(3 * share // 4, STARTS))
-    for at, several in share_starts(int(starts), len(found)).items():
+    for at, several in share_starts(starts, len(found)).items():
         proven = found[len(found) // 2][1].list_best()[:PROVEN]
         whole = found[0][1].is_replicated
         found[at][1].begin(several, is_first=not at, proven=proven, is_replicated=whole)

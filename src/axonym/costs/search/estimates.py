@@ -7,11 +7,10 @@ kind is traced as well, and shows how far the estimates of its kind are off.
 import dataclasses
 import math
 from collections.abc import Hashable, Sequence, Set
-from contextlib import suppress
 
 from ... import Mappings
 from ...engine import AxisMapping, MeshLike
-from ...errors import ShardingError, message
+from ...errors import AxonymError, ShardingError, message
 from ...report import abstract_mesh
 from ..compiled.devices import find_target
 from ..report.cost import Cost
@@ -89,16 +88,25 @@ class Estimates:
                 )
             return None
         target, abstract = find_target(step.target, "plan"), abstract_mesh(mesh, "plan")
-        with suppress(NotImplementedError):
+
+        def read(compute: AxisMapping) -> Cost | None:
             try:
-                return template.estimate(mappings, abstract, target)
+                own = dataclasses.replace(mappings, compute=compute)
+                return template.estimate(own, abstract, target)
             except ShardingError:
-                # The programs for decisive axes may be others, so they must not be the reason.
-                decisive = step.decisive & compute.keys()
-                if not decisive:
-                    raise
-                others = compute.updated(AxisMapping(tuple((name, ()) for name in decisive)))
-                template.estimate(dataclasses.replace(mappings, compute=others), abstract, target)
+                raise
+            # Only a trace says whether anything else is a mistake.
+            except (AxonymError, NotImplementedError, ValueError):
+                return None
+
+        try:
+            return read(compute)
+        except ShardingError:
+            # The programs for decisive axes may be others, so they must not be the reason.
+            decisive = step.decisive & compute.keys()
+            if not decisive:
+                raise
+            read(compute.updated(AxisMapping(tuple((name, ()) for name in decisive))))
         return None
 
     def is_enough(self, choice: Choice, mesh: MeshLike, estimate: Cost) -> bool:

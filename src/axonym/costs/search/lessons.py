@@ -148,13 +148,13 @@ class Budget:
     """
 
     def __init__(self, limit: int, traces: int | None = None) -> None:
-        self.left: float = limit
-        self.traces: float = limit if traces is None else traces
+        self.left = limit
+        self.traces = limit if traces is None else traces
         self._limits = limit, self.traces
-        self._end = 0.0
+        self._end = 0
         self.ran_out = False
 
-    def take(self, end: float = 0) -> bool:
+    def take(self, end: int = 0) -> bool:
         """Take one from the budget if at least one is left beyond `end`; return whether one was taken."""
         self._end = end
         if self.left - end < 1:
@@ -175,13 +175,13 @@ class Budget:
         self.traces -= 1
         return True
 
-    def hold(self, share: float) -> tuple[float, float]:
+    def hold(self, share: float) -> tuple[int, int]:
         """Take a share of all that is left, and return it."""
         held = round(share * self.left), round(share * self.traces)
         self.give(held, -1)
         return held
 
-    def give(self, held: tuple[float, float], sign: int = 1) -> None:
+    def give(self, held: tuple[int, int], sign: int = 1) -> None:
         """Give back what was held."""
         self.left += sign * held[0]
         self.traces += sign * held[1]

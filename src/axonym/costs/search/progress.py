@@ -10,7 +10,7 @@ class Progress(NamedTuple):
 
     Attributes:
         doing: the phase, `counting` or `compiling`, or `done`.
-        counted: the number of mappings so far; a compiled one counts as 10, an estimated one as `axn.plan` says.
+        counted: the number of mappings so far; a compiled one counts as 10.
         limit: the largest number of mappings.
         seconds: the time of the best mapping so far that fits, in seconds; infinite if there is none yet.
 

@@ -136,7 +136,7 @@ class Search:
         for gift in self._axes.list_gifts():
             self.look_at(gift.apply(choice))
 
-    def climb(self, best: Choice, limit: float) -> None:
+    def climb(self, best: Choice, limit: int) -> None:
         """Make changes as long as one of them helps.
 
         Args:
@@ -154,7 +154,7 @@ class Search:
                 if better is not None or self._budget.left - end >= 1:
                     self.climbed.add(best)
 
-    def _find_better(self, best: Choice, moves: Iterable[Change], end: float) -> Choice | None:
+    def _find_better(self, best: Choice, moves: Iterable[Change], end: int) -> Choice | None:
         """Return the first better choice that is one change away; None if there is none."""
         others = [move.apply(best) for move in moves]
         # If no mapping is worth its communication, the fewest devices cost least.
@@ -200,7 +200,7 @@ class Search:
         axes = dataclasses.replace(self._axes, mesh=mesh)
         return Search(axes, score, self._budget, self._lessons)
 
-    def divide(self, before: "Search", choice: Choice, axis: str, inner: str, limit: float) -> None:
+    def divide(self, before: "Search", choice: Choice, axis: str, inner: str, limit: int) -> None:
         """Begin with a choice from a coarser mesh, and move something to the new mesh axis.
 
         Args:
@@ -222,7 +222,7 @@ class Search:
         """Return the score of a legal choice that was counted before."""
         return self.scores[choice] or ()
 
-    def look_at(self, choice: Choice, end: float = 0) -> Score | None:
+    def look_at(self, choice: Choice, end: int = 0) -> Score | None:
         """Return the score of a choice, counted only once; None if it is not legal, or at most `end` are left."""
         # A choice that cannot be legal costs nothing of the budget.
         if choice in self.scores:

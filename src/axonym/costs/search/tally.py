@@ -31,14 +31,14 @@ class Tally:
 
     callback: Callable[[Progress], object] | None
     limit: int
-    counted: float = 0
+    counted: int = 0
     seconds: float = math.inf
 
     def __post_init__(self) -> None:
         if self.callback is None:
             self.callback = Bar(sys.stderr)
 
-    def add(self, doing: Literal["counting", "compiling"], count: float, seconds: float) -> None:
+    def add(self, doing: Literal["counting", "compiling"], count: int, seconds: float) -> None:
         """Count a mapping, and report it.
 
         Args:
@@ -57,7 +57,7 @@ class Tally:
 
     def _report(self, doing: Literal["counting", "compiling", "done"]) -> None:
         if self.callback is not None:
-            self.callback(Progress(doing, round(self.counted), self.limit, self.seconds))
+            self.callback(Progress(doing, self.counted, self.limit, self.seconds))
 
 
 class Bar:
