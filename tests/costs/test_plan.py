@@ -116,6 +116,7 @@ def test_mesh_axes_that_differ_compare_all_meshes():
             ArgumentError,
             "plan: limit must be at least 2, the number of meshes, not 1",
         ),
+        ({"mesh": 8, "limit": "20"}, ArgumentError, "plan: limit must be an integer, not '20'"),
         (
             {"mesh": 8, "target": "v5e", "slices": 3},
             ArgumentError,

@@ -94,6 +94,9 @@ def check_limit(limit: int, meshes: int) -> None:
     Raises:
         ArgumentError: if not.
     """
+    if not isinstance(limit, int):
+        problem = f"limit must be an integer, not {limit!r}"
+        raise ArgumentError(message("plan", problem))
     if limit < meshes:
         problem = f"limit must be at least {meshes}, the number of meshes, not {limit}"
         raise ArgumentError(message("plan", problem))
