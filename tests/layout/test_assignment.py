@@ -1,5 +1,6 @@
 """Mappings from named axes to mesh axes."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -81,6 +82,12 @@ def test_overrides_are_for_runs_of_path_components(pattern: str, path: str, hit:
 def test_an_axis_that_parameters_list_is_no_sign_of_data() -> None:
     listed = axn.Mappings({"embed": "data", "mlp": None}, {"batch": "data", "mlp": "model"})
     assert dict(listed.of(("embed", "mlp"))) == {"embed": ("data",), "mlp": ()}
+
+
+def test_a_replaced_field_keeps_the_overrides() -> None:
+    given = axn.Mappings({"embed": "data"}, {"batch": "data"}, {"mlp": {"embed": None}})
+    changed = dataclasses.replace(given, compute={"batch": "model"})
+    assert changed == axn.Mappings({"embed": "data"}, {"batch": "model"}, {"mlp": {"embed": None}})
 
 
 def test_mappings_are_equal_by_their_entries_and_hashable() -> None:

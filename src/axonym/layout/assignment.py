@@ -203,9 +203,9 @@ class Mappings:
     Attributes:
         parameters: for parameters, gradients and optimiser state.
         compute: for activations and data; by default the same.
-        overrides: entries that replace those of `parameters` for some arrays, by patterns of their paths. A pattern is
-            a run of path components with dots between them and may have wildcards: `embeddings`, `mlp.*.weight`. Other
-            axes of such an array are not sharded over the mesh axes of these entries.
+        overrides: entries that replace those of `parameters` for some arrays, by patterns of their paths (a dict, or
+            pairs). A pattern is a run of path components with dots between them and may have wildcards: `embeddings`,
+            `mlp.*.weight`. Other axes of such an array are not sharded over the mesh axes of these entries.
 
     Examples:
         >>> fsdp = axn.Mappings({"embed": "data"}, {"batch": "data"})
@@ -221,11 +221,15 @@ class Mappings:
         self,
         parameters: ResourceMapping,
         compute: ResourceMapping | None = None,
-        overrides: Mapping[str, ResourceMapping] | None = None,
+        overrides: Mapping[str, ResourceMapping]
+        | Sequence[tuple[str, ResourceMapping]]
+        | None = None,
     ) -> None:
         stored = normalized(parameters)
         computed = stored if compute is None else normalized(compute)
-        rules = tuple((path, normalized(mapping)) for path, mapping in (overrides or {}).items())
+        rules = tuple(
+            (path, normalized(mapping)) for path, mapping in dict(overrides or ()).items()
+        )
         object.__setattr__(self, "parameters", stored)
         object.__setattr__(self, "compute", computed)
         object.__setattr__(self, "overrides", rules)
