@@ -58,6 +58,20 @@ def test_beside_experts_on_all_devices_other_parameters_are_sharded_too():
     assert starts.index(beside) > starts.index(replicated)
 
 
+def test_experts_divide_either_mesh_axis_before_parameters_are_replicated():
+    """Between nodes or inside of them: which one is faster depends on the links."""
+    arrays = {("embed", "experts", "mlp"): 9000, ("embed", "heads"): 400, ("embed", "vocab"): 300}
+    parameters = {name: frozenset({64}) for name in ("embed", "experts", "mlp", "heads", "vocab")}
+    starts = dataclasses.replace(AXES, parameters=parameters, arrays=arrays).list_starts()
+
+    def find(experts, **stored):
+        entries = ((name, (axis,)) for name, axis in sorted({**stored, "experts": experts}.items()))
+        return starts.index(Choice(tuple(entries), (("batch", ("data", "model")), ("experts", (experts,)))))
+
+    sharded = find("model", embed="data"), find("data", embed="model")
+    assert max(sharded) < min(find("model"), find("data"))
+
+
 def test_learned_positions_are_no_axis_of_the_layers():
     arrays = {**ARRAYS, ("embed", "pos"): 40}
     learned = dataclasses.replace(AXES, parameters={**PARAMETERS, "pos": frozenset({64})}, arrays=arrays)

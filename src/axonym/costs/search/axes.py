@@ -124,11 +124,9 @@ class Axes:
         return found
 
     def list_swaps(self) -> list[Change]:
-        """List the exchanges of two mesh axes of different sizes."""
+        """List the exchanges of two mesh axes; even if they are equally long, their links may differ."""
         pairs = itertools.combinations(self._narrow_first, 2)
-        return [
-            Swap(*pair, self.mesh_axes) for pair in pairs if len({*map(self.mesh.get, pair)}) > 1
-        ]
+        return [Swap(*pair, self.mesh_axes) for pair in pairs]
 
     def _list_spreads(self, entry: Entry) -> list[Spread]:
         """List the moves of pure data axes to mesh axes that divide them, wherever other axes leave these free."""
@@ -289,14 +287,21 @@ class Axes:
         for rows, most in self._list_divisions(self.mesh_axes):
             base = Move(rows, most, "computed", evicts=True).apply(self.fixed)
             for name in sorted(self._sort_by_elements(), key=self._rank_shared):
-                for axis in self._narrow_first:
-                    if "both" in self._list_roles(name) and self.count_ways(name, (axis,)) > 1:
-                        shared = Move(name, (axis,), "both", evicts=False).apply(base)
-                        found = self._order_rest(shared)
-                        if len(found) == 1:
-                            # With no mesh axis left, parameters that lack this axis are stored along the same ones.
-                            found.insert(self.is_replicated, self._store_beside(shared))
-                        yield from dict.fromkeys(found)
+                ways = [self._share(base, name, axis) for axis in self._narrow_first]
+                # Each mesh axis has a turn, since experts between nodes differ from experts inside.
+                turns = itertools.chain.from_iterable(itertools.zip_longest(*ways))
+                yield from dict.fromkeys(choice for choice in turns if choice is not None)
+
+    def _share(self, base: Choice, name: str, axis: str) -> list[Choice]:
+        """Return the choices that divide an axis along a mesh axis of the rows."""
+        if "both" not in self._list_roles(name) or self.count_ways(name, (axis,)) < 2:
+            return []
+        shared = Move(name, (axis,), "both", evicts=False).apply(base)
+        found = self._order_rest(shared)
+        if len(found) == 1:
+            # With no mesh axis left, parameters that lack this axis are stored along the same ones.
+            found.insert(self.is_replicated, self._store_beside(shared))
+        return found
 
     def _store_beside(self, choice: Choice) -> Choice:
         """Return a choice in which parameters that lack all of its stored axes are stored along its mesh axes."""
