@@ -63,9 +63,16 @@ def test_estimates_are_corrected_as_the_traced_choice_with_most_in_common(estima
         assert found.time.seconds == pytest.approx(factor * taking(2).time.seconds)
         assert found.memory == taking(2, 0.5).memory
     assert not estimates.is_enough(HEADS_FREE, MESH, taking(0.9, 0.5))
-    # Twice as long as it takes, so it is still the best by far.
-    assert estimates.is_enough(HEADS, MESH, taking(1.2, 0.5))
-    assert estimates.is_enough(HEADS_FREE, MESH, taking(1.3, 0.5))
+    assert estimates.is_enough(HEADS, MESH, taking(2.1, 0.5))
+
+
+@pytest.mark.parametrize(("factor", "is_enough"), [(0.5, False), (0.95, True), (1.05, True), (1.2, False)])
+def test_the_best_of_a_known_kind_is_traced_where_estimates_are_far_off(estimates, factor, is_enough):
+    """Attention to split positions takes 0.2 to 1.3 of its estimate, so that one factor says little about others."""
+    estimates.learn(HEADS, MESH, taking(factor, 0.5), taking(1, 0.5))
+    best = min(1.0, factor)
+    assert estimates.is_enough(HEADS, MESH, taking(0.9 * best / factor, 0.5)) == is_enough
+    assert estimates.is_enough(HEADS, MESH, taking(1.1 * best / factor, 0.5))
 
 
 def test_mappings_far_beyond_the_memory_are_beaten_once_one_fits(estimates):

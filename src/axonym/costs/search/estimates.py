@@ -22,6 +22,8 @@ from .verifier import NEAR, rank
 
 # Peaks are estimated less well than times, since they depend on single arrays.
 PEAK = 1.5
+# Estimates whose logarithm is off by less are off by the same factor for all mappings of their kind.
+CLOSE = 0.1
 
 
 class Estimates:
@@ -122,10 +124,12 @@ class Estimates:
         # A mapping that saves less is as fast. `axn.plan` traces it later if it needs less memory.
         if found[1] > (1 - NEAR) * seconds:
             return True
+        # Where estimates are far off, they are off by another factor for each mapping: the best ones are traced.
         is_known = self._find_kind(choice) in self._factors
-        if is_known:
+        is_close = abs(math.log(self._find_factor(choice, mesh))) < CLOSE
+        if is_known and is_close:
             self._best = min(self._best, found)
-        return is_known
+        return is_known and is_close
 
     def is_strange(self, choice: Choice) -> bool:
         """Return whether a template may have other programs for a choice, and no trace shows how much they matter."""
@@ -134,10 +138,7 @@ class Estimates:
 
     def correct(self, choice: Choice, mesh: MeshLike, estimate: Cost) -> Cost:
         """Return an estimate with the times that a trace would probably find."""
-        own = _list_features(choice, mesh)
-        known = self._factors.get(self._find_kind(choice), self._usual)
-        # The traced choice that has most in common was estimated as well; among equals, the first one.
-        _, factor = max(known, key=lambda one: len(one[0] & own), default=(own, 1.0))
+        factor = self._find_factor(choice, mesh)
         if factor == 1:
             return estimate
         work = (
@@ -145,6 +146,13 @@ class Estimates:
             for row in estimate.work
         )
         return dataclasses.replace(estimate, work=tuple(work))
+
+    def _find_factor(self, choice: Choice, mesh: MeshLike) -> float:
+        """Return how many times as long as its estimate a choice takes, by the traced one that is most alike."""
+        own = _list_features(choice, mesh)
+        known = self._factors.get(self._find_kind(choice), self._usual)
+        # Among equals, the first one.
+        return max(known, key=lambda one: len(one[0] & own), default=(own, 1.0))[1]
 
     def learn(self, choice: Choice, mesh: MeshLike, cost: Cost, estimate: Cost | None) -> None:
         """Learn from a traced cost, and from its estimate if there is one."""
