@@ -19,6 +19,7 @@ from .search.meshes import (
     check_limit,
     count_in_slice,
     iterate_finer,
+    iterate_groups,
     iterate_meshes,
     share_starts,
 )
@@ -109,8 +110,8 @@ def plan(
             `args`, a function that builds the step: it takes the chosen values, and returns the step and its arguments,
             which may also depend on the values.
         mesh: a mesh, as in `axn.cost`; or a number of devices. For a number, meshes with the axes `data` and `model`
-            are compared, and also with `inner` if all links are alike. If nothing is fixed, `model` is not longer than
-            `data`.
+            are compared. If nothing is fixed, `model` is not longer than `data`. If all links are alike, a part of a
+            mesh axis may become `inner`, such as the groups that shard parameters, which are whole in each group.
         args: arguments, as in `axn.cost`.
         target: the device for which times and memory are estimated, as in `axn.cost`.
         fixed: entries that stay: a mapping of the computation, or `Mappings` to fix entries of parameters, too.
@@ -276,6 +277,7 @@ def _search(
     searches = _begin(counters, fixed, budget)
     _climb(searches, budget, finer)
     if divides:
+        searches += _group(searches, budget)
         searches += _divide(searches, budget)
     _climb_on(searches, budget)
     budget.give(held)
@@ -393,6 +395,26 @@ def _climb_on(searches: "Sequence[tuple[Counter, Search]]", budget: "Budget") ->
             return
         _, at, choice = min(found, key=lambda one: one[:2])
         searches[at][1].climb(choice, budget.left)
+
+
+def _group(
+    searches: "Sequence[tuple[Counter, Search]]", budget: "Budget"
+) -> "list[tuple[Counter, Search]]":
+    """Shard the parameters of the best choice only among neighbours along a mesh axis, for groups of all sizes."""
+    at, choice = _find_best(searches, 1)[0]
+    counting, search = searches[at]
+    found: list[tuple[Counter, Search]] = []
+    for axis in counting.mesh:
+        divided = choice.divide(axis, INNER)
+        grouped = divided.replicate(axis)
+        if grouped == divided or axis in search.fixed_axes:
+            continue
+        for sizes in iterate_groups(counting.mesh, axis):
+            own = counting.move_to(sizes)
+            inside = search.move_to(sizes, own.score)
+            inside.look_at(grouped)
+            found.append((own, inside))
+    return found
 
 
 def _divide(

@@ -38,6 +38,12 @@ def test_stages_divide_the_rows_last_and_others_leave_them():
     assert piped.microbatches == 8
 
 
+def test_parameters_are_whole_along_a_mesh_axis_unless_they_are_computed_in_parts():
+    before = Choice((("embed", ("data", "model")), ("mlp", ("data",)), ("vocab", ("data",))), (("mlp", ("data",)),))
+    assert before.replicate("data").stored == (("embed", ("model",)), ("mlp", ("data",)))
+    assert before.replicate("data").computed == before.computed
+
+
 def test_a_part_of_a_mesh_axis_stays_where_the_whole_was():
     before = Choice((("embed", ("data", "model")),), (("batch", ("model",)), ("mlp", ("data",))), BEST.stored)
     divided = before.divide("data", "inner")

@@ -1,6 +1,6 @@
 """The meshes of so many devices."""
 
-from axonym.costs.search.meshes import iterate_finer, iterate_meshes, share_starts
+from axonym.costs.search.meshes import iterate_finer, iterate_groups, iterate_meshes, share_starts
 
 
 def sizes(meshes):
@@ -22,6 +22,13 @@ def test_one_of_them_is_divided():
         (("data", 4), ("inner", 3), ("model", 4)),
         (("data", 12), ("model", 2), ("inner", 2)),
     ]
+
+
+def test_neighbours_are_groups_of_all_sizes():
+    found = list(iterate_groups({"data": 12, "model": 2}, "data"))
+    assert sizes(found) == [(6, 2, 2), (4, 3, 2), (3, 4, 2), (2, 6, 2)]
+    assert list(found[0]) == ["data", "inner", "model"]
+    assert not list(iterate_groups({"data": 3}, "data"))
 
 
 def test_what_is_pinned_stays():

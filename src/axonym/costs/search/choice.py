@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from ... import Mappings
-from ...engine import Entry, only
+from ...engine import Entry, only, without
 from ...partitioning import if_free
 
 Role: TypeAlias = Literal["stored", "computed", "both"]
@@ -66,6 +66,15 @@ class Choice:
         stored = _divide(self.stored, axis, inner)
         computed = _divide(self.computed, axis, inner)
         return dataclasses.replace(self, stored=stored, computed=computed, kept=kept)
+
+    def replicate(self, axis: str) -> "Choice":
+        """Return the same choice with parameters whole along a mesh axis, unless they are computed in parts there."""
+        computed = dict(self.computed)
+        stored = (
+            (name, entry if axis in computed.get(name, ()) else without(entry, (axis,)))
+            for name, entry in self.stored
+        )
+        return dataclasses.replace(self, stored=tuple(pair for pair in stored if pair[1]))
 
 
 def _divide(entries: Entries, axis: str, inner: str) -> Entries:

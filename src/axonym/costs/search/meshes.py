@@ -62,12 +62,28 @@ def iterate_finer(
         for part in range(2, min(MOST, int(size**0.5)) + 1):
             if size % part:
                 continue
-            sizes: dict[str, int] = {}
-            for name, own in mesh.items():
-                sizes[name] = own
-                if name == axis:
-                    sizes |= {axis: size // part, INNER: part}
-            yield axis, sizes
+            yield axis, _divide(mesh, axis, part)
+
+
+def iterate_groups(mesh: Mapping[str, int], axis: str) -> Iterator[dict[str, int]]:
+    """Yield the meshes where neighbours along a mesh axis are groups, which have an axis of their own.
+
+    Args:
+        mesh: the axes with their sizes.
+        axis: the axis.
+    """
+    for part in range(2, mesh[axis] // 2 + 1):
+        if mesh[axis] % part == 0:
+            yield _divide(mesh, axis, part)
+
+
+def _divide(mesh: Mapping[str, int], axis: str, part: int) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for name, own in mesh.items():
+        sizes[name] = own
+        if name == axis:
+            sizes |= {axis: own // part, INNER: part}
+    return sizes
 
 
 def share_starts(starts: int, meshes: int) -> dict[int, int]:
