@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import axonym as axn
+import axonym.nn as nn
 from axonym.errors import ArgumentError, OperandError, ShardingError
 from tests.costs.programs import MAPPINGS, MESH, NAMES, Batch, Embed, Mlp, abstract, simulated, trained
 
@@ -214,6 +215,29 @@ def test_devices_along_an_unused_mesh_axis_change_nothing():
     assert few.totals == many.totals
     assert few.memory == many.memory
     assert few.communication == many.communication
+
+
+def test_a_mesh_axis_of_one_device_changes_nothing():
+    """Not even where devices that share classes would take their parts of each chunk, and look for NaN."""
+    Rows, Vocab, Width = axn.make_axes(batch=2**19, vocab=2**15, embed=4096)
+
+    def value(weight, x, targets):
+        return nn.chunked_cross_entropy_loss(x, weight, Width, Vocab, targets, block_size=2**13).mean().scalar()
+
+    def init():
+        return axn.zeros((Width, Vocab)), axn.zeros((Rows, Width)), axn.zeros(Rows, dtype=jnp.int32)
+
+    given = jax.eval_shape(init)
+    few, many = (
+        axn.cost(jax.grad(value), mappings, {"data": 16, "model": 1}, *given, target="v5e", depth="traced")
+        for mappings in (
+            axn.Mappings({"embed": "data"}, {"batch": "data"}),
+            axn.Mappings({"embed": "data", "vocab": "model"}, {"batch": "data", "vocab": "model"}),
+        )
+    )
+    assert few.totals["collectives"] == many.totals["collectives"]
+    assert few.totals["bytes sent"] == many.totals["bytes sent"]
+    assert few.totals["bytes accessed"] == pytest.approx(many.totals["bytes accessed"], rel=1e-3)
 
 
 def test_the_order_of_mesh_axes_changes_nothing():

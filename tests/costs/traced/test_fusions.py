@@ -49,6 +49,18 @@ def test_scores_of_attention_are_written_once_and_read_twice():
     assert 0 <= report.totals["bytes accessed"] - (given + 3 * scores + small) <= 3 * 4 * batch
 
 
+def test_what_is_found_in_the_same_scores_is_found_together():
+    """The largest of each row, and whether one is NaN: compilers compute sums of one array in one pass."""
+
+    def find(x, y):
+        scores = x @ y
+        return scores, scores.max(1), (scores != scores).any(1)
+
+    x, y = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((64, 32), (32, 128)))
+    report = axn.cost(find, {}, {"data": 1}, x, y, target="v5e", depth="traced")
+    assert report.totals["bytes accessed"] == 4 * (64 * 32 + 32 * 128 + 64 * 128 + 64) + 64
+
+
 def test_a_sum_is_computed_while_its_last_operand_is_made():
     def add(x, y):
         z = x + y

@@ -147,8 +147,10 @@ def _read_sharding(sharding: Any, rank: int) -> tuple[tuple[Entry, ...], Entry, 
     # Without a mesh in the type, all mesh axes are free to be guessed.
     if sharding is None or sharding.mesh.empty:
         return ((),) * rank, (), None
-    typed = tuple(Layout.from_spec(sharding.spec, rank))
-    partial = tuple(getattr(sharding.spec, "unreduced", ()))
+    # A mesh axis of one device divides nothing.
+    several = {axis for axis, size in sharding.mesh.shape.items() if size > 1}
+    typed = tuple(only(entry, several) for entry in Layout.from_spec(sharding.spec, rank))
+    partial = only(tuple(getattr(sharding.spec, "unreduced", ())), several)
     return typed, partial, only(sharding.mesh.axis_names, find_auto_axes(sharding.mesh))
 
 

@@ -45,7 +45,15 @@ _KERNELS = (
 # A compiler converts their operands on the way from memory.
 _PRODUCTS = ("conv_general_dilated", "dot_general", "ragged_dot", "ragged_dot_general")
 _SUMS = ("reduce_", "argm", "cum")
-_REDUCTIONS = ("reduce_max", "reduce_min", "reduce_sum", "argmax", "argmin")
+_REDUCTIONS = (
+    "argmax",
+    "argmin",
+    "reduce_and",
+    "reduce_max",
+    "reduce_min",
+    "reduce_or",
+    "reduce_sum",
+)
 # They compute an operand while they read it, if no other equation needs it, and sums of their result beside it.
 _FUSING = ("conv_general_dilated", "dot_general")
 
