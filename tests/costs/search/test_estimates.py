@@ -80,10 +80,12 @@ def test_mappings_far_beyond_the_memory_are_beaten_once_one_fits(estimates):
     assert not estimates.is_enough(HEADS, MESH, taking(0.5, 1.2))
 
 
-def test_no_estimate_is_enough_before_a_mapping_fits():
+def test_before_a_mapping_fits_an_estimate_is_enough_if_it_needs_more_memory():
     estimates = Estimates()
     estimates.learn(ROWS, MESH, taking(1, 2), taking(1, 2))
-    assert not estimates.is_enough(ROWS, MESH, taking(9, 9))
+    assert estimates.is_enough(ROWS, MESH, taking(0.5, 2.1))
+    assert not estimates.is_enough(ROWS, MESH, taking(9, 2))
+    assert not estimates.is_enough(HEADS, MESH, taking(9, 1.9))
 
 
 def test_values_that_occur_once_get_no_template():

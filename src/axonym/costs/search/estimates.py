@@ -114,12 +114,13 @@ class Estimates:
     def is_enough(self, choice: Choice, mesh: MeshLike, estimate: Cost) -> bool:
         """Return whether an estimate spares a trace: the choice loses, or one of its kind was traced."""
         over, seconds, *_ = self._best
-        if over:
-            return False
-        if estimate.memory.peak > PEAK * estimate.target.memory:
+        if not over and estimate.memory.peak > PEAK * estimate.target.memory:
             return True
         if self.is_strange(choice):
             return False
+        if over:
+            # As long as nothing fits, the least memory decides.
+            return estimate.memory.peak > (1 + NEAR) * (estimate.target.memory + over)
         found = rank(self.correct(choice, mesh, estimate))
         # A mapping that saves less is as fast. `axn.plan` traces it later if it needs less memory.
         if found[1] > (1 - NEAR) * seconds:
