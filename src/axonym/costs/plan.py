@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from jax.sharding import AbstractMesh, Mesh
 
 from .. import AxisSelector, Mappings, ResourceMapping
-from ..engine import MeshLike, Tree, type_text
+from ..engine import MeshLike, Tree, type_text, without
 from ..errors import OperandError, message
 from ..report import abstract_mesh, divide_mesh
 from .search.meshes import (
@@ -404,16 +404,15 @@ def _group(
     at, choice = _find_best(searches, 1)[0]
     counting, search = searches[at]
     found: list[tuple[Counter, Search]] = []
-    for axis in counting.mesh:
+    for axis in without(counting.mesh, search.fixed_axes):
         divided = choice.divide(axis, INNER)
-        grouped = divided.replicate(axis)
-        if grouped == divided or axis in search.fixed_axes:
-            continue
         for sizes in iterate_groups(counting.mesh, axis):
-            own = counting.move_to(sizes)
-            inside = search.move_to(sizes, own.score)
-            inside.look_at(grouped)
-            found.append((own, inside))
+            grouped = divided.shard_groups(axis, INNER, tuple(sizes))
+            if grouped != divided:
+                own = counting.move_to(sizes)
+                inside = search.move_to(sizes, own.score)
+                inside.look_at(grouped)
+                found.append((own, inside))
     return found
 
 

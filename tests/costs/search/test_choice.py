@@ -38,10 +38,15 @@ def test_stages_divide_the_rows_last_and_others_leave_them():
     assert piped.microbatches == 8
 
 
-def test_parameters_are_whole_along_a_mesh_axis_unless_they_are_computed_in_parts():
-    before = Choice((("embed", ("data", "model")), ("mlp", ("data",)), ("vocab", ("data",))), (("mlp", ("data",)),))
-    assert before.replicate("data").stored == (("embed", ("model",)), ("mlp", ("data",)))
-    assert before.replicate("data").computed == before.computed
+def test_groups_of_neighbours_shard_parameters_unless_these_are_computed_in_parts():
+    order = "data", "inner", "model"
+    before = Choice((("embed", ("data", "inner", "model")), ("mlp", ("data", "inner"))), (("mlp", ("data", "inner")),))
+    grouped = before.shard_groups("data", "inner", order)
+    assert grouped.stored == (("embed", ("inner", "model")), ("mlp", ("data", "inner")))
+    assert grouped.computed == before.computed
+    # Groups that are along another mesh axis become larger.
+    small = Choice((("embed", ("model",)),), (("batch", order),))
+    assert small.shard_groups("data", "inner", order).stored == (("embed", ("inner", "model")),)
 
 
 def test_a_part_of_a_mesh_axis_stays_where_the_whole_was():

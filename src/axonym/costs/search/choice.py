@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from ... import Mappings
-from ...engine import Entry, only, without
+from ...engine import Entry, only
 from ...partitioning import if_free
 
 Role: TypeAlias = Literal["stored", "computed", "both"]
@@ -67,14 +67,23 @@ class Choice:
         computed = _divide(self.computed, axis, inner)
         return dataclasses.replace(self, stored=stored, computed=computed, kept=kept)
 
-    def replicate(self, axis: str) -> "Choice":
-        """Return the same choice with parameters whole along a mesh axis, unless they are computed in parts there."""
+    def shard_groups(self, axis: str, inner: str, order: Entry) -> "Choice":
+        """Return the same choice with parameters sharded along the inner part of a mesh axis, and not the outer.
+
+        Args:
+            axis: the mesh axis of the outer part.
+            inner: the mesh axis of the inner part.
+            order: all mesh axes, in the order in which entries list them.
+        """
         computed = dict(self.computed)
         stored = (
-            (name, entry if axis in computed.get(name, ()) else without(entry, (axis,)))
+            (name, entry)
+            # Weights that are computed in parts stay where their parts are.
+            if {*entry} & {*computed.get(name, ())}
+            else (name, only(order, {*entry, inner} - {axis}))
             for name, entry in self.stored
         )
-        return dataclasses.replace(self, stored=tuple(pair for pair in stored if pair[1]))
+        return dataclasses.replace(self, stored=tuple(stored))
 
 
 def _divide(entries: Entries, axis: str, inner: str) -> Entries:
