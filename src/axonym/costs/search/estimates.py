@@ -7,6 +7,7 @@ kind is traced as well, and shows how far the estimates of its kind are off.
 import dataclasses
 import math
 from collections.abc import Hashable, Sequence, Set
+from typing import NamedTuple
 
 from ... import Mappings
 from ...engine import AxisMapping, MeshLike
@@ -24,6 +25,22 @@ from .verifier import NEAR, rank
 PEAK = 1.5
 # Estimates whose logarithm is off by less are off by the same factor for all mappings of their kind.
 CLOSE = 0.1
+# Estimates that differ by this factor or more say nothing about each other.
+NEARBY = 2.0
+
+
+class _Traced(NamedTuple):
+    """A choice that was traced after it was estimated.
+
+    Attributes:
+        features: what it may have in common with others.
+        seconds: its estimate.
+        factor: how many times as long as its estimate it takes.
+    """
+
+    features: Set[Hashable]
+    seconds: float
+    factor: float
 
 
 class Estimates:
@@ -34,10 +51,10 @@ class Estimates:
         self._asked: set[Hashable] = set()
         self._decisive: set[str] = set()
         self._best: tuple[float, ...] = (math.inf, math.inf)
-        # For each kind of choices, the features of traced ones, and how many times as long as its estimate each took.
-        self._factors: dict[Hashable, list[tuple[Set[Hashable], float]]] = {}
-        # The same for choices of all kinds that divide no decisive axis.
-        self._usual: list[tuple[Set[Hashable], float]] = []
+        # For each kind of choices, the traced ones.
+        self._traced: dict[Hashable, list[_Traced]] = {}
+        # Those of all kinds that divide no decisive axis.
+        self._usual: list[_Traced] = []
 
     def estimate(
         self,
@@ -125,21 +142,21 @@ class Estimates:
         # A mapping that saves less is as fast. `axn.plan` traces it later if it needs less memory.
         if found[1] > (1 - NEAR) * seconds:
             return True
+        factor, is_sure = self._find_factor(choice, mesh, estimate)
         # Where estimates are far off, they are off by another factor for each mapping: the best ones are traced.
-        is_known = self._find_kind(choice) in self._factors
-        is_close = abs(math.log(self._find_factor(choice, mesh))) < CLOSE
-        if is_known and is_close:
+        is_sure = is_sure and abs(math.log(factor)) < CLOSE
+        if is_sure:
             self._best = min(self._best, found)
-        return is_known and is_close
+        return is_sure
 
     def is_strange(self, choice: Choice) -> bool:
         """Return whether a template may have other programs for a choice, and no trace shows how much they matter."""
         is_decisive = not self._decisive.isdisjoint(dict(choice.computed))
-        return is_decisive and self._find_kind(choice) not in self._factors
+        return is_decisive and self._find_kind(choice) not in self._traced
 
     def correct(self, choice: Choice, mesh: MeshLike, estimate: Cost) -> Cost:
         """Return an estimate with the times that a trace would probably find."""
-        factor = self._find_factor(choice, mesh)
+        factor, _ = self._find_factor(choice, mesh, estimate)
         if factor == 1:
             return estimate
         work = (
@@ -148,19 +165,27 @@ class Estimates:
         )
         return dataclasses.replace(estimate, work=tuple(work))
 
-    def _find_factor(self, choice: Choice, mesh: MeshLike) -> float:
-        """Return how many times as long as its estimate a choice takes, by the traced one that is most alike."""
-        own = _list_features(choice, mesh)
-        known = self._factors.get(self._find_kind(choice), self._usual)
-        # Among equals, the first one.
-        return max(known, key=lambda one: len(one[0] & own), default=(own, 1.0))[1]
+    def _find_factor(self, choice: Choice, mesh: MeshLike, estimate: Cost) -> tuple[float, bool]:
+        """Return how many times as long as its estimate a choice takes, and whether a traced one of its kind shows it.
+
+        The traced one that is most alike shows it; among equals, the first one. One that takes far longer, or far less
+        time, may only make an estimate shorter: then the choice seems to be the best, and is traced as well.
+        """
+        own, seconds = _list_features(choice, mesh), rank(estimate)[1]
+        kind = self._traced.get(self._find_kind(choice))
+        known = self._usual if kind is None else kind
+        near = [one for one in known if 1 / NEARBY < one.seconds / (seconds or math.inf) < NEARBY]
+        if not known:
+            return 1.0, False
+        factor = max(near or known, key=lambda one: len(one.features & own)).factor
+        return (factor, kind is not None) if near else (min(1.0, factor), False)
 
     def learn(self, choice: Choice, mesh: MeshLike, cost: Cost, estimate: Cost | None) -> None:
         """Learn from a traced cost, and from its estimate if there is one."""
         self._best = min(self._best, rank(cost))
         if estimate is not None and (seconds := rank(estimate)[1]):
-            found = _list_features(choice, mesh), rank(cost)[1] / seconds
-            self._factors.setdefault(self._find_kind(choice), []).append(found)
+            found = _Traced(_list_features(choice, mesh), seconds, rank(cost)[1] / seconds)
+            self._traced.setdefault(self._find_kind(choice), []).append(found)
             if self._decisive.isdisjoint(dict(choice.computed)):
                 self._usual.append(found)
 
