@@ -117,7 +117,7 @@ def plan(
         fixed: entries that stay: a mapping of the computation, or `Mappings` to fix entries of parameters, too.
         limit: the largest number of mappings that the search traces, on all meshes together. Then the plan traces the
             best ones, until all that it shows are traced. A compiled one counts as 10. Estimates take a tenth of the
-            time, so if `limit` is below 200, the search looks at ten times as many mappings, but at no more than 200.
+            time, so if `limit` is below 200, the search looks at ten times as many legal ones, but at no more than 200.
         verify: the number of the best mappings that are compiled. If none of them fits, the next ones are compiled
             until one does.
         progress: a function that gets a `Progress` after each mapping. By default, a terminal shows a bar.

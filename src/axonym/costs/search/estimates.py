@@ -6,7 +6,7 @@ kind is traced as well, and shows how far the estimates of its kind are off.
 
 import dataclasses
 import math
-from collections.abc import Hashable, Sequence, Set
+from collections.abc import Hashable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from ... import Mappings
@@ -34,11 +34,13 @@ class _Traced(NamedTuple):
 
     Attributes:
         features: what it may have in common with others.
+        sizes: the sizes of its mesh.
         seconds: its estimate.
         factor: how many times as long as its estimate it takes.
     """
 
     features: Set[Hashable]
+    sizes: Mapping[str, int]
     seconds: float
     factor: float
 
@@ -168,13 +170,18 @@ class Estimates:
     def _find_factor(self, choice: Choice, mesh: MeshLike, estimate: Cost) -> tuple[float, bool]:
         """Return how many times as long as its estimate a choice takes, and whether a traced one of its kind shows it.
 
-        The traced one that is most alike shows it; among equals, the first one. One that takes far longer, or far less
-        time, may only make an estimate shorter: then the choice seems to be the best, and is traced as well.
+        The traced one that is most alike shows it; among equals, the first one. One on another mesh, or one that takes
+        far longer or far less time, may only make an estimate shorter: then the choice seems to be the best, and is
+        traced as well.
         """
         own, seconds = _list_features(choice, mesh), rank(estimate)[1]
         kind = self._traced.get(self._find_kind(choice))
         known = self._usual if kind is None else kind
-        near = [one for one in known if 1 / NEARBY < one.seconds / (seconds or math.inf) < NEARBY]
+        near = [
+            one
+            for one in known
+            if one.sizes == mesh.shape and 1 / NEARBY < one.seconds / (seconds or math.inf) < NEARBY
+        ]
         if not known:
             return 1.0, False
         factor = max(near or known, key=lambda one: len(one.features & own)).factor
@@ -184,7 +191,8 @@ class Estimates:
         """Learn from a traced cost, and from its estimate if there is one."""
         self._best = min(self._best, rank(cost))
         if estimate is not None and (seconds := rank(estimate)[1]):
-            found = _Traced(_list_features(choice, mesh), seconds, rank(cost)[1] / seconds)
+            own, factor = _list_features(choice, mesh), rank(cost)[1] / seconds
+            found = _Traced(own, mesh.shape, seconds, factor)
             self._traced.setdefault(self._find_kind(choice), []).append(found)
             if self._decisive.isdisjoint(dict(choice.computed)):
                 self._usual.append(found)

@@ -5,11 +5,12 @@
 
 import itertools
 import math
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from typing import TypeAlias
 
 import numpy as np
 
+from ...engine import Entry
 from .choice import Choice
 
 # Bytes that do not fit, seconds, bytes sent, bytes at the peak: the first number that differs decides.
@@ -30,18 +31,18 @@ class Lessons:
         self._bad: set[frozenset[str]] = set()
         self._scores: list[tuple[Score | None, Set[Part]]] = []
 
-    def learn(self, choice: Choice, score: Score | None) -> None:
-        """Learn from the score of a choice; the score is None if the choice is not legal.
+    def learn(self, choice: Choice, score: Score | None, mesh: Mapping[str, int]) -> None:
+        """Learn from the score of a choice on a mesh; the score is None if the choice is not legal.
 
         If a choice is not legal, and all but one of its possible reasons occur in legal choices, the remaining one is
         to blame.
         """
-        reasons = _find_reasons(choice)
+        reasons = _find_reasons(choice, mesh)
         # A choice without parts says nothing about which part is good, and it may be far away from all others.
         if parts := _list_parts(choice):
             self._scores.append((score, parts))
         if score is not None:
-            self._good |= reasons | _list_parts_of_entries(choice)
+            self._good |= reasons | _list_parts_of_entries(choice, mesh)
         else:
             self._failures.append(reasons)
         # An entry that works once is not to blame, even if it seemed so before, and may leave one other reason.
@@ -50,10 +51,7 @@ class Lessons:
     def _blame(self, reasons: Set[frozenset[str]]) -> Set[frozenset[str]]:
         """Return the one reason of a failure that no legal choice has; empty if there are several, or none."""
         unknown = reasons - self._good
-        # A pair that shares a mesh axis is a better explanation than a single mapped name.
-        several = {reason for reason in unknown if len(reason) > 2}
-        blamed = several or unknown
-        return blamed if len(blamed) == 1 else set()
+        return unknown if len(unknown) == 1 else set()
 
     def make_forecast(self) -> Callable[[Choice], float]:
         """Make a function that estimates a choice from the choices that share parts with it; the lower, the better."""
@@ -76,9 +74,9 @@ class Lessons:
 
         return expect
 
-    def forbid(self, choice: Choice) -> bool:
-        """Return whether a choice has a part that is known to fail."""
-        return bool(_find_reasons(choice) & self._bad)
+    def forbid(self, choice: Choice, mesh: Mapping[str, int]) -> bool:
+        """Return whether a choice on a mesh has a part that is known to fail."""
+        return bool(_find_reasons(choice, mesh) & self._bad)
 
 
 def _compare(score: Score | None, best: Score) -> float:
@@ -109,30 +107,37 @@ def _list_parts(choice: Choice) -> Set[Part]:
     }
 
 
-def _find_reasons(choice: Choice) -> Set[frozenset[str]]:
+def _find_reasons(choice: Choice, mesh: Mapping[str, int]) -> Set[frozenset[str]]:
     """Return possible reasons for a failure: single entries, and pairs of entries on one mesh axis."""
     # A pipeline makes other mappings legal, and so does another number of microbatches.
     how = f"{choice.microbatches} microbatches"
-    found = {frozenset((f"{name} kept on {entry}", how)) for name, entry in choice.kept or ()}
+    found = {
+        frozenset((f"{name} kept {_write(entry, mesh)}", how)) for name, entry in choice.kept or ()
+    }
     # Axes that yield share mesh axes with all others.
     found |= {frozenset((f"{name} if free", how)) for name in choice.yielding}
     computed = [pair for pair in choice.computed if pair[0] not in choice.yielding]
-    found |= {frozenset((f"{name} on {entry}", how)) for name, entry in computed}
+    found |= {frozenset((f"{name} {_write(entry, mesh)}", how)) for name, entry in computed}
     for (one, first), (other, second) in itertools.combinations(computed, 2):
         if set(first) & set(second):
             found.add(frozenset((one, other, how)))
     return found
 
 
-def _list_parts_of_entries(choice: Choice) -> Set[frozenset[str]]:
+def _list_parts_of_entries(choice: Choice, mesh: Mapping[str, int]) -> Set[frozenset[str]]:
     """Return the entries with some of the mesh axes of each entry: what many devices divide, fewer of them divide."""
     how = f"{choice.microbatches} microbatches"
     return {
-        frozenset((f"{name} on {part}", how))
+        frozenset((f"{name} {_write(part, mesh)}", how))
         for name, entry in choice.computed
         for count in range(1, len(entry))
         for part in itertools.combinations(entry, count)
     }
+
+
+def _write(entry: Entry, mesh: Mapping[str, int]) -> str:
+    """Name an entry with the sizes of its mesh axes: on another mesh, they may divide what they do not divide here."""
+    return "on " + ", ".join(f"{axis}={mesh[axis]}" for axis in entry)
 
 
 class OutOfBudgetError(Exception):

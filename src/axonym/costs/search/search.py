@@ -72,9 +72,8 @@ class Search:
         starts = self._axes.list_starts()
         if not is_first:
             starts = [start for start in (*proven, *starts) if not self._axes.is_one(start)]
-        # Choices that are not legal say nothing about others: they must not keep a later rule from being tried.
         whole, between = self._axes.list_whole()[:1], self._axes.list_between()
-        end, legal = max(0, self._budget.left - limit), 0
+        end = max(0, self._budget.left - limit)
         listed = 0 if is_first else limit // 2
         while starts and self._budget.left - end >= 1:
             # At the end, when all rules have had a turn, choices like the good ones on other meshes come first.
@@ -82,12 +81,7 @@ class Search:
             if self._budget.left - end <= listed:
                 expect = self._lessons.make_forecast()
                 at = min(range(len(starts)), key=lambda own: expect(starts[own]))
-            start = starts.pop(at)
-            left = self._budget.left
-            if self.look_at(start, end) is not None:
-                legal += 1
-            elif legal < limit:
-                end = max(0, end - (left - self._budget.left))
+            self.look_at(starts.pop(at), end)
             # If parameters, or data between the layers, are better whole once, the next starts have them so first.
             learned = dataclasses.replace(
                 self._axes,
@@ -227,11 +221,14 @@ class Search:
         # A choice that cannot be legal costs nothing of the budget.
         if choice in self.scores:
             return self.scores[choice]
-        if self._axes.has_clash(choice) or self._lessons.forbid(choice):
+        if self._axes.has_clash(choice) or self._lessons.forbid(choice, self._axes.mesh):
             return None
         if not self._budget.take(end):
             return None
         with suppress(OutOfBudgetError):
             self.scores[choice] = self._score(choice)
-            self._lessons.learn(choice, self.scores[choice])
+            if self.scores[choice] is None:
+                # It says nothing about others, and must not keep a later rule from being tried.
+                self._budget.give((1, 0))
+            self._lessons.learn(choice, self.scores[choice], self._axes.mesh)
         return self.scores.get(choice)
