@@ -186,7 +186,7 @@ def plan(
     with _collect_rarely():
         searches = _search(counters, fixed, budget, step.find_stacks(), divides=divides)
         ranked = _settle(searches, budget)
-    counted = sum(len(search.scores) for _, search in searches)
+    tried = sum(len(search.scores) for _, search in searches)
 
     def compile_candidate(one: "Candidate") -> "Cost":
         tally.add("compiling", PRICE, math.inf)
@@ -205,7 +205,7 @@ def plan(
     )
     tally.close()
     # A choice without a candidate was not legal.
-    numbers = counted, counted - len(ranked), not budget.ran_out
+    numbers = len(ranked), tried - len(ranked), not budget.ran_out
     return Plan(best, tuple(others), *numbers, text, _find_bound(step, searches, best))
 
 

@@ -18,7 +18,7 @@ def test_a_plan_tells_the_best_mappings_and_why_others_lose():
     plan = Plan(BEST, (MORE, LARGE), counted=5, illegal=2, is_complete=True)
     first, table = str(plan).split("\n\n")
     assert first == (
-        "for t1, mesh data=4: 5 mappings counted, 2 of them not legal; the search ended by itself\n"
+        "for t1, mesh data=4: 5 mappings counted, 2 others not legal; the search ended by itself\n"
         "times are bounds, at the peaks of the device"
     )
     header, best, more, large = table.splitlines()

@@ -128,7 +128,6 @@ class Counter:
         chosen = self._step.choose(choice.given)
         counted = self._count(choice, chosen)
         if counted is None:
-            self._note(math.inf)
             return None
         fitted, report, is_estimated = counted
         found = Candidate(

@@ -23,8 +23,8 @@ from .verifier import NEAR, rank
 
 # Peaks are estimated less well than times, since they depend on single arrays.
 PEAK = 1.5
-# Estimates whose logarithm is off by less are off by the same factor for all mappings of their kind.
-CLOSE = 0.1
+# Estimates that are off by less than this factor are off by the same one for all mappings of their kind.
+CLOSE = 1.1
 # Estimates that differ by this factor or more say nothing about each other.
 NEARBY = 2.0
 
@@ -131,7 +131,7 @@ class Estimates:
         return None
 
     def is_enough(self, choice: Choice, mesh: MeshLike, estimate: Cost) -> bool:
-        """Return whether an estimate spares a trace: the choice loses, or one of its kind was traced."""
+        """Return whether an estimate spares a trace: the choice loses, or a traced one shows how long it takes."""
         over, seconds, *_ = self._best
         if not over and estimate.memory.peak > PEAK * estimate.target.memory:
             return True
@@ -146,7 +146,7 @@ class Estimates:
             return True
         factor, is_sure = self._find_factor(choice, mesh, estimate)
         # Where estimates are far off, they are off by another factor for each mapping: the best ones are traced.
-        is_sure = is_sure and abs(math.log(factor)) < CLOSE
+        is_sure = is_sure and 1 / CLOSE < factor < CLOSE
         if is_sure:
             self._best = min(self._best, found)
         return is_sure

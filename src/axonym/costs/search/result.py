@@ -72,7 +72,7 @@ class Plan(Printed):
             least memory.
         others: the other candidates, the next best one first.
         counted: the number of mappings that were counted.
-        illegal: the number of counted mappings that were not legal.
+        illegal: the number of other mappings, which were not legal.
         is_complete: whether the search ended by itself, not at its limit.
         verification: a text that says which mappings were compiled for the target, how this changed the order, and why
             no more were compiled.
@@ -143,7 +143,7 @@ class Plan(Printed):
             how = "the search ended at its limit"
         lines = [
             f"for {target}, mesh {write_mesh(self.best.mesh)}: {self.counted} mappings counted,"
-            f" {self.illegal} of them not legal; {how}",
+            f" {self.illegal} others not legal; {how}",
             self._write_times(),
         ]
         for axis, parts in self.split.items():
