@@ -35,6 +35,7 @@ Ruled: TypeAlias = tuple[str, axn.Mappings, Mapping[str, int]]
 HEADS = {"mlp": "model", "kv_heads": "model"}
 WIDE = {"vocab": "model", **HEADS}
 ALL = ("data", "model")
+LLAMA_1B = dataclasses.replace(LLAMA_8B, layers=16, embed=2048, mlp=8192, head_dim=64)
 
 
 class Rule(NamedTuple):
@@ -229,6 +230,14 @@ def list_rules(
             yield title, axn.Mappings(stored, computed), {"data": devices // width, "model": width}
 
 
+def list_groups(devices: int) -> Iterator[Ruled]:
+    """Yield the rules above, and HSDP of torchtitan, `data_parallel_shard_degree`, whose groups are several nodes."""
+    yield from list_rules(devices)
+    for size in (16, 32, 64, 128):
+        mappings = axn.Mappings({"embed": "model"}, {"batch": ALL})
+        yield "HSDP", mappings, {"data": devices // size, "model": size}
+
+
 def list_hybrid(devices: int, slices: int) -> Iterator[Ruled]:
     """Yield rules of several slices: parameters are sharded in each, or over all."""
     both = "slice", "data"
@@ -281,6 +290,8 @@ IMAGES = functools.partial(list_rules, heads="heads", scores="classes")
 OTHERS = {
     "llama-3-8b, 64 v5p": Other(lambda: make_llama_step(LLAMA_8B, 64, 8192), "v5p", 64, list_rules),
     "llama-3-405b, 2048 h100": Other(lambda: make_llama_step(LLAMA_405B, 1024, 8192), "h100", 2048, list_rules),
+    "llama-3-8b, 512 h100": Other(lambda: make_llama_step(LLAMA_8B, 512, 2048), "h100", 512, list_groups),
+    "llama-3-1b, 512 b200": Other(lambda: make_llama_step(LLAMA_1B, 256, 4096), "b200", 512, list_groups),
     "llama-3-8b, 4 x 64 v6e": Other(
         lambda: make_llama_step(LLAMA_8B, 256, 2048), "v6e", 256, functools.partial(list_hybrid, slices=4), 4
     ),
