@@ -90,6 +90,16 @@ def test_a_replaced_field_keeps_the_overrides() -> None:
     assert changed == axn.Mappings({"embed": "data"}, {"batch": "model"}, {"mlp": {"embed": None}})
 
 
+@pytest.mark.parametrize("overrides", [["mlp"], "mlp", 3, {3: {"embed": None}}, [("mlp", {}, {})]], ids=repr)
+def test_overrides_that_are_no_pairs_are_an_error(overrides: Any) -> None:
+    with pytest.raises(OperandError) as error:
+        axn.Mappings({"embed": "data"}, {}, overrides)
+    assert str(error.value) == (
+        f"Mappings: overrides must be a dict from patterns of paths to mappings, not {overrides!r}\n"
+        '  hint: write {"mlp.*.weight": {"embed": None}}'
+    )
+
+
 def test_mappings_are_equal_by_their_entries_and_hashable() -> None:
     same = axn.Mappings({"embed": ("data",), "mlp": "model"}, {"batch": "data", "mlp": ("model",)})
     assert same == FSDP

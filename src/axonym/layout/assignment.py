@@ -207,6 +207,9 @@ class Mappings:
             pairs). A pattern is a run of path components with dots between them and may have wildcards: `embeddings`,
             `mlp.*.weight`. Other axes of such an array are not sharded over the mesh axes of these entries.
 
+    Raises:
+        OperandError: if a mapping is no dict, or the overrides are no pairs of a pattern and a mapping.
+
     Examples:
         >>> fsdp = axn.Mappings({"embed": "data"}, {"batch": "data"})
         >>> fsdp.of(("batch", "embed")), fsdp.of(("embed", "mlp"))
@@ -227,9 +230,7 @@ class Mappings:
     ) -> None:
         stored = normalized(parameters)
         computed = stored if compute is None else normalized(compute)
-        rules = tuple(
-            (path, normalized(mapping)) for path, mapping in dict(overrides or ()).items()
-        )
+        rules = _check_overrides(overrides or ())
         object.__setattr__(self, "parameters", stored)
         object.__setattr__(self, "compute", computed)
         object.__setattr__(self, "overrides", rules)
@@ -270,6 +271,18 @@ class Mappings:
 
     def __str__(self) -> str:
         return f"parameters {self.parameters}, compute {self.compute}"
+
+
+def _check_overrides(given: Any) -> tuple[tuple[str, AxisMapping], ...]:
+    pairs = list(given.items()) if isinstance(given, Mapping) else given
+    is_paired = isinstance(pairs, list | tuple) and all(
+        isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs
+    )
+    if not is_paired:
+        problem = f"overrides must be a dict from patterns of paths to mappings, not {given!r}"
+        hint = 'write {"mlp.*.weight": {"embed": None}}'
+        raise OperandError(message("Mappings", problem, hint=hint))
+    return tuple((path, normalized(mapping)) for path, mapping in pairs)
 
 
 def first_fitting(*alternatives: str | Sequence[str] | None) -> FirstFitting:

@@ -145,7 +145,7 @@ class Estimates:
         if found[1] > (1 - NEAR) * seconds:
             return True
         factor, is_sure = self._find_factor(choice, mesh, estimate)
-        # Where estimates are far off, they are off by another factor for each mapping: the best ones are traced.
+        # Estimates that are far off say little about each other, so the best ones are traced.
         is_sure = is_sure and 1 / CLOSE < factor < CLOSE
         if is_sure:
             self._best = min(self._best, found)
