@@ -67,13 +67,15 @@ def test_estimates_are_corrected_as_the_traced_choice_with_most_in_common(estima
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.1])
-def test_a_traced_choice_that_takes_far_longer_makes_no_estimate_longer(estimates, factor):
+@pytest.mark.parametrize(("time", "mesh"), [(20, MESH), (1, abstract_mesh({"data": 8}, "plan"))], ids=["time", "mesh"])
+def test_a_traced_choice_of_another_time_or_mesh_makes_no_estimate_longer(estimates, time, mesh, factor):
     """Positions on all of 512 devices say nothing about two of them; but what seems to be better is traced."""
-    estimates.learn(HEADS, MESH, taking(20 * factor, 0.5), taking(20, 0.5))
+    estimates.learn(HEADS, mesh, taking(time * factor, 0.5), taking(time, 0.5))
+    best = min(1, time * factor)
     found = estimates.correct(HEADS, MESH, taking(0.95, 0.5))
     assert found.time.seconds == pytest.approx(min(1, factor) * taking(0.95).time.seconds)
-    assert not estimates.is_enough(HEADS, MESH, taking(0.95, 0.5))
-    assert estimates.is_enough(HEADS, MESH, taking(2.1, 0.5))
+    assert not estimates.is_enough(HEADS, MESH, taking(0.95 * best, 0.5))
+    assert estimates.is_enough(HEADS, MESH, taking(2.1 * best, 0.5))
 
 
 @pytest.mark.parametrize(("factor", "is_enough"), [(0.5, False), (0.95, True), (1.05, True), (1.2, False)])

@@ -1,7 +1,7 @@
 """Internal. Estimates that spare a search most of its traces: a mapping that is far from the best is never traced.
 
 An estimate reads a template (`traced.template`), which is traced once for all mappings. The first good mapping of each
-kind is traced as well, and shows how far the estimates of its kind are off.
+kind is traced as well, and shows how far the estimates of its kind are off on its mesh.
 """
 
 import dataclasses
